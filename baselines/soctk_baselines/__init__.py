@@ -1,0 +1,9 @@
+"""Rivals of the SOC-ICNN behind the same interface, and the trivial decisions every method must beat."""
+
+from soctk_baselines.cvxpy_layer import CvxpyLayerDecider
+from soctk_baselines.dcp import DCP
+from soctk_baselines.pcf import PCF
+from soctk_baselines.policies import AffinePolicy, ConstantDecision
+from soctk_baselines.quadratic import QuadraticRegression
+
+__all__ = ["DCP", "PCF", "AffinePolicy", "ConstantDecision", "CvxpyLayerDecider", "QuadraticRegression"]

@@ -1,0 +1,45 @@
+"""Default sizes of the baselines, behind `soctk.make_surrogate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from soctk import ConvexSurrogate
+from soctk_baselines.dcp import DCP
+from soctk_baselines.pcf import PCF
+from soctk_baselines.quadratic import QuadraticRegression
+
+
+def dcp(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
+    """Return the disciplined template."""
+    return _within(DCP(dim, context_dim, seed=seed), max_parameters)
+
+
+def pcf(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
+    """Return the LPCF paper's network with its quadratic term."""
+    return _within(PCF(dim, context_dim, **_pcf_sizes(dim), seed=seed), max_parameters)
+
+
+def lpcf(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
+    """Return the real lpcf with the same sizes as `pcf`."""
+    from soctk_baselines.lpcf_surrogate import LPCF
+
+    return _within(LPCF(dim, context_dim, **_pcf_sizes(dim), seed=seed), max_parameters)
+
+
+def quadratic(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
+    """Return the least-squares quadratic; it has no random start."""
+    return _within(QuadraticRegression(dim, context_dim), max_parameters)
+
+
+def _pcf_sizes(dim: int) -> dict[str, Any]:
+    return {"widths_psi": (16, 16), "quadratic": True}
+
+
+def _within(model: ConvexSurrogate, max_parameters: int | None) -> ConvexSurrogate:
+    if max_parameters is not None and model.parameter_count > max_parameters:
+        raise ValueError(
+            f"max_parameters: expected at least {model.parameter_count} for {type(model).__name__} at these "
+            f"dimensions, got {max_parameters}"
+        )
+    return model

@@ -1,0 +1,223 @@
+"""The `soctk` command line."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from soctk_evaluation.names import default_methods, known_methods
+from soctk_evaluation.store import Contents, ResultsStore, StoreError
+
+if TYPE_CHECKING:
+    from soctk_evaluation.cells import Cell
+    from soctk_evaluation.sweep import SweepReport
+
+DEFAULT_STORE = Path("results/leaderboard.jsonl")
+
+
+class UsageError(ValueError):
+    """What was asked for does not exist or makes no sense; the message is for the user."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where to write the table.
+
+    Attributes:
+        html: a sortable page that needs no other file.
+        markdown: Markdown tables.
+        csv: one line for each method and task.
+    """
+
+    html: Path | None = None
+    markdown: Path | None = None
+    csv: Path | None = None
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Compare surrogates on decision tasks; cells already in the store are not run again.
+
+    Attributes:
+        quick: all tasks and methods at dimension 10 with seed 0, full data.
+        tasks: names of tasks; all six by default.
+        dims: decision dimensions; 10 20 50 by default.
+        methods: names of surrogates and trivial rows; all by default.
+        seeds: each is another task instance, other data and other initial weights; 0 1 2 by default.
+        protocol: decide to a certificate, or by the paper's 5 restarts of 200 projected Adam steps.
+        store: the results file, made where it does not exist.
+        jobs: worker processes, one thread each; 0 for one a core.
+        backend: run on this machine or on a dask cluster.
+        files: where to write the table.
+    """
+
+    files: tyro.conf.OmitArgPrefixes[Files]
+    quick: bool = False
+    tasks: tuple[str, ...] = ()
+    dims: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    protocol: Literal["exact", "paper"] = "exact"
+    store: Path = DEFAULT_STORE
+    jobs: int = 0
+    backend: Literal["loky", "dask"] = "loky"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Show what a results file holds.
+
+    Attributes:
+        store: the results file.
+        files: where to write the table.
+    """
+
+    store: tyro.conf.Positional[Path]
+    files: tyro.conf.OmitArgPrefixes[Files]
+
+
+Command = (
+    Annotated[Leaderboard, tyro.conf.subcommand("leaderboard")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        args: the arguments; `sys.argv[1:]` by default.
+
+    Returns:
+        0; 1 where cells failed or a file could not be written; 2 for a wrong argument; 130 after Ctrl-C.
+    """
+    config = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes)
+    command = tyro.cli(
+        Command,
+        prog="soctk",
+        args=args,
+        config=config,
+        description="Learn a convex objective and decide with it.",
+    )
+    try:
+        return _leaderboard(command) if isinstance(command, Leaderboard) else _report(command)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except UsageError as error:
+        return _fail(str(error), 2)
+    except (StoreError, OSError) as error:
+        return _fail(str(error), 1)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"soctk: {message}", file=sys.stderr)
+    return code
+
+
+def _report(command: Report) -> int:
+    if not command.store.is_file():
+        raise UsageError(f"no results file {command.store}; `soctk leaderboard` makes one")
+    contents = ResultsStore(command.store).read()
+    _show(contents, (), command.files)
+    return 0
+
+
+def _leaderboard(command: Leaderboard) -> int:
+    cells = _cells(command)
+    store = ResultsStore(command.store)
+    try:
+        report = _sweep(cells, store, command)
+    except KeyboardInterrupt:
+        stored = sum(cell.key in store.done() for cell in cells)
+        return _fail(
+            f"interrupted: {stored} of {len(cells)} cells are in {store.path}; run it again for the rest",
+            130,
+        )
+    wanted = {cell.key for cell in cells}
+    contents = store.read()
+    _show(
+        Contents([row for row in contents.rows if row["key"] in wanted], contents.bad), cells, command.files
+    )
+    if report.failed:
+        print(f"soctk: {len(report.failed)} cells failed; the same command tries them again", file=sys.stderr)
+    return 1 if report.failed or report.quarantined else 0
+
+
+def _sweep(cells: list[Cell], store: ResultsStore, command: Leaderboard) -> SweepReport:
+    from soctk_evaluation.leaderboard import MEASURED, run_cell
+    from soctk_evaluation.sweep import run_cells
+
+    jobs = command.jobs or os.cpu_count() or 1
+    report = run_cells(cells, run_cell, store, jobs=jobs, backend=command.backend, measured=MEASURED)
+    if report.skipped:
+        print(f"{report.skipped} of {len(cells)} cells were in {store.path} already", file=sys.stderr)
+    return report
+
+
+def _cells(command: Leaderboard) -> list[Cell]:
+    """Return the cells asked for, after checking every name and number."""
+    _check_names(command.methods, known_methods(), "method")
+    for name, values, least in (("dims", command.dims, 1), ("seeds", command.seeds, 0)):
+        if any(value < least for value in values):
+            raise UsageError(
+                f"--{name}: expected integers of at least {least}, got {' '.join(map(str, values))}"
+            )
+    if command.jobs < 0:
+        raise UsageError(f"--jobs: expected a positive number, got {command.jobs}")
+    if command.backend == "dask":
+        _check_dask()
+    from soctk_tasks import TASKS
+
+    _check_names(command.tasks, TASKS, "task")
+    from soctk_evaluation.leaderboard import leaderboard_cells
+
+    dims, seeds = ((10,), (0,)) if command.quick else ((10, 20, 50), (0, 1, 2))
+    return leaderboard_cells(
+        command.tasks or TASKS,
+        command.dims or dims,
+        command.methods or default_methods(),
+        command.seeds or seeds,
+        command.protocol,
+    )
+
+
+def _check_names(given: Sequence[str], known: Sequence[str], kind: str) -> None:
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise UsageError(f"unknown {kind} {name!r}{hint}; expected some of {' '.join(known)}")
+
+
+def _check_dask() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("distributed") is None:
+        raise UsageError("--backend dask needs the package distributed: pip install distributed")
+
+
+def _show(contents: Contents, cells: Sequence[Cell], files: Files) -> None:
+    """Print the tables and write the files asked for."""
+    from soctk_evaluation.report import print_tables, write_report
+    from soctk_evaluation.summary import build_tables
+
+    tables = build_tables(contents, cells)
+    if not tables:
+        print("no leaderboard rows yet")
+    print_tables(tables)
+    for kind in ("html", "markdown", "csv"):
+        path: Path | None = getattr(files, kind)
+        if path is not None:
+            write_report(tables, kind, path)
+            print(f"wrote {path}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Learn a convex objective from data and decide with it.
+
+Input-convex networks with quadratic and conic branches (SOC-ICNN), which are exact SOCP value functions; a
+common interface for them and their rivals; decisions with a certified optimality gap.
+"""
+
+from soctk.conic_form import ConicForm, Dual
+from soctk.decide.certificate import Certificate, certify
+from soctk.decide.decision import Decision, Status
+from soctk.decide.minimize import minimize
+from soctk.learn.data import ValueData
+from soctk.learn.fit import FitConfig, FitReport, fit
+from soctk.models.dense import NormICNN, QuadICNN, ReLUICNN, SOCICNN, SoftplusICNN
+from soctk.persist import CheckpointError, load, save
+from soctk.registry import make_surrogate, surrogate_names
+from soctk.sets import Box, Budget, FeasibleSet, Simplex
+from soctk.surrogate import ConvexSurrogate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Box",
+    "Budget",
+    "Certificate",
+    "CheckpointError",
+    "ConicForm",
+    "ConvexSurrogate",
+    "Decision",
+    "Dual",
+    "FeasibleSet",
+    "FitConfig",
+    "FitReport",
+    "NormICNN",
+    "QuadICNN",
+    "ReLUICNN",
+    "SOCICNN",
+    "Simplex",
+    "SoftplusICNN",
+    "Status",
+    "ValueData",
+    "certify",
+    "fit",
+    "load",
+    "make_surrogate",
+    "minimize",
+    "save",
+    "surrogate_names",
+]

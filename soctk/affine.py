@@ -1,0 +1,82 @@
+"""Linear maps x -> A x with the operations the conic form needs of them.
+
+One instance of a batch may share the matrix with the others (leading size 1) or have its own (leading
+size N). Points have the internal shape (N or 1, M, n): N contexts, M points for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class DenseMap:
+    """A dense linear map.
+
+    Attributes:
+        matrix: (1, K, n), shared by all contexts, or (N, K, n), one for each.
+    """
+
+    matrix: Tensor
+    _cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """The output dimension K."""
+        return self.matrix.shape[1]
+
+    @property
+    def dim(self) -> int:
+        """The input dimension n."""
+        return self.matrix.shape[2]
+
+    @property
+    def shared(self) -> bool:
+        """Whether all contexts use the same matrix."""
+        return self.matrix.shape[0] == 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return A x: (N, M, n) -> (N, M, K)."""
+        return x @ (self.matrix[0].mT if self.shared else self.matrix.mT)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Return A'y: (N, M, K) -> (N, M, n)."""
+        return y @ (self.matrix[0] if self.shared else self.matrix)
+
+    def gram(self, weights: Tensor) -> Tensor:
+        """Return A' diag(w) A for every context: (N, K) -> (N, n, n)."""
+        n = self.dim
+        if self.shared:
+            return (weights @ self._outer_products()).reshape(-1, n, n)
+        return (self.matrix * weights[:, :, None]).mT @ self.matrix
+
+    def group_adjoint(self, y: Tensor, size: int) -> Tensor:
+        """Return A_g'y_g for each group g of `size` consecutive rows: (N, K) -> (N, K / size, n)."""
+        blocks = self.matrix.reshape(self.matrix.shape[0], -1, size, self.dim)
+        if self.shared:
+            return torch.einsum("ngk,gki->ngi", y.reshape(y.shape[0], -1, size), blocks[0])
+        return torch.einsum("ngk,ngki->ngi", y.reshape(y.shape[0], -1, size), blocks)
+
+    def _outer_products(self) -> Tensor:
+        """Return the products a_k a_k' of the rows as one (K, n^2) matrix, so that a Gram matrix is one GEMM."""
+        if "outer" not in self._cache:
+            matrix = self.matrix[0]
+            self._cache["outer"] = (matrix[:, :, None] * matrix[:, None, :]).reshape(matrix.shape[0], -1)
+        return self._cache["outer"]
+
+    def compose_scale(self, factor: Tensor | float) -> DenseMap:
+        """Return the map x -> A (factor * x)."""
+        return DenseMap(self.matrix * factor)
+
+    def restrict(self, columns: Tensor) -> DenseMap:
+        """Return the map of the coordinates `columns` alone."""
+        return DenseMap(self.matrix[:, :, columns])
+
+    def apply(self, fn: Callable[[Tensor], Tensor]) -> DenseMap:
+        """Return the map with `fn` applied to its matrix; itself when nothing changes."""
+        changed = fn(self.matrix)
+        return self if changed is self.matrix else DenseMap(changed)

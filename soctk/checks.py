@@ -1,0 +1,82 @@
+"""Input checks at the library's boundary: what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ArrayLike = Any
+"""Anything `as_tensor` takes: a torch tensor, a NumPy array, a number or nested lists of numbers."""
+
+
+class UndecidedError(RuntimeError):
+    """A decision was needed at a certified accuracy and was not reached."""
+
+
+def as_tensor(value: ArrayLike, name: str, *, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return `value` as a finite floating-point tensor; the input is never changed.
+
+    float32 and float64 are kept. Integers and booleans become `dtype`; half precision is raised to float32.
+
+    Args:
+        value: tensor, array, number or nested lists.
+        name: the argument's name, for the message.
+        dtype: the dtype that integers are given.
+
+    Raises:
+        TypeError: `value` is not numeric.
+        ValueError: `value` holds a NaN or an infinity; the message names the first row that does.
+    """
+    tensor = _to_tensor(value, name)
+    if tensor.is_complex():
+        raise TypeError(f"{name}: expected real numbers, got {tensor.dtype}")
+    if not tensor.is_floating_point():
+        tensor = tensor.to(dtype)
+    elif tensor.dtype not in (torch.float32, torch.float64):
+        tensor = tensor.to(torch.float32)
+    check_finite(tensor, name)
+    return tensor
+
+
+def _to_tensor(value: ArrayLike, name: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+        if array.dtype == object:
+            raise TypeError("ragged or non-numeric")
+        # torch cannot share read-only or negatively strided memory; a copy is always safe.
+        return torch.from_numpy(np.array(array, copy=True))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: expected a numeric tensor or array, got {type(value).__name__} ({error})") from None
+
+
+def check_finite(tensor: Tensor, name: str) -> None:
+    """Raise ValueError naming the first row of `tensor` that holds a NaN or an infinity."""
+    finite = torch.isfinite(tensor)
+    if bool(finite.all()):
+        return
+    index = tuple(torch.nonzero(~finite)[0].tolist())
+    place = f" at row {list(index[:-1])}, coordinate {index[-1]}" if index else ""
+    raise ValueError(f"{name}: expected finite numbers, got {tensor[index].item()}{place}")
+
+
+def check_last_dim(tensor: Tensor, size: int, name: str) -> None:
+    """Raise ValueError unless the last dimension of `tensor` is `size`."""
+    if tensor.ndim == 0 or tensor.shape[-1] != size:
+        raise ValueError(f"{name}: expected last dimension {size}, got shape {tuple(tensor.shape)}")
+
+
+def check_positive(value: float, name: str) -> None:
+    """Raise ValueError unless `value` is a positive number."""
+    if not (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
+        raise ValueError(f"{name}: expected a positive number, got {value!r}")
+
+
+def check_count(value: int, name: str, minimum: int = 1) -> None:
+    """Raise ValueError unless `value` is an integer of at least `minimum`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ValueError(f"{name}: expected an integer of at least {minimum}, got {value!r}")

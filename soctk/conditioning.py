@@ -1,0 +1,159 @@
+"""How a context enters a coefficient of the conic form.
+
+Any coefficient may depend on the context as long as the function stays convex in x: offsets and the affine
+part freely, the non-negative weights through a non-negative map. For a fixed context the model is exactly
+the paper's SOC-ICNN (eq. unified_soc_icnn).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+Conditioning = Literal["full", "additive"]
+
+
+class Offset(nn.Module):
+    """context -> E context + e, unconstrained; (N, p) -> (N, 1, size). Without a context: e."""
+
+    def __init__(
+        self, context_dim: int, size: int, *, scale: float = 0.0, generator: torch.Generator, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.constant = nn.Parameter(scale * torch.randn(size, generator=generator, dtype=dtype))
+        slope = torch.randn(size, context_dim, generator=generator, dtype=dtype)
+        self.slope = nn.Parameter(scale / math.sqrt(context_dim) * slope) if context_dim > 0 else None
+
+    def forward(self, context: Tensor) -> Tensor:
+        """Return the offset at each context."""
+        if self.slope is None:
+            return self.constant.expand(1, 1, -1)
+        return (context @ self.slope.mT + self.constant).unsqueeze(1)
+
+
+class NonNegative(nn.Module):
+    """context -> softplus(floor) + softplus(E context + e) >= 0; (N, p) -> (N, 1, size).
+
+    The learnable floor keeps the coefficient's constant part apart from what the context adds. Without a
+    context: softplus(floor).
+    """
+
+    def __init__(self, context_dim: int, size: int, *, value: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        share = value if context_dim == 0 else 0.5 * value
+        start = torch.full((size,), inverse_softplus(share), dtype=dtype)
+        self.floor = nn.Parameter(start.clone())
+        self.constant = nn.Parameter(start.clone()) if context_dim > 0 else None
+        self.slope = nn.Parameter(torch.zeros(size, context_dim, dtype=dtype)) if context_dim > 0 else None
+
+    def forward(self, context: Tensor) -> Tensor:
+        """Return the weight at each context."""
+        weight = softplus(self.floor).expand(1, 1, -1)
+        if self.slope is None or self.constant is None:
+            return weight
+        return weight + softplus(context @ self.slope.mT + self.constant).unsqueeze(1)
+
+
+class Ridges(nn.Module):
+    """context -> for each of `size` numbers its own sum_j w_j relu(G_j'context + g_j): (N, p) -> (N, size).
+
+    Every number has its own few ridge functions rather than a share of common ones: a response to the context
+    that saturates or switches, coordinate by coordinate, is then found from few contexts.
+    """
+
+    def __init__(
+        self, context_dim: int, size: int, count: int, *, generator: torch.Generator, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        inner = torch.randn(size * count, context_dim + 1, generator=generator, dtype=dtype)
+        self.inner = nn.Parameter(inner / math.sqrt(context_dim))
+        self.outer = nn.Parameter(0.1 * torch.randn(size, count, generator=generator, dtype=dtype))
+
+    def forward(self, context: Tensor) -> Tensor:
+        """Return the sums at each context."""
+        features = torch.relu(context @ self.inner[:, :-1].mT + self.inner[:, -1])
+        return (features.unflatten(-1, self.outer.shape) * self.outer).sum(dim=-1)
+
+
+class Perceptron(nn.Module):
+    """context -> W tanh(F context + f), one hidden layer shared by all `size` outputs: (N, p) -> (N, size)."""
+
+    def __init__(
+        self, context_dim: int, size: int, hidden: int, *, generator: torch.Generator, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        inner = torch.randn(hidden, context_dim + 1, generator=generator, dtype=dtype)
+        self.inner = nn.Parameter(inner / math.sqrt(context_dim))
+        self.outer = nn.Parameter(torch.zeros(size, hidden, dtype=dtype))
+
+    def forward(self, context: Tensor) -> Tensor:
+        """Return the outputs at each context."""
+        return torch.tanh(context @ self.inner[:, :-1].mT + self.inner[:, -1]) @ self.outer.mT
+
+
+class AffinePart(nn.Module):
+    """context -> (b0, v), the affine part b0 + v'x of a surrogate: its only coefficients free of any sign or shape.
+
+    b0 = linear + `Perceptron`; v = linear + `Ridges`, or constant where the conditioning is additive.
+
+    Attributes:
+        conditioned: whether v depends on the context.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        context_dim: int,
+        *,
+        linear: bool = True,
+        conditioned: bool = True,
+        ridges: int = 8,
+        hidden: int = 64,
+        generator: torch.Generator,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.conditioned = linear and conditioned and context_dim > 0
+        options = {"generator": generator, "dtype": dtype}
+        self.level = Offset(context_dim, 1, **options)
+        self.level_network = Perceptron(context_dim, 1, hidden, **options) if context_dim > 0 and hidden > 0 else None
+        self.slope = Offset(context_dim if self.conditioned else 0, dim, **options) if linear else None
+        self.slope_ridges = Ridges(context_dim, dim, ridges, **options) if self.conditioned and ridges > 0 else None
+
+    def forward(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Return b0 (N or 1, 1) and v (N or 1, 1, n)."""
+        b0 = self.level(context)[:, 0]
+        if self.level_network is not None:
+            b0 = b0 + self.level_network(context)
+        if self.slope is None:
+            return b0, b0.new_zeros(1, 1, self.dim)
+        v = self.slope(context)
+        if self.slope_ridges is not None:
+            v = v + self.slope_ridges(context).unsqueeze(1)
+        return b0, v
+
+    def level_parameters(self) -> list[nn.Parameter]:
+        """Return the weights of b0."""
+        return _weights(self.level, self.level_network)
+
+    def slope_parameters(self) -> list[nn.Parameter]:
+        """Return the weights of v."""
+        return _weights(self.slope, self.slope_ridges)
+
+    def network_parameters(self) -> list[nn.Parameter]:
+        """Return the weights of the nonlinear responses to the context."""
+        return _weights(self.level_network, self.slope_ridges)
+
+
+def _weights(*modules: nn.Module | None) -> list[nn.Parameter]:
+    return [weight for module in modules if module is not None for weight in module.parameters()]
+
+
+def inverse_softplus(value: float) -> float:
+    """Return w with softplus(w) = value > 0."""
+    return math.log(math.expm1(value))

@@ -1,0 +1,237 @@
+"""The convex program a surrogate is at a fixed context.
+
+    f(x) = b0 + v'x + sum_j phi_j(A_j x + d_j)
+
+The terms of the paper's SOC-ICNN (eq. unified_soc_icnn) are one ReLU network, quadratics and norms; f is
+then the value function of an SOCP (Theorem "SOC-ICNN as an SOCP value function"). Softplus networks,
+logistic, log-sum-exp and Huber terms have the same structure over other cones, so values, duals,
+certificates, the CVXPY forms and the decision solver are written once, here and in `soctk.decide`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.checks import ArrayLike, as_tensor, check_finite, check_last_dim
+from soctk.sets import FeasibleSet
+from soctk.terms import Network, Norms, Quadratic, Term
+
+TermType = type[Term]
+
+
+@dataclass(frozen=True, eq=False)
+class Dual:
+    """One dual point: a y for each term of a conic form, each (N, M, K)."""
+
+    parts: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ConicForm:
+    """A batch of convex functions b0 + v'x + sum of terms, one function for each context.
+
+    Internally contexts are flattened to one dimension of size N (or 1, shared by all); points have the shape
+    (N or 1, M, n). The public methods take and return (*batch, ...).
+
+    Attributes:
+        constant: b0, (N or 1, 1).
+        linear: v, (N or 1, 1, n).
+        terms: the convex terms.
+        batch_shape: the contexts' batch shape; () is one function.
+    """
+
+    constant: Tensor
+    linear: Tensor
+    terms: tuple[Term, ...] = ()
+    batch_shape: tuple[int, ...] = ()
+
+    # -- what it is ------------------------------------------------------------------------------------
+
+    @property
+    def dim(self) -> int:
+        """The decision dimension n."""
+        return self.linear.shape[-1]
+
+    @property
+    def size(self) -> int:
+        """The number N of functions in the batch."""
+        return int(np.prod(self.batch_shape))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The coefficients' dtype."""
+        return self.linear.dtype
+
+    def of_type(self, kind: TermType) -> list[Term]:
+        """Return the terms of one kind, e.g. `soctk.terms.Norms`."""
+        return [term for term in self.terms if isinstance(term, kind)]
+
+    @property
+    def network(self) -> Network | None:
+        """The backbone term (W, U, b, c), or None."""
+        found = self.of_type(Network)
+        return found[0] if found else None  # type: ignore[return-value]
+
+    @property
+    def quadratics(self) -> list[Quadratic]:
+        """The quadratic terms (B, e, alpha)."""
+        return self.of_type(Quadratic)  # type: ignore[return-value]
+
+    @property
+    def norms(self) -> list[Norms]:
+        """The conic terms (A, d, lambda, kappa)."""
+        return self.of_type(Norms)  # type: ignore[return-value]
+
+    def check(self) -> ConicForm:
+        """Return the form itself, or raise ValueError naming the tensor that is not finite or negative."""
+        check_finite(self.constant, "b0")
+        check_finite(self.linear, "v")
+        for term in self.terms:
+            term.check()
+        return self
+
+    # -- values ----------------------------------------------------------------------------------------
+
+    def value(self, x: ArrayLike) -> Tensor:
+        """Return f(x).
+
+        Args:
+            x: (*batch, n); for a form of one function any batch shape.
+
+        Returns:
+            (*batch).
+
+        Raises:
+            ValueError: x has a wrong last dimension or batch shape, a NaN or an infinity.
+        """
+        points, shape = self._points(x)
+        return self.evaluate(points).reshape(shape)
+
+    def gradient(self, x: ArrayLike) -> Tensor:
+        """Return a subgradient of f at x, the gradient where f is differentiable: (*batch, n) -> (*batch, n)."""
+        points, shape = self._points(x)
+        return self.slope(self.subgradients(points)).expand_as(points).reshape(*shape, self.dim)
+
+    def dual(self, x: ArrayLike) -> Dual:
+        """Return the closed-form dual optimum at x: the nu chain, alpha (Bx + e) and lambda u / ||u||."""
+        return self.subgradients(self._points(x)[0])
+
+    def lower_bound(self, dual: Dual, feasible_set: FeasibleSet) -> Tensor:
+        """Return a lower bound of min f over the set from any dual point, (*batch): see `bound`."""
+        return self.bound(dual, feasible_set).amax(dim=-1).reshape(self.batch_shape)
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        """Return f(x) for internal points: (N or 1, M, n) -> (N, M). Differentiable by autograd."""
+        total = self.constant + (x * self.linear).sum(dim=-1)
+        for term in self.terms:
+            total = total + term.value(term.inner(x))
+        return total
+
+    def subgradients(self, x: Tensor) -> Dual:
+        """Return a subgradient y of every term at its own u = A x + d."""
+        return Dual(tuple(term.subgradient(term.inner(x)) for term in self.terms))
+
+    def slope(self, dual: Dual) -> Tensor:
+        """Return v + sum_j A_j'y_j, (N, M, n)."""
+        total = self.linear
+        for term, y in zip(self.terms, dual.parts, strict=True):
+            total = total + term.map.adjoint(y)
+        return total
+
+    def bound(self, dual: Dual, feasible_set: FeasibleSet) -> Tensor:
+        """Return a lower bound of min f over the set from any dual point, (N, M).
+
+        Each y_j is first moved into the domain of phi_j*, so that Fenchel's inequality holds term by term:
+
+            f(x) >= b0 + v'x + sum_j [y_j'(A_j x + d_j) - phi_j*(y_j)]
+
+        and the affine right-hand side is minimised over the set in closed form.
+        """
+        feasible = Dual(tuple(t.nearest_dual(y) for t, y in zip(self.terms, dual.parts, strict=True)))
+        constant = self.constant
+        for term, y in zip(self.terms, feasible.parts, strict=True):
+            constant = constant + (y * term.offset).sum(dim=-1) - term.conjugate(y)
+        return constant + feasible_set.linear_minimum(self.slope(feasible))
+
+    # -- CVXPY -----------------------------------------------------------------------------------------
+
+    def expression(self, x: cp.Expression) -> cp.Expression:
+        """Return f(x) as a DCP-convex CVXPY expression; the form must hold one function."""
+        if self.size != 1:
+            raise ValueError(f"expected one context for a CVXPY expression, got batch shape {self.batch_shape}")
+        if x.shape != (self.dim,):
+            raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
+        total = float(self.constant[0, 0]) + _numpy(self.linear[0, 0]) @ x
+        for term in self.terms:
+            data = {name: _numpy(tensor[0]) for name, tensor in term.coefficients().items()}
+            total = total + term.expression(data["A"] @ x + data["offset"], data)
+        return total
+
+    # -- rewriting -------------------------------------------------------------------------------------
+
+    def transformed(self, *, scale: Tensor | float, shift: Tensor | float, x_scale: Tensor, x_mean: Tensor) -> ConicForm:
+        """Return scale * f((x - x_mean) / x_scale) + shift: what standardisation is folded back with."""
+        factor = 1.0 / x_scale
+        moved = (-x_mean * factor).expand(1, 1, self.dim)
+        constant = self.constant + (self.linear * moved).sum(dim=-1)
+        return dataclasses.replace(
+            self,
+            constant=scale * constant + shift,
+            linear=scale * factor * self.linear,
+            terms=tuple(term.substituted(factor, moved).scaled(scale) for term in self.terms),
+        )
+
+    def restricted(self, free: Tensor, fixed_point: Tensor) -> ConicForm:
+        """Return the form as a function of the coordinates `free`, the others held at `fixed_point` (n,)."""
+        held = fixed_point.clone()
+        held[free] = 0.0
+        held = held.expand(1, 1, self.dim)
+        terms = (
+            dataclasses.replace(t, map=t.map.restrict(free), offset=t.offset + t.map.forward(held)) for t in self.terms
+        )
+        constant = self.constant + (self.linear * held).sum(dim=-1)
+        return dataclasses.replace(self, constant=constant, linear=self.linear[:, :, free], terms=tuple(terms))
+
+    def apply(self, fn: Callable[[Tensor], Tensor], batch_shape: Sequence[int] | None = None) -> ConicForm:
+        """Return the form with `fn` applied to every tensor, each with its leading batch dimension."""
+        return ConicForm(
+            fn(self.constant),
+            fn(self.linear),
+            tuple(term.apply(fn) for term in self.terms),
+            self.batch_shape if batch_shape is None else tuple(batch_shape),
+        )
+
+    def select(self, index: Tensor) -> ConicForm:
+        """Return the functions `index` of the flattened batch as a form with batch shape (len(index),)."""
+        return self.apply(lambda t: t if t.shape[0] == 1 else t[index], (index.numel(),))
+
+    def to(self, dtype: torch.dtype) -> ConicForm:
+        """Return the form in another floating-point dtype."""
+        return self.apply(lambda t: t.to(dtype))
+
+    def detach(self) -> ConicForm:
+        """Return the form cut from autograd."""
+        return self.apply(Tensor.detach)
+
+    def _points(self, x: ArrayLike) -> tuple[Tensor, tuple[int, ...]]:
+        """Check public points and bring them to the internal shape."""
+        points = as_tensor(x, "x").to(device=self.linear.device)
+        points = points.to(torch.promote_types(points.dtype, self.dtype))
+        check_last_dim(points, self.dim, "x")
+        shape = tuple(points.shape[:-1])
+        if self.batch_shape == ():
+            return points.reshape(1, -1, self.dim), shape
+        if shape != self.batch_shape:
+            raise ValueError(f"x: expected batch shape {self.batch_shape} as the contexts', got {shape}")
+        return points.reshape(-1, 1, self.dim), shape
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().double().numpy()

@@ -1,0 +1,96 @@
+"""Certificates: how far a decision can be from the best one, for a decision that came from anywhere.
+
+Any dual point (a y for each term) gives a rigorous lower bound of the minimum over the set
+(`ConicForm.bound`). At a given x the natural dual is the subgradient there, and the gap it gives is exactly
+the Frank-Wolfe gap max over y in the set of g'(x - y). Where f has a kink at x, one subgradient can be a poor
+dual; the slopes of f smoothed by a few widths mu are tried as well, and the best bound counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from soctk.checks import ArrayLike, as_tensor, check_last_dim
+from soctk.conic_form import ConicForm, Dual
+from soctk.decide.decision import relative_gap
+from soctk.sets import FeasibleSet
+from soctk.surrogate import ConvexSurrogate
+
+SMOOTHING_WIDTHS = tuple(10.0**-k for k in range(2, 11))
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """value >= minimum >= lower_bound, each (*batch); `violation` is that of the point's constraints."""
+
+    value: Tensor
+    lower_bound: Tensor
+    violation: Tensor
+
+    @property
+    def gap(self) -> Tensor:
+        """value - lower_bound, (*batch)."""
+        return (self.value - self.lower_bound).clamp(min=0)
+
+    @property
+    def relative_gap(self) -> Tensor:
+        """gap / max(1, |value|), (*batch)."""
+        return relative_gap(self.value, self.lower_bound)
+
+
+@torch.no_grad()
+def certify(
+    model: ConvexSurrogate, feasible_set: FeasibleSet, x: ArrayLike, context: ArrayLike | None = None
+) -> Certificate:
+    """Return the certificate of decisions x that came from anywhere.
+
+    Args:
+        model: the surrogate that is minimised.
+        feasible_set: the set it is minimised over.
+        x: (*batch, n).
+        context: (*batch, p), or None where p = 0.
+
+    Returns:
+        `Certificate` with tensors (*batch). The gap is rigorous for any x; it is an optimality gap of x only
+        where `violation` is negligible.
+
+    Raises:
+        ValueError: a bad x or context.
+    """
+    points = as_tensor(x, "x")
+    check_last_dim(points, feasible_set.dim, "x")
+    value = model(points, context)
+    violation = feasible_set.violation(points)
+    if model.has_conic_form:
+        form = model.conic_form(context)
+        internal = points.to(form.dtype).reshape((-1, 1, model.dim) if form.batch_shape else (1, -1, model.dim))
+        lower = best_bound(form, feasible_set, internal).reshape(value.shape)
+    else:
+        lower = value - frank_wolfe_gap(model, feasible_set, points, context)
+    return Certificate(value, lower, violation)
+
+
+def best_bound(form: ConicForm, feasible_set: FeasibleSet, x: Tensor) -> Tensor:
+    """Return the best lower bound that duals at x give, internal shapes: (N or 1, M, n) -> (N, M)."""
+    bound = form.bound(form.subgradients(x), feasible_set)
+    for width in SMOOTHING_WIDTHS:
+        mu = torch.full((1, 1), width, dtype=x.dtype, device=x.device)
+        dual = Dual(tuple(term.smooth(term.inner(x), mu).dual for term in form.terms))
+        bound = torch.maximum(bound, form.bound(dual, feasible_set))
+    return bound
+
+
+def frank_wolfe_gap(
+    model: ConvexSurrogate, feasible_set: FeasibleSet, x: Tensor, context: ArrayLike | None
+) -> Tensor:
+    """Return max over y in the set of g'(x - y), g a subgradient by autograd: (*batch, n) -> (*batch).
+
+    f(y) >= f(x) + g'(y - x) for all y, so this bounds f(x) - min f (Jaggi 2013, for any subgradient).
+    """
+    with torch.enable_grad():
+        points = x.detach().clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(points, context).sum(), points)
+    return ((gradient * x).sum(dim=-1) - feasible_set.linear_minimum(gradient)).clamp(min=0)

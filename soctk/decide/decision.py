@@ -1,0 +1,74 @@
+"""What a decision is: a feasible point, its value, a lower bound, and how the search ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Status(StrEnum):
+    """How the search for one decision ended, and what to do about it.
+
+    OPTIMAL: the relative gap is at most `tol`.
+    ITERATION_LIMIT: best feasible point and honest gap; raise `max_iter` or loosen `tol`.
+    TIME_LIMIT: best feasible point and honest gap; raise `time_limit`.
+    STALLED: rounding stopped progress before `tol`; use float64 or loosen `tol`.
+    INACCURATE: an outside solver answered, and our certificate does not confirm its accuracy.
+    INFEASIBLE: the constraints cannot be met; x is NaN.
+    UNBOUNDED: the objective has no minimum under the constraints; x is NaN.
+    FAILED: an outside solver broke down; x is NaN. Try another solver.
+    """
+
+    OPTIMAL = "optimal"
+    ITERATION_LIMIT = "iteration_limit"
+    TIME_LIMIT = "time_limit"
+    STALLED = "stalled"
+    INACCURATE = "inaccurate"
+    INFEASIBLE = "infeasible"
+    UNBOUNDED = "unbounded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """A batch of decisions.
+
+    Attributes:
+        x: (*batch, n), feasible; NaN where `status` says there is none.
+        value: f(x), (*batch).
+        lower_bound: a rigorous lower bound of the minimum, (*batch); -inf where there is none.
+        status: `Status` of each decision, an object array (*batch); compare with `== "optimal"`.
+        iterations: (*batch), int64.
+        seconds: wall-clock time of the whole call.
+    """
+
+    x: Tensor
+    value: Tensor
+    lower_bound: Tensor
+    status: np.ndarray
+    iterations: Tensor
+    seconds: float
+
+    @property
+    def gap(self) -> Tensor:
+        """value - lower_bound, (*batch): the decision is at most this much worse than the best."""
+        return (self.value - self.lower_bound).clamp(min=0)
+
+    @property
+    def relative_gap(self) -> Tensor:
+        """gap / max(1, |value|), (*batch): what `tol` is compared with."""
+        return relative_gap(self.value, self.lower_bound)
+
+    @property
+    def optimal(self) -> Tensor:
+        """Whether each decision reached the tolerance, bool (*batch)."""
+        return torch.as_tensor(self.status == Status.OPTIMAL, device=self.x.device)
+
+
+def relative_gap(value: Tensor, lower_bound: Tensor) -> Tensor:
+    """Return (value - lower_bound) / max(1, |value|), not below 0."""
+    return (value - lower_bound).clamp(min=0) / value.abs().clamp(min=1.0)

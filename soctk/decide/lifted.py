@@ -1,0 +1,145 @@
+"""Minimising a conic form through CVXPY: one parameterised program, re-solved for every context.
+
+The program is the paper's lift with the pre-activations as variables:
+
+    min b0 + v'x + sum_j phi_j(u_j)    s.t. u_j = A_j x + d_j,  x in the set,
+
+network terms by their epigraph variables z. Written like this it is DPP in *every* coefficient, whatever
+depends on the context (A, U and c of a PCF included), and the multiplier of u_j = A_j x + d_j is the dual
+point y_j: the solver's own dual is turned into a lower bound that does not trust the solver.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.conic_form import ConicForm, Dual
+from soctk.decide.decision import Status
+from soctk.sets import FeasibleSet
+from soctk.terms import Term
+
+SOLVER_STATUS = {
+    cp.OPTIMAL: Status.OPTIMAL,
+    cp.OPTIMAL_INACCURATE: Status.INACCURATE,
+    cp.INFEASIBLE: Status.INFEASIBLE,
+    cp.INFEASIBLE_INACCURATE: Status.INFEASIBLE,
+    cp.UNBOUNDED: Status.UNBOUNDED,
+    cp.UNBOUNDED_INACCURATE: Status.UNBOUNDED,
+    cp.USER_LIMIT: Status.TIME_LIMIT,
+}
+
+
+class LiftedProblem:
+    """The parameterised program of a conic form over a set.
+
+    Coefficients that differ between contexts become parameters; shared ones are constants.
+
+    Args:
+        form: any form of the structure to solve; its shared coefficients are baked in.
+        feasible_set: the set; None leaves x to the caller's constraints.
+
+    Attributes:
+        x: the decision variable (n,).
+        problem: the `cp.Problem`.
+        parameters: the parameters in a fixed order, see `parameter_values`.
+    """
+
+    def __init__(self, form: ConicForm, feasible_set: FeasibleSet) -> None:
+        self.x = cp.Variable(form.dim, name="x")
+        self._batched = form.size > 1
+        self.parameters: list[cp.Parameter] = []
+        self._links: list[cp.Constraint] = []
+        v = self._coefficient(form.linear[:, 0], "v", nonneg=False)
+        objective: Any = v @ self.x
+        constraints: list[cp.Constraint] = []
+        for index, term in enumerate(form.terms):
+            part, more = self._term(term, f"{type(term).__name__.lower()}{index}")
+            objective = objective + part
+            constraints += more
+        self.problem = cp.Problem(cp.Minimize(objective), [*self._links, *constraints, *feasible_set.constraints(self.x)])
+
+    def _term(self, term: Term, name: str) -> tuple[cp.Expression, list[cp.Constraint]]:
+        data = {
+            key: self._coefficient(tensor, f"{name}.{key}", nonneg=key == "weights" or key.startswith("U"))
+            for key, tensor in term.coefficients().items()
+        }
+        u = cp.Variable(term.map.rows, name=f"{name}.u")
+        self._links.append(u == data["A"] @ self.x + data["offset"])
+        return term.epigraph(u, data)
+
+    def _coefficient(self, tensor: Tensor, name: str, *, nonneg: bool) -> Any:
+        if not self._batched or tensor.shape[0] == 1:
+            return _numpy(tensor[0])
+        parameter = cp.Parameter(tuple(tensor.shape[1:]), name=name, nonneg=nonneg)
+        self.parameters.append(parameter)
+        return parameter
+
+    def parameter_values(self, form: ConicForm) -> list[Tensor]:
+        """Return the batched tensors of `parameters`, in their order, each (N, ...)."""
+        if not self._batched:
+            return []
+        tensors = [form.linear[:, 0]] + [t for term in form.terms for t in term.coefficients().values()]
+        return [tensor for tensor in tensors if tensor.shape[0] > 1]
+
+    def solve(self, values: list[np.ndarray], solver: str, options: dict[str, Any]) -> Status:
+        """Solve at one instance's parameter values; the outcome stays in `x` and the links' dual values."""
+        for parameter, value in zip(self.parameters, values, strict=True):
+            parameter.value = value
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # inaccurate solutions are reported by the status
+                self.problem.solve(solver=solver, **options)
+        except (cp.SolverError, ArithmeticError, ValueError):
+            return Status.FAILED
+        return SOLVER_STATUS.get(self.problem.status, Status.FAILED)
+
+    def duals(self) -> list[np.ndarray] | None:
+        """Return y_j for every term from the last solve, or None where the solver gave none."""
+        duals = [link.dual_value for link in self._links]
+        # CVXPY's Lagrangian adds dual'(u - A x - d); stationarity in u gives y = -dual.
+        return None if any(d is None or not np.isfinite(d).all() for d in duals) else [-np.asarray(d) for d in duals]
+
+
+def solve_lifted(
+    form: ConicForm, feasible_set: FeasibleSet, solver: str, options: dict[str, Any]
+) -> tuple[Tensor, Tensor, Tensor, np.ndarray]:
+    """Minimise every function of `form` by an outside solver, verified by our certificate.
+
+    Returns:
+        x (N, n) projected to the set (NaN where there is none), value (N,), lower bound (N,), status (N,).
+    """
+    lifted = LiftedProblem(form, feasible_set)
+    values = [_numpy(tensor) for tensor in lifted.parameter_values(form)]
+    size = form.size
+    x = torch.full((size, form.dim), torch.nan, dtype=form.dtype)
+    duals = [torch.zeros(size, 1, term.map.rows, dtype=form.dtype) for term in form.terms]
+    status = np.full(size, Status.FAILED, dtype=object)
+    has_dual = torch.zeros(size, dtype=torch.bool)
+    for row in range(size):
+        status[row] = lifted.solve([value[row] for value in values], solver, options)
+        answer = lifted.x.value
+        if status[row] in (Status.INFEASIBLE, Status.UNBOUNDED, Status.FAILED) or answer is None:
+            continue
+        x[row] = feasible_set.project(answer).to(form.dtype)
+        found = lifted.duals()
+        if found is not None:
+            has_dual[row] = True
+            for target, y in zip(duals, found, strict=True):
+                target[row, 0] = torch.from_numpy(np.asarray(y, dtype=float).reshape(-1))
+    solved = torch.isfinite(x).all(dim=-1)
+    points = torch.where(solved.unsqueeze(-1), x, feasible_set.center(form.dtype))
+    value = torch.where(solved, form.evaluate(points.unsqueeze(1)).squeeze(-1), torch.nan)
+    from_solver = form.bound(Dual(tuple(duals)), feasible_set).squeeze(-1)
+    at_point = form.bound(form.subgradients(points.unsqueeze(1)), feasible_set).squeeze(-1)
+    lower = torch.where(has_dual, torch.maximum(from_solver, at_point), at_point)
+    return x, value, torch.where(solved, lower, -torch.inf), status
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().double().numpy()

@@ -1,0 +1,294 @@
+"""`soctk.minimize`: one decision for each context, each with a certified gap."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive
+from soctk.conic_form import ConicForm
+from soctk.decide.certificate import best_bound, certify, frank_wolfe_gap
+from soctk.decide.decision import Decision, Status, relative_gap
+from soctk.decide.lifted import SOLVER_STATUS, solve_lifted
+from soctk.decide.newton import Result, solve_newton
+from soctk.decide.protocol import LEARNING_RATE, RESTARTS, STEPS, projected_descent
+from soctk.sets import Box, Budget, FeasibleSet, Simplex
+from soctk.surrogate import ConvexSurrogate
+
+Method = Literal["newton", "cvxpy", "projected_gradient", "projected_adam"]
+METHODS: tuple[Method, ...] = ("newton", "cvxpy", "projected_gradient", "projected_adam")
+DEFAULT_ITERATIONS = 60
+
+
+@torch.no_grad()
+def minimize(
+    model: ConvexSurrogate,
+    feasible_set: FeasibleSet,
+    context: ArrayLike | None = None,
+    *,
+    tol: float = 1e-6,
+    max_iter: int | None = None,
+    time_limit: float | None = None,
+    method: Method | None = None,
+    x0: ArrayLike | None = None,
+    solver: str = "CLARABEL",
+    solver_options: dict[str, Any] | None = None,
+    seed: int = 0,
+) -> Decision:
+    """Minimise f(., context) over the set, for every context of the batch.
+
+    Args:
+        model: the surrogate; `newton` needs one with a conic form.
+        feasible_set: a set of the model's dimension.
+        context: (*batch, p), or None where p = 0.
+        tol: relative gap (value - lower bound) / max(1, |value|) to reach.
+        max_iter: Newton steps (60 by default) or descent steps (the paper's 200).
+        time_limit: seconds for the whole call; the best feasible points and honest gaps are returned.
+        method: "newton" (smoothing Newton, certified); "cvxpy" (an outside solver on the lift, verified);
+            "projected_gradient" and "projected_adam" (the paper's protocol: 5 restarts of 200 steps). By default
+            the model's own choice: "newton", or "cvxpy" for one that brings its own CVXPY expression.
+        x0: (*batch, n) feasible starting points; the set's centre by default.
+        solver: for "cvxpy", the name of any installed solver.
+        solver_options: for "cvxpy", keywords for `cp.Problem.solve`.
+        seed: of the protocol's random restarts.
+
+    Returns:
+        `Decision`; computed in the higher of the context's and the weights' precision.
+
+    Raises:
+        ValueError: bad shapes, non-finite numbers, a non-positive limit or tolerance, an unknown method.
+        NotImplementedError: method "newton" and a model without a conic form.
+    """
+    started = time.perf_counter()
+    method = method or model.decision_method  # type: ignore[assignment]
+    _check_arguments(model, feasible_set, tol, max_iter, time_limit, method, solver)
+    contexts = model.check_context(context)
+    batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
+    size = int(np.prod(batch))
+    start = _check_start(x0, feasible_set, batch, model)
+    deadline = float("inf") if time_limit is None else started + time_limit
+    if size == 0:
+        result = _empty(model, contexts)
+    elif method in LEARNING_RATE:
+        steps = STEPS if max_iter is None else max_iter
+        result = _descend(model, feasible_set, contexts, start, method, tol, steps, seed)
+    elif method == "cvxpy":
+        result = _outside(model, feasible_set, contexts, tol, solver, dict(solver_options or {}), time_limit)
+    else:
+        form = model.form_at(contexts).check().detach()
+        steps = DEFAULT_ITERATIONS if max_iter is None else max_iter
+        result = certified_newton(form, feasible_set, tol=tol, max_iter=steps, deadline=deadline, start=start)
+    return Decision(
+        x=result.x.reshape(*batch, model.dim),
+        value=result.value.reshape(batch),
+        lower_bound=result.lower_bound.reshape(batch),
+        status=result.status.reshape(batch),
+        iterations=result.iterations.reshape(batch),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def certified_newton(
+    form: ConicForm,
+    feasible_set: FeasibleSet,
+    *,
+    tol: float,
+    max_iter: int = DEFAULT_ITERATIONS,
+    deadline: float = float("inf"),
+    start: Tensor | None = None,
+) -> Result:
+    """Run the Newton method after taking out fixed coordinates; finish missed instances by the lift.
+
+    Coordinates with lo = hi (and whole sets that are one point) leave no interior for the barrier: they are
+    substituted, and the form is solved in the others.
+    """
+    free = _free_coordinates(feasible_set)
+    if bool(free.all()):
+        result = solve_newton(form, feasible_set, tol=tol, max_iter=max_iter, deadline=deadline, start=start)
+    else:
+        result = _solve_free(form, feasible_set, free, tol=tol, max_iter=max_iter, deadline=deadline, start=start)
+    missed = np.isin(result.status, [Status.STALLED, Status.ITERATION_LIMIT]) & (max_iter >= DEFAULT_ITERATIONS)
+    if missed.any() and time.perf_counter() < deadline:
+        _finish_by_lift(result, form, feasible_set, torch.from_numpy(np.flatnonzero(missed)), tol)
+    return result
+
+
+def _finish_by_lift(result: Result, form: ConicForm, feasible_set: FeasibleSet, index: Tensor, tol: float) -> None:
+    """Solve the instances `index` again by Clarabel, keeping whatever value and bound are better."""
+    x, value, lower, _ = solve_lifted(form.select(index), feasible_set, "CLARABEL", {})
+    better = value < result.value[index]
+    result.x[index] = torch.where(better.unsqueeze(-1), x, result.x[index])
+    result.value[index] = torch.where(better, value, result.value[index])
+    result.lower_bound[index] = torch.maximum(result.lower_bound[index], lower)
+    reached = relative_gap(result.value[index], result.lower_bound[index]) <= tol
+    result.status[index[reached].numpy()] = Status.OPTIMAL
+
+
+def _free_coordinates(feasible_set: FeasibleSet) -> Tensor:
+    """Return which coordinates can move, bool (n,): none where the set is a single point."""
+    lo, hi = feasible_set.bounds()
+    free = lo < hi
+    total = feasible_set.sum_total
+    if total is not None and (int(free.sum()) <= 1 or total <= float(lo.sum()) or total >= float(hi.sum())):
+        free = torch.zeros_like(free)
+    return free
+
+
+def _solve_free(
+    form: ConicForm, feasible_set: FeasibleSet, free: Tensor, *, start: Tensor | None, **options: Any
+) -> Result:
+    """Solve in the free coordinates and put the fixed ones back."""
+    point = feasible_set._project(feasible_set.center(form.dtype, form.linear.device))
+    columns = torch.nonzero(free).squeeze(-1)
+    if columns.numel() == 0:
+        x = point.expand(form.size, -1).clone()
+        value = form.evaluate(x.unsqueeze(1)).squeeze(-1)
+        status = np.full(form.size, Status.OPTIMAL, dtype=object)
+        return Result(x, value, value.clone(), torch.zeros(form.size, dtype=torch.int64, device=x.device), status)
+    reduced = form.restricted(columns, point)
+    begin = None if start is None else start[:, columns]
+    result = solve_newton(reduced, _reduced_set(feasible_set, free, point), start=begin, **options)
+    full = point.expand(form.size, -1).clone()
+    full[:, columns] = result.x
+    result.x = full
+    return result
+
+
+def _reduced_set(feasible_set: FeasibleSet, free: Tensor, point: Tensor) -> FeasibleSet:
+    lo, hi = feasible_set.bounds()
+    count = int(free.sum())
+    lower, upper = tuple(lo[free].tolist()), tuple(hi[free].tolist())
+    if feasible_set.sum_total is None:
+        return Box(count, lower, upper)
+    if isinstance(feasible_set, Simplex):
+        return Simplex(count, feasible_set.total)
+    return Budget(count, feasible_set.sum_total - float(point[~free].sum()), lower, upper)
+
+
+def _outside(
+    model: ConvexSurrogate,
+    feasible_set: FeasibleSet,
+    contexts: Tensor,
+    tol: float,
+    solver: str,
+    options: dict[str, Any],
+    time_limit: float | None,
+) -> Result:
+    """Decide by CVXPY; a solver that reports success is believed only as far as the certificate goes."""
+    if time_limit is not None and solver.upper() == "CLARABEL":
+        options.setdefault("time_limit", time_limit)
+    if not model.exports_expression:
+        form = model.form_at(contexts).check().detach()
+        x, value, lower, status = solve_lifted(form, feasible_set, solver, options)
+    else:
+        x, value, lower, status = _solve_expressions(model, feasible_set, contexts, solver, options)
+    gap = relative_gap(value, lower)
+    confirmed = (gap <= tol).cpu().numpy()
+    answered = np.isin(status, [Status.OPTIMAL, Status.INACCURATE])
+    status[answered] = np.where(confirmed[answered], Status.OPTIMAL, Status.INACCURATE)
+    return Result(x, value, lower, torch.zeros(x.shape[0], dtype=torch.int64), status)
+
+
+def _solve_expressions(
+    model: ConvexSurrogate, feasible_set: FeasibleSet, contexts: Tensor, solver: str, options: dict[str, Any]
+) -> tuple[Tensor, Tensor, Tensor, np.ndarray]:
+    """Solve each context's own CVXPY program, certified afterwards."""
+    rows = contexts.reshape(-1, model.context_dim) if model.context_dim > 0 else contexts.reshape(1, 0)
+    x = torch.full((rows.shape[0], model.dim), torch.nan, dtype=model.dtype)
+    status = np.full(rows.shape[0], Status.FAILED, dtype=object)
+    for row, context in enumerate(rows):
+        variable = cp.Variable(model.dim)
+        problem = cp.Problem(
+            cp.Minimize(model.to_cvxpy(variable, context if model.context_dim > 0 else None)),
+            feasible_set.constraints(variable),
+        )
+        try:
+            problem.solve(solver=solver, ignore_dpp=True, **options)
+        except (cp.SolverError, ArithmeticError):
+            continue
+        status[row] = SOLVER_STATUS.get(problem.status, Status.FAILED)
+        if variable.value is not None:
+            x[row] = feasible_set.project(variable.value).to(model.dtype)
+    solved = torch.isfinite(x).all(dim=-1)
+    points = torch.where(solved.unsqueeze(-1), x, feasible_set.center(model.dtype))
+    given = rows if model.context_dim > 0 else None
+    value = model(points, given)
+    lower = certify(model, feasible_set, points, given).lower_bound
+    return x, torch.where(solved, value, torch.nan), torch.where(solved, lower, -torch.inf), status
+
+
+def _descend(
+    model: ConvexSurrogate,
+    feasible_set: FeasibleSet,
+    contexts: Tensor,
+    start: Tensor | None,
+    method: str,
+    tol: float,
+    steps: int,
+    seed: int,
+) -> Result:
+    rows = contexts.reshape(-1, model.context_dim) if model.context_dim > 0 else contexts.reshape(1, 0)
+    dtype = torch.promote_types(rows.dtype, model.dtype)
+    generator = torch.Generator().manual_seed(seed)
+    begin = feasible_set.sample((rows.shape[0], RESTARTS), generator).to(dtype=dtype, device=rows.device)
+    if start is not None:
+        begin[:, 0] = start
+    form = model.form_at(contexts).check().detach() if model.has_conic_form else None
+    objective = form.evaluate if form is not None else (lambda x: model.evaluate(x, rows))
+    rate = LEARNING_RATE[method]
+    x, value = projected_descent(objective, feasible_set, begin, method=method, steps=steps, rate=rate)
+    if form is not None:
+        lower = best_bound(form, feasible_set, x.unsqueeze(1)).squeeze(-1)
+    else:
+        lower = value - frank_wolfe_gap(model, feasible_set, x, rows if model.context_dim > 0 else None)
+    reached = (relative_gap(value, lower) <= tol).cpu().numpy()
+    status = np.where(reached, Status.OPTIMAL, Status.ITERATION_LIMIT).astype(object)
+    return Result(x, value, lower, torch.full((rows.shape[0],), steps, device=x.device), status)
+
+
+def _empty(model: ConvexSurrogate, contexts: Tensor) -> Result:
+    dtype = torch.promote_types(contexts.dtype, model.dtype)
+    none = torch.zeros(0, dtype=dtype, device=contexts.device)
+    x = none.reshape(0, model.dim)
+    return Result(x, none, none, none.to(torch.int64), np.zeros(0, dtype=object))
+
+
+def _check_start(
+    x0: ArrayLike | None, feasible_set: FeasibleSet, batch: tuple[int, ...], model: ConvexSurrogate
+) -> Tensor | None:
+    if x0 is None:
+        return None
+    start = as_tensor(x0, "x0").to(device=model.device, dtype=model.dtype)
+    check_last_dim(start, model.dim, "x0")
+    if tuple(start.shape[:-1]) != batch:
+        raise ValueError(f"x0: expected batch shape {batch} as the contexts', got {tuple(start.shape[:-1])}")
+    return feasible_set._project(start.reshape(-1, model.dim))
+
+
+def _check_arguments(
+    model: ConvexSurrogate,
+    feasible_set: FeasibleSet,
+    tol: float,
+    max_iter: int | None,
+    time_limit: float | None,
+    method: str,
+    solver: str,
+) -> None:
+    if feasible_set.dim != model.dim:
+        raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    check_positive(tol, "tol")
+    if max_iter is not None:
+        check_count(max_iter, "max_iter")
+    if time_limit is not None:
+        check_positive(time_limit, "time_limit")
+    if method == "newton" and not model.has_conic_form:
+        raise NotImplementedError(f'{type(model).__name__} has no conic form; use method="cvxpy"')
+    if method == "cvxpy" and solver.upper() not in cp.installed_solvers():
+        raise ValueError(f"solver: expected one of {', '.join(cp.installed_solvers())}, got {solver!r}")

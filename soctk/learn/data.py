@@ -1,0 +1,78 @@
+"""Training data: contexts, candidate decisions and their observed values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from soctk.checks import as_tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ValueData:
+    """Observed values of candidate decisions.
+
+    Arrays are accepted and kept as tensors; nothing given is ever changed.
+
+    Attributes:
+        context: (N, p); p = 0 for problems without context.
+        x: (N, M, n), M candidates for each of the N instances.
+        value: (N, M).
+
+    Raises:
+        ValueError: shapes that do not agree, no rows, a NaN or an infinity.
+    """
+
+    context: Tensor
+    x: Tensor
+    value: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("context", "x", "value"):
+            object.__setattr__(self, name, as_tensor(getattr(self, name), name))
+        if self.x.ndim != 3:
+            raise ValueError(f"x: expected shape (instances, candidates, dim), got {tuple(self.x.shape)}")
+        instances, candidates, _ = self.x.shape
+        if tuple(self.value.shape) != (instances, candidates):
+            raise ValueError(f"value: expected shape {(instances, candidates)} as x's, got {tuple(self.value.shape)}")
+        if self.context.ndim != 2 or self.context.shape[0] != instances:
+            raise ValueError(f"context: expected shape ({instances}, p), got {tuple(self.context.shape)}")
+        if instances * candidates == 0:
+            raise ValueError(f"x: expected at least one instance with one candidate, got shape {tuple(self.x.shape)}")
+
+    @property
+    def instances(self) -> int:
+        """The number N of instances."""
+        return self.x.shape[0]
+
+    @property
+    def candidates(self) -> int:
+        """The number M of candidates of each instance."""
+        return self.x.shape[1]
+
+    @property
+    def dim(self) -> int:
+        """The decision dimension n."""
+        return self.x.shape[2]
+
+    @property
+    def context_dim(self) -> int:
+        """The context dimension p."""
+        return self.context.shape[1]
+
+    def split(self, share: float = 0.2, seed: int = 0) -> tuple[ValueData, ValueData]:
+        """Return (training, validation) data, `share` of the instances (at least one of each) in the second.
+
+        With a single instance both parts are the whole.
+        """
+        if self.instances == 1:
+            return self, self
+        count = min(max(1, round(share * self.instances)), self.instances - 1)
+        order = torch.randperm(self.instances, generator=torch.Generator().manual_seed(seed))
+        return self.rows(order[count:]), self.rows(order[:count])
+
+    def rows(self, index: Tensor) -> ValueData:
+        """Return the instances `index`."""
+        return ValueData(self.context[index], self.x[index], self.value[index])

@@ -1,0 +1,252 @@
+"""The dense SOC-ICNN family: ReLU, Softplus, Quad, Norm and SOC as one class with branches on or off.
+
+    f(x; theta) = b0(theta) + v(theta)'x + c(theta)'z_L(x; theta)
+                + sum_h alpha_h(theta) / 2 ||B_h x + e_h(theta)||^2
+                + sum_g lambda_g(theta) ||A_g x + d_g(theta)||
+                + sum_k lambda_k(theta) sqrt((a_k'x + d_k(theta))^2 + kappa_k^2)
+
+(paper eq. unified_soc_icnn; the last sum is conic branches with one constant row, "hyperbolic" here). The
+matrices W, U, B, A are shared by all contexts; theta moves every other coefficient, affinely where its sign
+is free and through softplus where it must be non-negative. `conditioning="additive"` keeps v, c, alpha and
+lambda constant: the published setting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from soctk.affine import DenseMap
+from soctk.checks import check_count
+from soctk.conditioning import AffinePart, Conditioning, NonNegative, Offset, inverse_softplus
+from soctk.conic_form import ConicForm
+from soctk.surrogate import ConvexSurrogate
+from soctk.terms import Network, Norms, Quadratic, Term
+from soctk.terms.network import Activation
+
+
+class SOCICNN(ConvexSurrogate):
+    """A dense input-convex network with quadratic and conic branches.
+
+    Args:
+        dim: the decision dimension n.
+        context_dim: the context dimension p; 0 for none.
+        hidden: backbone widths h_1, ..., h_L; () for no backbone.
+        quadratics: rows m_h of each quadratic block ||B_h x + e_h||^2; () for no quadratic branch.
+        diagonal: adds the quadratic block 1/2 ||diag(g) x + e||^2.
+        norms: rows k_g of each conic block ||A_g x + d_g||; () for none.
+        hyperbolics: number of hyperbolic blocks.
+        activation: "relu" or "softplus".
+        passthrough: every hidden layer sees x; otherwise only the first does.
+        linear: whether the affine part v'x exists.
+        conditioning: "full" or "additive", see the module.
+        ridges: ridge functions of the context in each entry of v (`soctk.conditioning.AffinePart`).
+        affine_hidden: hidden units of b0's response to the context.
+        seed: of the initial weights.
+        dtype: of the weights.
+
+    Raises:
+        ValueError: a size below 1 or an unknown activation or conditioning.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        context_dim: int = 0,
+        *,
+        hidden: Sequence[int] = (8,),
+        quadratics: Sequence[int] = (),
+        diagonal: bool = False,
+        norms: Sequence[int] = (),
+        hyperbolics: int = 0,
+        activation: Activation = "relu",
+        passthrough: bool = True,
+        linear: bool = True,
+        conditioning: Conditioning = "full",
+        ridges: int = 8,
+        affine_hidden: int = 64,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__(dim, context_dim, dtype=dtype)
+        self.hidden, self.quadratics, self.norms = tuple(hidden), tuple(quadratics), tuple(norms)
+        self.diagonal, self.hyperbolics, self.activation = diagonal, hyperbolics, activation
+        self.passthrough, self.linear, self.conditioning, self.seed = passthrough, linear, conditioning, seed
+        self.ridges, self.affine_hidden = ridges, affine_hidden
+        self._check_arguments()
+        generator = torch.Generator().manual_seed(seed)
+        self.affine = AffinePart(
+            dim,
+            context_dim,
+            linear=linear,
+            conditioned=conditioning == "full",
+            ridges=ridges,
+            hidden=affine_hidden,
+            generator=generator,
+            dtype=dtype,
+        )
+        make = _Maker(generator, context_dim, conditioning, dtype)
+        self._make_backbone(make)
+        self._make_quadratics(make)
+        self._make_norms(make)
+
+    def _check_arguments(self) -> None:
+        for name in ("hidden", "quadratics", "norms"):
+            for size in getattr(self, name):
+                check_count(size, name)
+        for name in ("hyperbolics", "ridges", "affine_hidden"):
+            check_count(getattr(self, name), name, minimum=0)
+        if self.activation not in ("relu", "softplus"):
+            raise ValueError(f'activation: expected "relu" or "softplus", got {self.activation!r}')
+        if self.conditioning not in ("full", "additive"):
+            raise ValueError(f'conditioning: expected "full" or "additive", got {self.conditioning!r}')
+
+    # -- weights ---------------------------------------------------------------------------------------
+
+    def _make_backbone(self, make: _Maker) -> None:
+        widths = self.hidden
+        count = 0 if not widths else len(widths) if self.passthrough else 1
+        self.W = nn.ParameterList(make.normal(width, self.dim) for width in widths[:count])
+        self.b = nn.ModuleList(make.offset(width, 0.5) for width in widths)
+        # Softplus of these are the mixing weights U_2, ..., U_L: a layer's incoming weights sum to about one.
+        self.U_raw = nn.ParameterList(
+            make.around(inverse_softplus(1.0 / inner), outer, inner) for inner, outer in zip(widths, widths[1:], strict=False)
+        )
+        self.c = make.nonnegative(widths[-1], 1.0 / widths[-1]) if widths else None
+
+    def _make_quadratics(self, make: _Maker) -> None:
+        # 1/2 sum_i (g x_i)^2 of standardised coordinates has spread g^2 sqrt(n / 2): g = n^(-1/4) makes it order one.
+        scale = self.dim**-0.25
+        self.g = nn.Parameter(torch.full((self.dim,), scale, dtype=self.dtype)) if self.diagonal else None
+        self.e_diagonal = make.offset(self.dim, 0.0) if self.diagonal else None
+        self.B = nn.ParameterList(make.orthogonal(rows, self.dim, scale) for rows in self.quadratics)
+        self.e = nn.ModuleList(make.offset(rows, 0.0) for rows in self.quadratics)
+        blocks = len(self.quadratics) + int(self.diagonal)
+        self.alpha = make.nonnegative(blocks, 1.0 / blocks) if blocks else None
+
+    def _make_norms(self, make: _Maker) -> None:
+        self.A = nn.ParameterList(make.normal(rows, self.dim) for rows in self.norms)
+        self.d = nn.ModuleList(make.offset(rows, 0.3) for rows in self.norms)
+        self.lam = make.nonnegative(len(self.norms), 0.3 / len(self.norms)) if self.norms else None
+        count = self.hyperbolics
+        self.A_hyperbolic = make.normal(count, self.dim) if count else None
+        self.d_hyperbolic = make.offset(count, 0.5) if count else None
+        self.lam_hyperbolic = make.nonnegative(count, 0.5 / count) if count else None
+        self.kappa = nn.Parameter(torch.full((count,), 0.5, dtype=self.dtype)) if count else None
+
+    # -- the function ----------------------------------------------------------------------------------
+
+    def _conic_form(self, context: Tensor) -> ConicForm:
+        b0, v = self.affine(context)
+        terms = [*self._network(context), *self._quadratic(context), *self._norm_terms(context)]
+        return ConicForm(b0, v, tuple(terms), (context.shape[0],))
+
+    def _network(self, context: Tensor) -> list[Term]:
+        if not self.hidden or self.c is None:
+            return []
+        rows = [*self.W, *(self.W[0].new_zeros(width, self.dim) for width in self.hidden[len(self.W) :])]
+        return [
+            Network(
+                DenseMap(torch.cat(rows).unsqueeze(0)),
+                torch.cat([offset(context) for offset in self.b], dim=-1),
+                self.c(context),
+                mixing=tuple(softplus(raw).unsqueeze(0) for raw in self.U_raw),
+                widths=self.hidden,
+                activation=self.activation,
+            )
+        ]
+
+    def _quadratic(self, context: Tensor) -> list[Term]:
+        if self.alpha is None:
+            return []
+        matrices, offsets = list(self.B), [offset(context) for offset in self.e]
+        if self.g is not None and self.e_diagonal is not None:
+            matrices.append(torch.diag(self.g))
+            offsets.append(self.e_diagonal(context))
+        rows = torch.tensor([matrix.shape[0] for matrix in matrices], device=self.device)
+        alpha = self.alpha(context).repeat_interleave(rows, dim=-1)
+        return [Quadratic(DenseMap(torch.cat(matrices).unsqueeze(0)), torch.cat(offsets, dim=-1), alpha)]
+
+    def _norm_terms(self, context: Tensor) -> list[Term]:
+        terms: list[Term] = []
+        lam = self.lam(context) if self.lam is not None else None
+        for size in dict.fromkeys(self.norms):  # groups of equal size are one term
+            index = [k for k, rows in enumerate(self.norms) if rows == size]
+            kappa = torch.zeros(1, 1, len(index), dtype=self.dtype, device=self.device)
+            matrix = torch.cat([self.A[k] for k in index]).unsqueeze(0)
+            offset = torch.cat([self.d[k](context) for k in index], dim=-1)
+            terms.append(Norms(DenseMap(matrix), offset, lam[..., index], kappa, size))  # type: ignore[index]
+        if self.A_hyperbolic is not None:
+            terms.append(
+                Norms(
+                    DenseMap(self.A_hyperbolic.unsqueeze(0)),
+                    self.d_hyperbolic(context),  # type: ignore[misc]
+                    self.lam_hyperbolic(context),  # type: ignore[misc]
+                    self.kappa.reshape(1, 1, -1),  # type: ignore[union-attr]
+                    1,
+                )
+            )
+        return terms
+
+    def config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        names = ("dim", "context_dim", "hidden", "quadratics", "diagonal", "norms", "hyperbolics", "activation")
+        more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "seed")
+        return {name: getattr(self, name) for name in names + more}
+
+
+class ReLUICNN(SOCICNN):
+    """The ReLU ICNN: the backbone alone."""
+
+
+class SoftplusICNN(SOCICNN):
+    """The softplus ICNN: the backbone alone, softplus activations."""
+
+    def __init__(self, dim: int, context_dim: int = 0, **options: Any) -> None:
+        super().__init__(dim, context_dim, **{"activation": "softplus", **options})
+
+
+class QuadICNN(SOCICNN):
+    """ReLU backbone and quadratic branch; one full block by default."""
+
+    def __init__(self, dim: int, context_dim: int = 0, **options: Any) -> None:
+        super().__init__(dim, context_dim, **{"quadratics": (dim,), **options})
+
+
+class NormICNN(SOCICNN):
+    """ReLU backbone and conic branch; one full norm by default."""
+
+    def __init__(self, dim: int, context_dim: int = 0, **options: Any) -> None:
+        super().__init__(dim, context_dim, **{"norms": (dim,), **options})
+
+
+class _Maker:
+    """Makes initial weights from one stream of random numbers."""
+
+    def __init__(self, generator: torch.Generator, context_dim: int, conditioning: str, dtype: torch.dtype) -> None:
+        self.generator, self.context_dim, self.dtype = generator, context_dim, dtype
+        self.weight_context = context_dim if conditioning == "full" else 0
+
+    def offset(self, size: int, scale: float) -> Offset:
+        return Offset(self.context_dim, size, scale=scale, generator=self.generator, dtype=self.dtype)
+
+    def nonnegative(self, size: int, value: float) -> NonNegative:
+        return NonNegative(self.weight_context, size, value=value, dtype=self.dtype)
+
+    def normal(self, rows: int, columns: int) -> nn.Parameter:
+        noise = torch.randn(rows, columns, generator=self.generator, dtype=self.dtype)
+        return nn.Parameter(noise / math.sqrt(columns))
+
+    def around(self, value: float, rows: int, columns: int) -> nn.Parameter:
+        noise = torch.randn(rows, columns, generator=self.generator, dtype=self.dtype)
+        return nn.Parameter(value + 0.1 * noise)
+
+    def orthogonal(self, rows: int, columns: int, scale: float) -> nn.Parameter:
+        noise = torch.randn(max(rows, columns), min(rows, columns), generator=self.generator, dtype=self.dtype)
+        basis = torch.linalg.qr(noise).Q
+        return nn.Parameter(scale * (basis if rows >= columns else basis.mT).contiguous())

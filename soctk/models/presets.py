@@ -1,0 +1,86 @@
+"""Default sizes of the SOC-ICNN family, behind `make_surrogate`.
+
+General, not tuned to any task: SOC has one full quadratic (diagonal plus low rank beyond dimension 32), two
+full norms, a few hyperbolic branches and a small ReLU backbone. The ablations keep what their name says and
+get backbone width until they have at least SOC's number of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from soctk.models.dense import NormICNN, QuadICNN, ReLUICNN, SOCICNN, SoftplusICNN
+
+FULL_RANK_DIM = 32
+LOW_RANK = 16
+HYPERBOLICS = 6
+SOC_HIDDEN = 4
+MIN_WIDTH = 16
+
+
+def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
+    """Return a SOC-ICNN: the largest of a ladder of sizes within `max_parameters`."""
+    quadratic: dict[str, Any] = (
+        {"quadratics": (dim,)} if dim <= FULL_RANK_DIM else {"quadratics": (LOW_RANK,), "diagonal": True}
+    )
+    ladder = [
+        {"hidden": (SOC_HIDDEN,), "norms": (dim, dim), "hyperbolics": HYPERBOLICS, **quadratic},
+        {"hidden": (SOC_HIDDEN,), "norms": (dim,), "hyperbolics": 2, **quadratic},
+        {"hidden": (2,), "norms": (dim,), "hyperbolics": 0, "diagonal": True},
+        {"hidden": (1,), "norms": (1,), "hyperbolics": 0, "diagonal": True, "affine_hidden": 0, "ridges": 0},
+    ]
+    return _largest(lambda sizes: SOCICNN(dim, context_dim, seed=seed, **sizes), ladder, max_parameters)
+
+
+def relu(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
+    """Return a ReLU ICNN of two layers."""
+    return _widened(ReLUICNN, dim, context_dim, max_parameters, seed)
+
+
+def softplus(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
+    """Return a softplus ICNN of two layers."""
+    return _widened(SoftplusICNN, dim, context_dim, max_parameters, seed)
+
+
+def quad(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
+    """Return a ReLU ICNN with the quadratic branch."""
+    return _widened(QuadICNN, dim, context_dim, max_parameters, seed)
+
+
+def norm(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
+    """Return a ReLU ICNN with the conic branch."""
+    return _widened(NormICNN, dim, context_dim, max_parameters, seed, norms=(dim, dim))
+
+
+def _widened(
+    kind: type[SOCICNN], dim: int, context_dim: int, max_parameters: int | None, seed: int, **options: Any
+) -> SOCICNN:
+    """Return two equal hidden layers: the smallest with SOC's number of weights, or the largest allowed."""
+    if max_parameters is None:
+        wanted = soc(dim, context_dim, None, seed).parameter_count
+        width = MIN_WIDTH
+        model = kind(dim, context_dim, hidden=(width, width), seed=seed, **options)
+        while model.parameter_count < wanted:
+            width += 2
+            model = kind(dim, context_dim, hidden=(width, width), seed=seed, **options)
+        return model
+    widths = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+    ladder = [{"hidden": (width, width)} for width in widths]
+    ladder.append({"hidden": (1,), "affine_hidden": 0, "ridges": 0})
+    return _largest(lambda sizes: kind(dim, context_dim, seed=seed, **sizes, **options), ladder, max_parameters)
+
+
+def _largest(
+    make: Callable[[dict[str, Any]], SOCICNN], ladder: list[dict[str, Any]], max_parameters: int | None
+) -> SOCICNN:
+    """Return the first model of a ladder of falling sizes that has at most `max_parameters` weights."""
+    model = make(ladder[0])
+    for sizes in ladder:
+        model = make(sizes)
+        if max_parameters is None or model.parameter_count <= max_parameters:
+            return model
+    raise ValueError(
+        f"max_parameters: expected at least {model.parameter_count} (the smallest member for these dimensions), "
+        f"got {max_parameters}"
+    )

@@ -1,0 +1,167 @@
+"""What every term of a conic form provides.
+
+A term is phi(u), u = A x + d, with phi closed and convex. By Fenchel's inequality any y in the domain of
+the conjugate phi* gives the affine minorant
+
+    phi(A x + d) >= y'(A x + d) - phi*(y)    for all x,
+
+with equality where y is a subgradient of phi at u. Sums of such minorants are what certificates are made
+of (soctk.decide.certificate); the terms supply y and phi*.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.affine import DenseMap
+from soctk.checks import check_finite
+
+Coefficient = np.ndarray | cp.Parameter | cp.Expression
+TermType = TypeVar("TermType", bound="Term")
+
+SMALLEST_WEIGHT = 1e-12
+"""What a smoothing width mu / weight divides by at least: its square is then finite in float32, for weight 0 too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothed:
+    """A smoothed term at u: its value (N, 1), gradient in u (N, 1, K) and what the Hessian needs of the pass."""
+
+    value: Tensor
+    dual: Tensor
+    cache: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Term(ABC):
+    """phi(A x + d) with non-negative weights. Every tensor has a leading batch dimension of N or 1.
+
+    Attributes:
+        map: the linear map A, K rows.
+        offset: d, (N or 1, 1, K).
+        weights: the non-negative weights of phi, (N or 1, 1, number of weights); phi is linear in them.
+    """
+
+    map: DenseMap
+    offset: Tensor
+    weights: Tensor
+
+    # -- the function and its dual ---------------------------------------------------------------------
+
+    @abstractmethod
+    def value(self, u: Tensor) -> Tensor:
+        """Return phi(u): (N, M, K) -> (N, M)."""
+
+    @abstractmethod
+    def subgradient(self, u: Tensor) -> Tensor:
+        """Return an element of the subdifferential of phi at u, the gradient where there is one: (N, M, K)."""
+
+    @abstractmethod
+    def nearest_dual(self, y: Tensor) -> Tensor:
+        """Return y moved into the domain of phi*, unchanged (to rounding) where it already lies there."""
+
+    @abstractmethod
+    def conjugate(self, y: Tensor) -> Tensor:
+        """Return phi*(y) for y in its domain: (N, M, K) -> (N, M)."""
+
+    # -- the smoothing Newton method (terms with kinks override the last three) ------------------------
+
+    @abstractmethod
+    def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
+        """Return the term smoothed so that it moves by O(mu), mu (N, 1); smooth terms return themselves."""
+
+    @abstractmethod
+    def hessian(self, smoothed: Smoothed, lag: Any) -> Tensor:
+        """Return A' (Hessian of phi) A with the lagged duals `lag`: (N, n, n), positive semidefinite."""
+
+    def initial_lag(self, smoothed: Smoothed) -> Any:
+        """Return the lagged duals that agree with the smoothed pass; None for a smooth term."""
+        return None
+
+    def advance_lag(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Any:
+        """Return the lagged duals after a Newton step that moves u by du."""
+        return None
+
+    def lagged_dual(self, smoothed: Smoothed, lag: Any) -> Tensor:
+        """Return the dual point y that the lagged duals stand for."""
+        return smoothed.dual
+
+    # -- CVXPY ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+        """Return phi(u) as a DCP-convex expression without new variables; `data` as `coefficients` names it."""
+
+    def epigraph(self, u: cp.Expression, data: dict[str, Coefficient]) -> tuple[cp.Expression, list[cp.Constraint]]:
+        """Return phi(u) as the minimum of the first part under the second: DPP in every coefficient."""
+        return self.expression(u, data), []
+
+    def coefficients(self) -> dict[str, Tensor]:
+        """Return the named tensors that a CVXPY form needs, each with its batch dimension."""
+        return {"A": self.map.matrix, "offset": self.offset[:, 0], "weights": self.weights[:, 0]}
+
+    # -- rewriting -----------------------------------------------------------------------------------
+
+    def inner(self, x: Tensor) -> Tensor:
+        """Return u = A x + d: (N, M, n) -> (N, M, K)."""
+        return self.map.forward(x) + self.offset
+
+    def scaled(self: TermType, factor: Tensor | float) -> TermType:
+        """Return factor * phi(A x + d), factor >= 0."""
+        return dataclasses.replace(self, weights=self.weights * factor)
+
+    def substituted(self: TermType, factor: Tensor | float, shift: Tensor) -> TermType:
+        """Return phi(A (factor * x + shift) + d), shift (1, 1, n)."""
+        return dataclasses.replace(
+            self, map=self.map.compose_scale(factor), offset=self.offset + self.map.forward(shift)
+        )
+
+    def apply(self: TermType, fn: Callable[[Tensor], Tensor]) -> TermType:
+        """Return the term with `fn` applied to each of its tensors."""
+        changes: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                changes[field.name] = fn(value)
+            elif isinstance(value, DenseMap):
+                changes[field.name] = value.apply(fn)
+            elif isinstance(value, tuple) and value and isinstance(value[0], Tensor):
+                changes[field.name] = tuple(fn(item) for item in value)
+        return dataclasses.replace(self, **changes)
+
+    def check(self) -> None:
+        """Raise ValueError naming the tensor that is not finite or that must not be negative."""
+        name = type(self).__name__.lower()
+        check_finite(self.map.matrix, f"{name}.A")
+        check_finite(self.offset, f"{name}.offset")
+        check_nonnegative(self.weights, f"{name}.{self.weights_name}")
+
+    weights_name = "weights"
+
+
+def check_nonnegative(tensor: Tensor, name: str) -> None:
+    """Raise ValueError unless every entry of `tensor` is finite and non-negative."""
+    check_finite(tensor, name)
+    if bool((tensor < 0).any()):
+        raise ValueError(
+            f"{name}: expected non-negative entries (the function is convex only then), got {tensor.min().item():g}"
+        )
+
+
+def over_instances(size: int) -> Callable[[Tensor], Tensor]:
+    """Return a map that expands tensors shared by all contexts (leading size 1) to `size` contexts."""
+    return lambda t: t.expand(size, *t.shape[1:]) if t.shape[0] == 1 else t
+
+
+def group_norms(u: Tensor, size: int) -> Tensor:
+    """Return the Euclidean norms of consecutive groups of `size`: (..., K) -> (..., K / size)."""
+    return torch.linalg.vector_norm(u.unflatten(-1, (-1, size)), dim=-1)

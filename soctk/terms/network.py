@@ -1,0 +1,225 @@
+"""The ICNN backbone as one term: phi(u) = c'z_L, z_l = act(u_l + U_l z_{l-1}), z_0 = 0, with U >= 0 and c >= 0.
+
+u = (u_1, ..., u_L) stacks the layers' affine parts W_l x + b_l (zero rows W_l where there is no passthrough).
+
+Dual chain (paper, Section 3.1). For slopes p_l in [0, 1] let nubar_L = c, nu_l = nubar_l p_l and
+nubar_{l-1} = U_l' nu_l. Every nu made this way satisfies 0 <= nu_L <= c, 0 <= nu_l <= U_{l+1}' nu_{l+1},
+and act(a) >= p a + H(p) (H = 0 for the ReLU, the binary entropy for softplus) applied from the last layer
+to the first gives phi(u) >= sum_l nu_l'u_l + sum_l nubar_l'H(p_l): so phi*(nu) = -sum nubar_l'H(p_l).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import cvxpy as cp
+import torch
+from torch import Tensor
+
+from soctk.affine import DenseMap
+from soctk.checks import check_finite
+from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Smoothed, Term, check_nonnegative
+from soctk.terms.smooth import binary_entropy, log1p_exp, safe_divisor
+
+Activation = Literal["relu", "softplus"]
+
+
+@dataclass(frozen=True, eq=False)
+class Network(Term):
+    """A ReLU or softplus input-convex network; `weights` is the read-out c.
+
+    Attributes:
+        mixing: U_2, ..., U_L, each (N or 1, h_l, h_{l-1}), non-negative.
+        widths: h_1, ..., h_L; the rows of `map` and `offset` in that order.
+        activation: "relu" or "softplus".
+    """
+
+    mixing: tuple[Tensor, ...]
+    widths: tuple[int, ...]
+    activation: Activation = "relu"
+    weights_name = "c"
+
+    def check(self) -> None:
+        """Raise ValueError naming the tensor that is not finite or that must not be negative."""
+        super().check()
+        for index, matrix in enumerate(self.mixing, start=2):
+            check_finite(matrix, f"network.U{index}")
+            check_nonnegative(matrix, f"network.U{index}")
+
+    def coefficients(self) -> dict[str, Tensor]:
+        """Return the named tensors that a CVXPY form needs."""
+        return super().coefficients() | {f"U{k}": matrix for k, matrix in enumerate(self.mixing, start=2)}
+
+    # -- the function ----------------------------------------------------------------------------------
+
+    def preactivations(self, u: Tensor) -> list[Tensor]:
+        """Return a_1, ..., a_L, each (N, M, h_l)."""
+        parts = u.split(self.widths, dim=-1)
+        activations = [parts[0]]
+        for part, matrix in zip(parts[1:], self.mixing, strict=True):
+            activations.append(part + self._activate(activations[-1]) @ _transposed(matrix))
+        return activations
+
+    def _activate(self, a: Tensor) -> Tensor:
+        return torch.relu(a) if self.activation == "relu" else log1p_exp(a)
+
+    def _slope(self, a: Tensor) -> Tensor:
+        return (a > 0).to(a.dtype) if self.activation == "relu" else torch.sigmoid(a)
+
+    def value(self, u: Tensor) -> Tensor:
+        """Return c'z_L."""
+        return (self.weights * self._activate(self.preactivations(u)[-1])).sum(dim=-1)
+
+    def chain(self, slopes: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return (nu, nubar) of the dual chain for slopes p_1, ..., p_L, each (N, M, h_l)."""
+        nubar = [self.weights]
+        nu = [nubar[0] * slopes[-1]]
+        for slope, matrix in zip(reversed(slopes[:-1]), reversed(self.mixing), strict=True):
+            nubar.append(nu[-1] @ (matrix[0] if matrix.shape[0] == 1 else matrix))
+            nu.append(nubar[-1] * slope)
+        return nu[::-1], nubar[::-1]
+
+    def subgradient(self, u: Tensor) -> Tensor:
+        """Return nu for the slopes at u, the closed-form dual optimum (slope 0 at a ReLU's kink)."""
+        return torch.cat(self.chain([self._slope(a) for a in self.preactivations(u)])[0], dim=-1)
+
+    def slopes_of(self, y: Tensor) -> list[Tensor]:
+        """Return slopes in [0, 1] whose chain is the feasible nu nearest to y, layer by layer from the last."""
+        nu = y.split(self.widths, dim=-1)
+        nubar = self.weights
+        slopes: list[Tensor] = []
+        for level in range(len(nu) - 1, -1, -1):
+            slope = (nu[level] / safe_divisor(nubar)).clamp(0, 1)
+            slopes.append(slope)
+            if level > 0:
+                matrix = self.mixing[level - 1]
+                nubar = (nubar * slope) @ (matrix[0] if matrix.shape[0] == 1 else matrix)
+        return slopes[::-1]
+
+    def nearest_dual(self, y: Tensor) -> Tensor:
+        """Return the chain nearest to y."""
+        return torch.cat(self.chain(self.slopes_of(y))[0], dim=-1)
+
+    def conjugate(self, y: Tensor) -> Tensor:
+        """Return 0 for the ReLU, -sum nubar'H(p) for softplus."""
+        if self.activation == "relu":
+            return torch.zeros_like(y[..., 0])
+        slopes = self.slopes_of(y)
+        nubar = self.chain(slopes)[1]
+        return -sum((bar * binary_entropy(p)).sum(dim=-1) for bar, p in zip(nubar, slopes, strict=True))  # type: ignore[return-value]
+
+    # -- smoothing -------------------------------------------------------------------------------------
+
+    def reference_weight(self) -> Tensor:
+        """Return the largest mean of nubar over the layers when every unit is active, (N or 1, 1)."""
+        ones = [self.weights.new_ones(1, 1, width) for width in self.widths]
+        nubar = self.chain(ones)[1]
+        return torch.stack([bar.mean(dim=-1).expand(self.weights.shape[0], 1) for bar in nubar]).amax(dim=0)
+
+    def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
+        """Return the network with relu(a) replaced by (a + sqrt(a^2 + 4 delta^2)) / 2, delta = 2 mu / nubar.
+
+        Softplus networks are smooth and return themselves.
+        """
+        parts = u.split(self.widths, dim=-1)
+        relu = self.activation == "relu"
+        spread = 4 * (2 * mu / self.reference_weight().clamp(min=SMALLEST_WEIGHT)).square().unsqueeze(-1) if relu else None
+        z: Tensor | None = None
+        layers, slopes = [], []
+        for level, part in enumerate(parts):
+            a = part if z is None else part + z @ _transposed(self.mixing[level - 1])
+            if spread is not None:
+                r = (a.square() + spread).sqrt()
+                # (a + r) / 2 loses all digits for very negative a; its conjugate form does not.
+                z = torch.where(a > 0, 0.5 * (a + r), 0.5 * spread / (r - a))
+                p = z / r
+                layers.append((a, r))
+            else:
+                z, p = log1p_exp(a), torch.sigmoid(a)
+                layers.append((a, a))
+            slopes.append(p)
+        nu, nubar = self.chain(slopes)
+        value = (self.weights * z).sum(dim=-1)  # type: ignore[operator]
+        return Smoothed(value, torch.cat(nu, dim=-1), (layers, slopes, nubar))
+
+    def initial_lag(self, smoothed: Smoothed) -> tuple[Tensor, ...] | None:
+        """Return t_l = a_l / r_l in [-1, 1]; None for softplus."""
+        if self.activation != "relu":
+            return None
+        return tuple(a / r for a, r in smoothed.cache[0])
+
+    def _curvatures(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> list[Tensor]:
+        layers, slopes, _ = smoothed.cache
+        if lag is None:
+            return [p * (1 - p) for p in slopes]
+        return [(1 - t * a / r) / (2 * r) for (a, r), t in zip(layers, lag, strict=True)]
+
+    def hessian(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Tensor:
+        """Return sum_l J_l' diag(nubar_l k_l) J_l with J_1 = W_1, J_l = W_l + U_l diag(p_{l-1}) J_{l-1}."""
+        _, slopes, nubar = smoothed.cache
+        weights = [(bar * k)[:, 0] for bar, k in zip(nubar, self._curvatures(smoothed, lag), strict=True)]
+        first, *rest = self.layer_maps()
+        total = first.gram(weights[0])
+        jacobian = first.matrix
+        for level, layer in enumerate(rest, start=1):
+            jacobian = layer.matrix + self.mixing[level - 1] @ (slopes[level - 1][:, 0, :, None] * jacobian)
+            total = total + (jacobian * weights[level][:, :, None]).mT @ jacobian
+        return total
+
+    def layer_maps(self) -> list:
+        """Return the maps W_1, ..., W_L, views of the stacked map."""
+        if "layers" not in self.map._cache:
+            self.map._cache["layers"] = [DenseMap(m) for m in self.map.matrix.split(self.widths, dim=1)]  # type: ignore[assignment]
+        return self.map._cache["layers"]  # type: ignore[return-value]
+
+    def advance_lag(
+        self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None, du: Tensor
+    ) -> tuple[Tensor, ...] | None:
+        """Return t after the linearised condition r t = a, clipped to [-1, 1]."""
+        if lag is None:
+            return None
+        layers, slopes, _ = smoothed.cache
+        moved: Tensor | None = None
+        advanced = []
+        for level, part in enumerate(du.split(self.widths, dim=-1)):
+            da = part if moved is None else part + moved @ _transposed(self.mixing[level - 1])
+            (a, r), t = layers[level], lag[level]
+            advanced.append((a / r + (1 - t * a / r) / r * da).clamp(-1, 1))
+            moved = slopes[level] * da
+        return tuple(advanced)
+
+    def lagged_dual(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Tensor:
+        """Return the chain of the slopes (1 + t) / 2."""
+        if lag is None:
+            return smoothed.dual
+        return torch.cat(self.chain([0.5 * (1 + t) for t in lag])[0], dim=-1)
+
+    # -- CVXPY -----------------------------------------------------------------------------------------
+
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+        """Return c'z_L as nested atoms."""
+        act = cp.pos if self.activation == "relu" else cp.logistic
+        z: cp.Expression | None = None
+        for level, part in enumerate(self._split(u)):
+            z = act(part if z is None else part + data[f"U{level + 1}"] @ z)
+        return cp.sum(cp.multiply(data["weights"], z))
+
+    def epigraph(self, u: cp.Expression, data: dict[str, Coefficient]) -> tuple[cp.Expression, list[cp.Constraint]]:
+        """Return the paper's LP lift: min c'z_L over z_l >= act(u_l + U_l z_{l-1}) with variables z_l."""
+        constraints: list[cp.Constraint] = []
+        z: cp.Variable | None = None
+        for level, part in enumerate(self._split(u)):
+            a = part if z is None else part + data[f"U{level + 1}"] @ z
+            z = cp.Variable(self.widths[level], nonneg=True, name=f"z{level + 1}")
+            constraints.append(z >= (a if self.activation == "relu" else cp.logistic(a)))
+        return data["weights"] @ z, constraints
+
+    def _split(self, u: cp.Expression) -> list[cp.Expression]:
+        starts = [sum(self.widths[:k]) for k in range(len(self.widths))]
+        return [u[start : start + width] for start, width in zip(starts, self.widths, strict=True)]
+
+
+def _transposed(matrix: Tensor) -> Tensor:
+    return matrix[0].mT if matrix.shape[0] == 1 else matrix.mT

@@ -1,0 +1,112 @@
+"""The conic branch: sum_g lambda_g || (A_g x + d_g, kappa_g) ||_2.
+
+kappa_g = 0 is the paper's norm branch. kappa_g > 0 appends a constant row to the group ("hyperbolic" branch,
+sqrt(||A_g x + d_g||^2 + kappa_g^2)): the same second-order cone with one fixed coordinate, and smooth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import torch
+from torch import Tensor
+
+from soctk.checks import check_finite
+from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Smoothed, Term, group_norms
+
+
+@dataclass(frozen=True, eq=False)
+class Norms(Term):
+    """sum_g lambda_g sqrt(||u_g||^2 + kappa_g^2), groups of `size` consecutive rows of u = A x + d.
+
+    Dual: ||y_g|| <= lambda_g, phi*(y) = -sum_g kappa_g sqrt(lambda_g^2 - ||y_g||^2); at u_g = 0 = kappa_g every
+    point of the ball is a subgradient and 0 is returned.
+
+    Attributes:
+        kappa: (N or 1, 1, G) constants.
+        size: rows in each group.
+    """
+
+    kappa: Tensor
+    size: int
+    weights_name = "lambda"
+
+    def check(self) -> None:
+        """Raise ValueError naming the tensor that is not finite or that must not be negative."""
+        super().check()
+        check_finite(self.kappa, "norms.kappa")
+
+    def coefficients(self) -> dict[str, Tensor]:
+        """Return the named tensors that a CVXPY form needs."""
+        return super().coefficients() | {"kappa": self.kappa[:, 0].abs()}
+
+    def _lengths(self, u: Tensor, extra: Tensor | float = 0.0) -> Tensor:
+        squares = u.square() if self.size == 1 else u.unflatten(-1, (-1, self.size)).square().sum(dim=-1)
+        # The clamp gives the square root the subgradient 0 at an apex, where its own would be infinite.
+        return (squares + self.kappa.square() + extra).clamp(min=torch.finfo(u.dtype).tiny).sqrt()
+
+    def _spread(self, per_group: Tensor) -> Tensor:
+        """Repeat a group's number over its rows."""
+        return per_group if self.size == 1 else per_group.repeat_interleave(self.size, dim=-1)
+
+    def value(self, u: Tensor) -> Tensor:
+        """Return phi(u); its gradient at a norm's apex is 0, a subgradient."""
+        return (self.weights * self._lengths(u)).sum(dim=-1)
+
+    def subgradient(self, u: Tensor) -> Tensor:
+        """Return lambda_g u_g / length_g, 0 at an apex."""
+        return self._spread(self.weights / self._lengths(u)) * u
+
+    def nearest_dual(self, y: Tensor) -> Tensor:
+        """Return y with every group projected to its ball."""
+        norms = group_norms(y, self.size)
+        shrink = torch.where(norms > self.weights, self.weights / torch.where(norms > 0, norms, 1.0), 1.0)
+        return self._spread(shrink) * y
+
+    def conjugate(self, y: Tensor) -> Tensor:
+        """Return -sum kappa sqrt(lambda^2 - ||y||^2)."""
+        slack = (self.weights.square() - group_norms(y, self.size).square()).clamp(min=0)
+        return -(self.kappa.abs() * slack.sqrt()).sum(dim=-1)
+
+    def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
+        """Return lambda sqrt(||u||^2 + kappa^2 + eps^2), eps = 2 mu / (largest lambda)."""
+        eps = 2 * mu / self.weights.amax(dim=-1).clamp(min=SMALLEST_WEIGHT)
+        tau = self._lengths(u, eps.square().unsqueeze(-1))
+        return Smoothed((self.weights * tau).sum(dim=-1), self._spread(self.weights / tau) * u, (u, tau))
+
+    def initial_lag(self, smoothed: Smoothed) -> Tensor:
+        """Return rho = lambda u / tau."""
+        return smoothed.dual
+
+    def hessian(self, smoothed: Smoothed, lag: Tensor) -> Tensor:
+        """Return sum_g (lambda/tau) A'A - (A'u (A'rho)' + A'rho (A'u)') / (2 tau^2)  (Chan, Golub and Mulet 1999)."""
+        u, tau = (part[:, 0] for part in smoothed.cache)
+        rho, weight = lag[:, 0], self.weights[:, 0] / tau
+        if self.size == 1:
+            return self.map.gram(weight - rho * u / tau.square())
+        primal = self.map.group_adjoint(u, self.size)
+        dual = self.map.group_adjoint(rho, self.size) / (2 * tau.square()).unsqueeze(-1)
+        cross = primal.mT @ dual
+        return self.map.gram(self._spread(weight)) - cross - cross.mT
+
+    def advance_lag(self, smoothed: Smoothed, lag: Tensor, du: Tensor) -> Tensor:
+        """Return rho after the linearised optimality condition tau rho = lambda u, projected to the ball."""
+        u, tau = smoothed.cache
+        along = (u * du).unflatten(-1, (-1, self.size)).sum(dim=-1) / tau.square()
+        return self.nearest_dual(self._spread(self.weights / tau) * (u + du) - self._spread(along) * lag)
+
+    def lagged_dual(self, smoothed: Smoothed, lag: Tensor) -> Tensor:
+        """Return rho."""
+        return lag
+
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+        """Return phi(u) in CVXPY."""
+        columns = cp.reshape(u, (self.size, u.size // self.size), order="F")
+        kappa = data["kappa"]
+        if isinstance(kappa, cp.Expression) or bool((kappa != 0).any()):
+            columns = cp.vstack([columns, cp.reshape(kappa, (1, kappa.size), order="F")])
+        return cp.sum(cp.multiply(data["weights"], cp.norm(columns, 2, axis=0)))
+
+

@@ -1,0 +1,51 @@
+"""The quadratic branch: sum_k alpha_k / 2 (B x + e)_k^2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import torch
+from torch import Tensor
+
+from soctk.terms.base import Coefficient, Smoothed, Term
+
+
+class Quadratic(Term):
+    """sum_k alpha_k / 2 u_k^2, u = B x + e. Several blocks are stacked; a block's rows share its alpha.
+
+    Dual (paper, Section 3): y = alpha u, phi*(y) = sum_k y_k^2 / (2 alpha_k), finite where alpha_k = 0 only
+    for y_k = 0.
+    """
+
+    weights_name = "alpha"
+
+    def value(self, u: Tensor) -> Tensor:
+        """Return phi(u)."""
+        return 0.5 * (self.weights * u.square()).sum(dim=-1)
+
+    def subgradient(self, u: Tensor) -> Tensor:
+        """Return alpha u."""
+        return self.weights * u
+
+    def nearest_dual(self, y: Tensor) -> Tensor:
+        """Return y with zeros where alpha is zero."""
+        return torch.where(self.weights > 0, y, 0.0)
+
+    def conjugate(self, y: Tensor) -> Tensor:
+        """Return sum y^2 / (2 alpha)."""
+        safe = torch.where(self.weights > 0, self.weights, 1.0)
+        return 0.5 * (y.square() / safe).sum(dim=-1)
+
+    def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
+        """Return the term itself: it is smooth."""
+        y = self.subgradient(u)
+        return Smoothed(0.5 * (y * u).sum(dim=-1), y, None)
+
+    def hessian(self, smoothed: Smoothed, lag: Any) -> Tensor:
+        """Return B' diag(alpha) B."""
+        return self.map.gram(self.weights[:, 0])
+
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+        """Return phi(u) in CVXPY."""
+        return 0.5 * cp.sum(cp.multiply(data["weights"], cp.square(u)))

@@ -1,0 +1,47 @@
+"""Strictness of the whole suite, set once: float64 by request only, one thread, fixed seeds, derandomised examples."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+pytest.register_assert_rewrite("set_contract", "term_contract", "surrogate_contract")
+
+settings.register_profile(
+    "soctk",
+    deadline=None,
+    derandomize=True,
+    max_examples=15,
+    # The contract classes are inherited on purpose: one property, many executors.
+    suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
+)
+settings.load_profile("soctk")
+torch.set_num_threads(1)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every test that asks for a `case` once for each entry of its class's CASES (name -> maker)."""
+    cases = getattr(metafunc.cls, "CASES", None)
+    if cases and "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", list(cases.values()), ids=list(cases))
+
+
+@pytest.fixture(autouse=True)
+def _strict() -> Iterator[None]:
+    """Seed torch, keep its default dtype at float32, so that a forgotten dtype shows as a loss of digits."""
+    torch.manual_seed(0)
+    assert torch.get_default_dtype() == torch.float32
+    yield
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A fresh seeded stream of random numbers."""
+    return torch.Generator().manual_seed(20)

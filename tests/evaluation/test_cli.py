@@ -1,0 +1,122 @@
+"""The command line: reports from a store, errors in one line, a sweep end to end, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import support
+
+from soctk_evaluation.cli import main
+from soctk_evaluation.store import ResultsStore
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tasks", "box_scop"], "unknown task 'box_scop' (did you mean box_socp?)"),
+        (["--methods", "socc"], "unknown method 'socc' (did you mean soc?)"),
+        (["--dims", "0"], "--dims: expected integers of at least 1, got 0"),
+        (["--seeds", "-1"], "--seeds: expected integers of at least 0, got -1"),
+        (["--jobs", "-2"], "--jobs: expected a positive number"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["leaderboard", *arguments]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 1
+
+
+def test_unparseable_arguments_exit_2() -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["leaderboard", "--dims", "ten"])
+    assert ended.value.code == 2
+
+
+def test_report_of_an_absent_store_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path / "none.jsonl")]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"soctk: no results file {tmp_path}/none.jsonl; `soctk leaderboard` makes one\n"
+    )
+
+
+def test_report_writes_every_kind_of_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = ResultsStore(tmp_path / "results.jsonl")
+    store.append(support.row())
+    names = {kind: tmp_path / "out" / f"table.{kind}" for kind in ("html", "markdown", "csv")}
+    flags = [text for kind, path in names.items() for text in (f"--{kind}", str(path))]
+    assert main(["report", str(store.path), *flags]) == 0
+    assert "Mean regret, d = 10, protocol exact" in capsys.readouterr().out
+    assert names["html"].read_text().startswith("<!doctype html>")
+    assert "| soc |" in names["markdown"].read_text()
+    assert "regret_mean" in names["csv"].read_text()
+
+
+def test_a_file_that_cannot_be_written_is_one_line_and_exit_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ResultsStore(tmp_path / "results.jsonl")
+    store.append(support.row())
+    assert main(["report", str(store.path), "--html", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.startswith("soctk: ")
+
+
+def test_help_does_not_load_torch() -> None:
+    script = "import sys, soctk_evaluation.cli; print('torch' in sys.modules, 'pandas' in sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True
+    )
+    assert run.stdout.split() == ["False", "False"], run.stderr
+
+
+COMMAND = [
+    sys.executable,
+    "-m",
+    "soctk_evaluation.cli",
+    "leaderboard",
+    "--dims",
+    "4",
+    "--seeds",
+    "0",
+    "--jobs",
+    "1",
+]
+
+
+def test_a_small_leaderboard_end_to_end_and_again(tmp_path: Path) -> None:
+    command = [*COMMAND, "--tasks", "box_socp", "--methods", "oracle", "--store", "deep/store.jsonl"]
+    runs = [
+        subprocess.run(command, env=support.environment(), cwd=tmp_path, capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr
+    assert "[1/1] box_socp d=4 oracle seed 0: ok" in runs[0].stderr
+    assert "1 of 1 cells were in deep/store.jsonl already" in runs[1].stderr
+    assert "200 test instances a cell; 1 seed" in runs[1].stdout
+    (row,) = ResultsStore(tmp_path / "deep" / "store.jsonl").read().rows
+    assert 0 <= row["solver_regret"] + 1e-8 < 1e-5
+
+
+def test_ctrl_c_says_what_is_stored_and_how_to_go_on(tmp_path: Path) -> None:
+    store = ResultsStore(tmp_path / "store.jsonl")
+    command = [*COMMAND, "--methods", "oracle", "--seeds", *map(str, range(40)), "--store", str(store.path)]
+    process = subprocess.Popen(
+        command, env=support.environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not store.done() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert f"{len(store.done())} of 240 cells are in {store.path}; run it again for the rest" in errors
+    assert "Traceback" not in errors

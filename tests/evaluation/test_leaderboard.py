@@ -1,0 +1,88 @@
+"""The leaderboard's cells and rows, on small data."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import soctk
+from soctk_evaluation.cells import Cell
+from soctk_evaluation.leaderboard import MEASURED, data_seed, leaderboard_cells, load_problem, run_cell
+from soctk_evaluation.store import problem_of
+
+SIZES = {"train": 20, "validation": 10, "test": 6, "candidates": 8}
+FIT = soctk.FitConfig(epochs=1, lbfgs_iterations=2)
+
+
+def one_cell(method: str, protocol: str = "exact") -> Cell:
+    (cell,) = leaderboard_cells(["box_socp"], [4], [method], [0], protocol, sizes=SIZES, fit=FIT)
+    return cell
+
+
+def test_cells_are_all_combinations_long_ones_first() -> None:
+    cells = leaderboard_cells(["box_socp", "simplex_socp"], [10, 20], ["constant", "dcp"], [0, 1])
+    assert len(cells) == len(set(cells)) == 16
+    assert [cell.dim for cell in cells] == [20] * 8 + [10] * 8
+    assert [cell.method for cell in cells[:8]] == ["dcp"] * 4 + ["constant"] * 4
+
+
+def test_the_recipe_and_the_sizes_are_in_the_key_and_its_progress_bar_is_not() -> None:
+    def key(**changes: object) -> str:
+        return leaderboard_cells(["box_socp"], [4], ["soc"], [0], fit=soctk.FitConfig(**changes))[0].key  # type: ignore[arg-type]
+
+    assert key() == key(progress=True)
+    assert key() != key(epochs=3)
+    small = leaderboard_cells(["box_socp"], [4], ["soc"], [0], sizes={"test": 20})
+    assert small[0].key != key()
+
+
+def test_an_unknown_protocol_is_refused() -> None:
+    with pytest.raises(ValueError, match="exact, paper"):
+        leaderboard_cells(["box_socp"], [4], ["soc"], [0], "fast")
+
+
+def test_the_three_data_sets_differ() -> None:
+    assert len({data_seed(seed, part) for seed in range(20) for part in (1, 2, 3)}) == 60
+    problem = load_problem("box_socp", 4, 0, *SIZES.values())
+    first = [tuple(data.context[0].tolist()) for data in (problem.train, problem.validation, problem.test)]
+    assert len(set(first)) == 3
+    assert (problem.optimum.status == "optimal").all()
+
+
+@pytest.mark.parametrize("protocol", ["exact", "paper"])
+def test_the_oracles_row_is_the_solvers_own_regret(protocol: str) -> None:
+    row = run_cell(one_cell("oracle", protocol))
+    assert set(row) == {*MEASURED, "status"}
+    assert row["regret_mean"] == row["solver_regret"]
+    assert row["relative_error"] == 0.0
+    assert row["decided_by"] == {"exact": "newton", "paper": "projected_adam"}[protocol]
+    assert row["regret_n"] == SIZES["test"]
+
+
+@pytest.mark.parametrize("method", ["soc", "relu", "quadratic"])
+def test_a_learned_row_is_complete_finite_and_repeatable(method: str) -> None:
+    if method not in soctk.surrogate_names():
+        pytest.skip("the project is not installed, so its surrogates are not registered")
+    row, again = run_cell(one_cell(method)), run_cell(one_cell(method))
+    assert all(isinstance(row[name], str) or math.isfinite(row[name]) for name in MEASURED)
+    timed = ("fit_seconds", "decide_ms")
+    assert {name: row[name] for name in row if name not in timed} == {
+        name: again[name] for name in again if name not in timed
+    }
+
+
+@pytest.mark.parametrize("method", ["constant", "affine"])
+def test_a_policys_row_has_regret_and_no_relative_error(method: str) -> None:
+    pytest.importorskip("soctk_baselines.policies", reason="the policies are not there")
+    row = run_cell(one_cell(method))
+    assert row["regret_mean"] > 0
+    assert row["relative_error"] is None
+    assert row["decided_by"] == "policy"
+    assert math.isnan(row["solver_regret"])
+
+
+def test_identity_and_measurements_make_a_valid_row() -> None:
+    cell = one_cell("oracle")
+    rest = {"status": "ok", "key": cell.key, "versions": cell.versions, "machine": "test", "started": "now"}
+    assert problem_of({**cell.identity, **dict.fromkeys(MEASURED), **rest}) is None

@@ -1,0 +1,152 @@
+"""Tables from rows: pooling, what is missing, what is the best, and every way to show them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import fake_cells
+import pytest
+import support
+import torch
+from rich.console import Console
+
+from soctk_evaluation.report import print_tables, to_csv, to_html, to_markdown
+from soctk_evaluation.store import BadLine, Contents
+from soctk_evaluation.summary import Table, build_tables
+
+REGRETS = {"relu": 0.4, "soc": 0.2, "quadratic": 0.1, "oracle": 1e-9}
+
+
+def grid(methods: dict[str, float] = REGRETS, tasks: int = 2, seeds: int = 3) -> list[dict[str, object]]:
+    return [
+        support.row(method=method, task=f"task{task}", seed=seed, regret_mean=value)
+        for method, value in methods.items()
+        for task in range(tasks)
+        for seed in range(seeds)
+    ]
+
+
+def table(rows: list[dict[str, object]], bad: list[BadLine] | None = None) -> Table:
+    (only,) = build_tables(Contents(rows, bad or []))
+    return only
+
+
+def test_trivial_rows_stand_apart_and_never_win() -> None:
+    found = table(grid())
+    assert [line.method for line in found.learned] == ["relu", "soc"]
+    assert [line.method for line in found.trivial] == ["quadratic", "oracle"]
+    assert found.best() == found.best(0) == "soc"
+
+
+def test_pooled_standard_error_is_that_of_all_instances_together() -> None:
+    torch.manual_seed(0)
+    parts = [
+        torch.randn(40, dtype=torch.float64) * scale + shift for scale, shift in ((1, 0), (2, 3), (0.5, -1))
+    ]
+    rows = [
+        support.row(
+            seed=seed, regret_mean=float(part.mean()), regret_stderr=float(part.std() / 40**0.5), regret_n=40
+        )
+        for seed, part in enumerate(parts)
+    ]
+    together = torch.cat(parts)
+    regret = table(rows).learned[0].regrets[0]
+    assert regret.mean == pytest.approx(float(together.mean()), rel=1e-12)
+    assert regret.stderr == pytest.approx(float(together.std()) / math.sqrt(120), rel=1e-12)
+
+
+def test_missing_seeds_are_said_and_an_incomplete_method_is_not_the_best() -> None:
+    rows = [
+        one for one in grid() if not (one["method"] == "soc" and one["task"] == "task1" and one["seed"] == 2)
+    ]
+    found = table(rows)
+    assert found.best(0) == "soc"
+    assert found.best(1) == found.best() == "relu"
+    assert "(2 of 3 seeds)" in to_markdown([found])
+    assert "missing: 1 of 24 cells (task1 soc seed 2)" in found.notes
+
+
+def test_expected_cells_that_nobody_measured_are_missing() -> None:
+    asked = [
+        fake_cells.cell(seed, experiment="leaderboard", task="task0", dim=10, method=method, config=())
+        for method in ("soc", "pcf")
+        for seed in range(2)
+    ]
+    (found,) = build_tables(Contents(grid(seeds=1), []), asked)
+    assert [line.method for line in found.learned] == ["soc", "pcf"]
+    assert found.tasks == ["task0"]
+    assert any(note.startswith("missing: 3 of 4 cells") for note in found.notes)
+    (empty,) = build_tables(Contents([], []), asked)
+    assert any(note.startswith("missing: 4 of 4 cells") for note in empty.notes)
+
+
+@pytest.mark.parametrize("status", ["failed: ValueError: no", "quarantined: killed its worker twice"])
+def test_cells_without_a_result_are_missing_and_their_reason_is_said(status: str) -> None:
+    rows = grid()
+    rows[0] = support.row(method="relu", task="task0", seed=0, regret_mean=None, status=status)
+    found = table(rows)
+    assert found.learned[0].regrets[0].seeds == 2
+    assert f"{status}: task0 relu seed 0" in found.notes
+
+
+def test_a_later_code_version_replaces_earlier_rows_and_a_mixture_is_said() -> None:
+    rows = [*grid(), support.row(method="soc", task="task0", regret_mean=0.8, versions={"code": "bbb"})]
+    found = table(rows)
+    assert found.learned[1].regrets[0].mean == pytest.approx((0.8 + 0.2 + 0.2) / 3)
+    assert any("2 code versions" in note for note in found.notes)
+    renewed = [support.row(**{**one, "versions": {"code": "bbb"}}) for one in grid()]
+    assert not any("code versions" in note for note in table([*grid(), *renewed]).notes)
+
+
+def test_each_dimension_and_protocol_has_its_own_table() -> None:
+    rows = [support.row(dim=dim, protocol=protocol) for dim in (20, 10) for protocol in ("paper", "exact")]
+    titles = [(one.dim, one.protocol) for one in build_tables(Contents(rows, []))]
+    assert titles == [(10, "exact"), (10, "paper"), (20, "exact"), (20, "paper")]
+
+
+def test_test_instances_solver_regret_and_damaged_lines_are_said() -> None:
+    found = table(grid(), [BadLine(7, "not valid JSON")])
+    text = to_markdown([found])
+    assert "200 test instances a cell; 3 seeds" in text
+    assert "solver's own regret (newton)" in text
+    assert "1 damaged line skipped (line 7: not valid JSON)" in text
+    assert found.solver == {"newton": pytest.approx([1e-9, 1e-9])}
+
+
+def test_markdown_has_the_best_learned_in_bold_and_as_many_cells_in_every_row() -> None:
+    lines = [line for line in to_markdown([table(grid())]).splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1
+    bold = [line for line in lines if "**" in line]
+    assert [line.split("|")[1].strip() for line in bold] == ["soc"]
+    assert bold[0].count("**") == 2 * 3  # two tasks and their mean
+
+
+def test_csv_holds_full_precision() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv([table(grid({"soc": 1 / 3}))]))))
+    assert len(rows) == 2
+    assert float(rows[0]["regret_mean"]) == pytest.approx(1 / 3, rel=1e-15)
+
+
+def test_html_needs_no_other_file_and_escapes_what_a_store_holds() -> None:
+    evil = "<script>alert(1)</script>"
+    page = to_html([table([support.row(method=evil, status=f"failed: {evil}"), support.row()])])
+    assert evil not in page
+    assert "&lt;script&gt;" in page
+    assert "http" not in page
+    assert "src=" not in page
+    assert "color-scheme: light dark" in page
+    assert 'data-value="0.5"' in page
+
+
+def test_terminal_output_names_methods_and_notes() -> None:
+    out = io.StringIO()
+    print_tables([table(grid())], Console(file=out, width=200))
+    assert "quadratic" in out.getvalue()
+    assert "200 test instances" in out.getvalue()
+
+
+def test_an_empty_store_has_no_table() -> None:
+    assert build_tables(Contents([], [])) == []
+    assert "no leaderboard rows" in to_html([])

@@ -1,0 +1,243 @@
+"""What every feasible set promises. A set's test class supplies CASES only."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+from tolerances import CLARABEL, DOUBLE, PROJECTION, SINGLE, TIGHT_OPTIONS
+from torch import Tensor
+
+from soctk import FeasibleSet
+
+
+def points(dim: int) -> st.SearchStrategy[Tensor]:
+    """Return a strategy of points with ties, huge and tiny scales, and coordinates of mixed scales."""
+    number = st.one_of(st.floats(-4, 4, width=32), st.sampled_from([0.0, 0.5, 1.0, -1.0]))
+    vector = st.lists(number, min_size=dim, max_size=dim)
+    scale = st.sampled_from([1.0, 1e-8, 1e-4, 1e4, 1e8])
+    shift = st.sampled_from([0.0, 1.0, -1e8, 3e7])
+    outlier = st.integers(0, dim - 1)
+
+    def make(parts: tuple[list[float], float, float, int, float]) -> Tensor:
+        values, factor, moved, index, pushed = parts
+        y = factor * torch.tensor(values, dtype=DOUBLE) + moved
+        y[index] += pushed
+        return y
+
+    return st.tuples(vector, scale, shift, outlier, st.sampled_from([0.0, 0.0, 1e8, -1e8])).map(make)
+
+
+def magnitude(feasible_set: FeasibleSet) -> float:
+    """Return the size of the set's points, at least 1."""
+    lo, hi = feasible_set.bounds()
+    ends = [1.0, *lo.abs().tolist(), *(h for h in hi.abs().tolist() if np.isfinite(h))]
+    return max(*ends, abs(feasible_set.sum_total or 0.0))
+
+
+def kkt_residual(feasible_set: FeasibleSet, y: Tensor, x: Tensor, slack: float) -> float:
+    """Return how far one feasible x is from the optimality conditions of the projection of y, in exact arithmetic.
+
+    x is the projection of y if and only if for one multiplier tau (0 without a sum): y_i - x_i <= tau wherever
+    x_i < hi_i and y_i - x_i >= tau wherever x_i > lo_i. The residual is the least violation over tau.
+    """
+    lo, hi = (bound.tolist() for bound in feasible_set.bounds(x.dtype))
+    tau = [] if feasible_set.sum_total is not None else [Fraction(0)]
+    least, most = list(tau), list(tau)
+    for yi, xi, low, high in zip(y.tolist(), x.tolist(), lo, hi, strict=True):
+        difference = Fraction(yi) - Fraction(xi)
+        if low < high and xi < high - slack:
+            least.append(difference)
+        if low < high and xi > low + slack:
+            most.append(difference)
+    return float(max(least) - min(most)) if least and most else 0.0
+
+
+class SetContract:
+    """CASES: name -> maker of a set."""
+
+    @given(data=st.data())
+    def test_projection_is_feasible_and_optimal(self, case, data: st.DataObject) -> None:
+        feasible_set = case()
+        y = data.draw(points(feasible_set.dim))
+        x = feasible_set.project(y)
+        tolerance = PROJECTION[DOUBLE] * magnitude(feasible_set)
+        assert x.dtype == DOUBLE
+        assert float(feasible_set.violation(x)) <= tolerance
+        assert kkt_residual(feasible_set, y, x, tolerance) <= tolerance
+
+    @given(data=st.data())
+    def test_projection_in_single_precision(self, case, data: st.DataObject) -> None:
+        feasible_set = case()
+        y = data.draw(points(feasible_set.dim)).float()
+        x = feasible_set.project(y)
+        tolerance = PROJECTION[SINGLE] * magnitude(feasible_set)
+        assert x.dtype == SINGLE
+        assert float(feasible_set.violation(x)) <= tolerance
+        assert kkt_residual(feasible_set, y, x, tolerance) <= tolerance
+
+    @given(data=st.data())
+    def test_projection_satisfies_the_variational_inequality(self, case, data: st.DataObject) -> None:
+        feasible_set = case()
+        y = data.draw(points(feasible_set.dim))
+        x = feasible_set.project(y)
+        others = feasible_set.sample(50, torch.Generator().manual_seed(1))
+        others = torch.cat([others, feasible_set.linear_minimizer(x - y).unsqueeze(0)])
+        products = ((others - x) * (x - y)).sum(dim=-1)
+        # Each product is rounded at eps times its own size.
+        rounding = 1e-15 * feasible_set.dim * float((others - x).abs().max() + 1) * float((x - y).abs().max() + 1)
+        assert float(products.min()) >= -rounding - PROJECTION[DOUBLE] * magnitude(feasible_set) ** 2
+
+    @given(data=st.data())
+    def test_projection_is_idempotent_and_keeps_feasible_points(self, case, data: st.DataObject) -> None:
+        feasible_set = case()
+        tolerance = PROJECTION[DOUBLE] * magnitude(feasible_set)
+        x = feasible_set.project(data.draw(points(feasible_set.dim)))
+        torch.testing.assert_close(feasible_set.project(x), x, rtol=0, atol=tolerance)
+        inside = feasible_set.sample(20, torch.Generator().manual_seed(2))
+        torch.testing.assert_close(feasible_set.project(inside), inside, rtol=0, atol=tolerance)
+
+    def test_projection_agrees_with_clarabel(self, case, generator: torch.Generator) -> None:
+        feasible_set = case()
+        for y in 2 * torch.randn(2, feasible_set.dim, generator=generator, dtype=DOUBLE):
+            variable = cp.Variable(feasible_set.dim)
+            problem = cp.Problem(
+                cp.Minimize(cp.sum_squares(variable - y.numpy())), feasible_set.constraints(variable)
+            )
+            problem.solve(solver="CLARABEL", **TIGHT_OPTIONS)
+            # The value is accurate to 1e-9, and so the point to its square root at worst.
+            np.testing.assert_allclose(feasible_set.project(y).numpy(), variable.value, atol=10 * CLARABEL)
+
+    def test_batch_shapes_and_rows(self, case, generator: torch.Generator) -> None:
+        feasible_set = case()
+        y = 3 * torch.randn(2, 5, feasible_set.dim, generator=generator, dtype=DOUBLE)
+        for method in (feasible_set.project, feasible_set.linear_minimizer):
+            x = method(y)
+            assert x.shape == y.shape
+            assert method(y[:0]).shape == (0, 5, feasible_set.dim)
+            for row in range(2):
+                for column in range(5):
+                    # A row's iterations do not depend on its neighbours; sums over rows may be vectorised otherwise.
+                    torch.testing.assert_close(method(y[row, column]), x[row, column], rtol=1e-14, atol=1e-14)
+            torch.testing.assert_close(method(y.flip(0)), x.flip(0), rtol=0, atol=0)
+            assert torch.equal(method(y[:1].expand(3, 5, -1)), method(y[:1]).expand(3, 5, -1))
+
+    def test_unusual_inputs_are_accepted_and_left_alone(self, case, generator: torch.Generator) -> None:
+        feasible_set = case()
+        n = feasible_set.dim
+        y = 3 * torch.randn(n, 4, generator=generator, dtype=DOUBLE)
+        readonly = y.T.numpy().copy()
+        readonly.setflags(write=False)
+        expanded = y[:, :1].T.expand(4, n)
+        before = y.clone()
+        for method in (feasible_set.project, feasible_set.linear_minimizer, feasible_set.violation):
+            expected = method(y.T.contiguous())  # strided memory is summed in another order
+            torch.testing.assert_close(method(y.T), expected, rtol=1e-14, atol=1e-14)
+            torch.testing.assert_close(method(readonly), expected, rtol=0, atol=0)
+            torch.testing.assert_close(method(y.T.tolist()), expected, rtol=0, atol=0)
+            torch.testing.assert_close(method(readonly[::-1]), expected.flip(0), rtol=0, atol=0)
+            torch.testing.assert_close(method(expanded), expected[:1].expand_as(expected), rtol=1e-14, atol=1e-14)
+            integers = y.T.round().to(torch.int64)
+            torch.testing.assert_close(method(integers), method(integers.double()), rtol=0, atol=0)
+        assert torch.equal(y, before)
+
+    def test_a_result_never_shares_memory_with_its_input(self, case, generator: torch.Generator) -> None:
+        feasible_set = case()
+        y = feasible_set.sample(3, generator)
+        before = y.clone()
+        feasible_set.project(y).add_(1.0)
+        feasible_set.linear_minimizer(y).add_(1.0)
+        assert torch.equal(y, before)
+        lo, hi = (bound.clone() for bound in feasible_set.bounds())
+        feasible_set.sample(3, generator).add_(1.0)
+        assert torch.equal(feasible_set.bounds()[0], lo)
+        assert torch.equal(feasible_set.bounds()[1], hi)
+
+    @pytest.mark.parametrize("method", ["project", "linear_minimizer", "violation", "contains"])
+    def test_bad_points_are_refused(self, case, method: str) -> None:
+        feasible_set = case()
+        call = getattr(feasible_set, method)
+        y = torch.zeros(3, feasible_set.dim, dtype=DOUBLE)
+        for bad in (torch.nan, torch.inf):
+            y[2, 0] = bad
+            with pytest.raises(ValueError, match=r"row \[2\]"):
+                call(y)
+        with pytest.raises(ValueError, match=f"dimension {feasible_set.dim}.*{feasible_set.dim + 1}"):
+            call(torch.zeros(feasible_set.dim + 1))
+        with pytest.raises(TypeError):
+            call("many")
+
+    @given(data=st.data())
+    def test_linear_minimizer_is_feasible_and_optimal(self, case, data: st.DataObject) -> None:
+        feasible_set = case()
+        g = data.draw(points(feasible_set.dim))
+        x = feasible_set.linear_minimizer(g)
+        scale = magnitude(feasible_set)
+        assert float(feasible_set.violation(x)) <= PROJECTION[DOUBLE] * scale
+        others = feasible_set.sample(50, torch.Generator().manual_seed(3))
+        # In exact units: only differences of g matter under a sum, and rounding is relative to |g| |x|.
+        slack = 1e-15 * feasible_set.dim * float(g.abs().max()) * scale
+        assert float((others @ g).min()) >= float(x @ g) - slack
+        torch.testing.assert_close(feasible_set.linear_minimum(g), x @ g, rtol=1e-12, atol=slack)
+
+    def test_linear_minimizer_agrees_with_linprog(self, case, generator: torch.Generator) -> None:
+        feasible_set = case()
+        n, total = feasible_set.dim, feasible_set.sum_total
+        lo, hi = (bound.numpy() for bound in feasible_set.bounds())
+        for g in torch.randn(5, n, generator=generator, dtype=DOUBLE).round(decimals=1):  # rounded: with ties
+            equality = {} if total is None else {"A_eq": np.ones((1, n)), "b_eq": [total]}
+            reference = linprog(g.numpy(), bounds=np.stack([lo, hi], axis=1), **equality)
+            value = float(feasible_set.linear_minimizer(g) @ g)
+            assert value == pytest.approx(reference.fun, abs=1e-7 * magnitude(feasible_set))
+
+    def test_samples_are_feasible_and_reproducible(self, case) -> None:
+        feasible_set = case()
+        x = feasible_set.sample((4, 30), torch.Generator().manual_seed(5))
+        assert x.shape == (4, 30, feasible_set.dim)
+        assert x.dtype == DOUBLE
+        assert float(feasible_set.violation(x).max()) <= PROJECTION[DOUBLE] * magnitude(feasible_set)
+        assert torch.equal(x, feasible_set.sample((4, 30), torch.Generator().manual_seed(5)))
+        assert feasible_set.sample().shape == (feasible_set.dim,)
+        assert feasible_set.sample(0).shape == (0, feasible_set.dim)
+
+    def test_violation_measures_every_constraint(self, case) -> None:
+        feasible_set = case()
+        scale = magnitude(feasible_set)
+        center = feasible_set.center()
+        assert float(feasible_set.violation(center)) <= PROJECTION[DOUBLE] * scale
+        assert bool(feasible_set.contains(center, atol=PROJECTION[DOUBLE] * scale))
+        lo, hi = feasible_set.bounds()
+        below = center.clone()
+        below[0] = lo[0] - 0.25 * scale
+        assert float(feasible_set.violation(below)) >= 0.25 * scale * (1 - 1e-12)
+        assert not bool(feasible_set.contains(below))
+        if bool(torch.isfinite(hi[0])):
+            above = center.clone()
+            above[0] = hi[0] + 0.25 * scale
+            assert float(feasible_set.violation(above)) >= 0.25 * scale * (1 - 1e-12)
+        if feasible_set.sum_total is not None:
+            assert float(feasible_set.violation(1.5 * center)) == pytest.approx(
+                max(0.5 * abs(feasible_set.sum_total), float((1.5 * center - hi).clamp(min=0).max()))
+            )
+
+    def test_constraints_in_cvxpy_are_the_set(self, case, generator: torch.Generator) -> None:
+        feasible_set = case()
+        x = cp.Variable(feasible_set.dim)
+        g = torch.randn(feasible_set.dim, generator=generator, dtype=DOUBLE)
+        problem = cp.Problem(cp.Minimize(g.numpy() @ x), feasible_set.constraints(x))
+        problem.solve(solver="CLARABEL")
+        assert problem.value == pytest.approx(float(feasible_set.linear_minimum(g)), abs=CLARABEL)
+        with pytest.raises(ValueError, match="shape"):
+            feasible_set.constraints(cp.Variable(feasible_set.dim + 1))
+
+    def test_equal_descriptions_are_equal_and_hashable(self, case) -> None:
+        assert case() == case()
+        assert hash(case()) == hash(case())
+        with pytest.raises(AttributeError):
+            case().dim = 7

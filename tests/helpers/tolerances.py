@@ -1,0 +1,52 @@
+"""Every tolerance of the suite, by operation and dtype, with the arithmetic it follows from.
+
+eps is 2.2e-16 in float64 and 1.2e-7 in float32. Numbers are relative to the size of what is compared; `close`
+takes the absolute part from the operands' largest magnitude.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+DOUBLE, SINGLE = torch.float64, torch.float32
+
+# A sum of up to 50 numbers of order one, each rounded: 50 eps = 1e-14 and 6e-6; the promise made is 1e-12.
+PROJECTION = {DOUBLE: 1e-12, SINGLE: 2e-5}
+
+# Values: at most a few hundred products and sums, in another order than the reference: 500 eps.
+VALUE = {DOUBLE: 1e-12, SINGLE: 1e-4}
+
+# Inequalities that hold exactly and are evaluated in floating point: as for values.
+INEQUALITY = VALUE
+
+# Conjugates: p log p and square roots of differences near the boundary of the domain lose half of the digits of a
+# distance, sqrt(eps) = 1.5e-8, times a weight of order one.
+CONJUGATE = {DOUBLE: 1e-7, SINGLE: 2e-3}
+
+# Gradients against autograd: the same sums in another order.
+GRADIENT = {DOUBLE: 1e-10, SINGLE: 1e-3}
+
+# Hessians of smoothed kinks: entries up to 1 / mu, here mu >= 1e-2, so 100 times a value's error.
+HESSIAN = {DOUBLE: 1e-9}
+
+# Clarabel's default tolerances are 1e-8 absolute and relative; cone programs here add a few dozen of them.
+CLARABEL = 1e-6
+
+# Clarabel asked for 1e-12; its last steps are limited by eps times the condition of its systems.
+TIGHT_CLARABEL = 1e-9
+TIGHT_OPTIONS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
+
+# A decision's certified relative gap, as asked for.
+CERTIFIED = 1e-6
+
+
+def size(*tensors: Tensor) -> float:
+    """Return the largest magnitude among the operands, at least 1."""
+    return max([1.0, *(float(t.abs().max()) for t in tensors if t.numel())])
+
+
+def close(actual: Tensor, expected: Tensor, table: dict[torch.dtype, float]) -> None:
+    """Assert equality up to the table's entry for the dtype, relative to the operands' size."""
+    tolerance = table[actual.dtype] * size(actual, expected)
+    torch.testing.assert_close(actual, expected, rtol=0.0, atol=tolerance, check_dtype=True)

@@ -1,0 +1,135 @@
+"""The dense SOC-ICNN family against the contract, the paper's sizes, and what its weights must satisfy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from surrogate_contract import SurrogateContract, inputs
+from tolerances import DOUBLE, SINGLE, VALUE, close
+
+from soctk import NormICNN, QuadICNN, ReLUICNN, SOCICNN, SoftplusICNN
+
+
+class TestBranches(SurrogateContract):
+    CASES = {
+        "relu": lambda: ReLUICNN(4, 2, hidden=(6, 5)),
+        "softplus": lambda: SoftplusICNN(4, 2, hidden=(6, 5)),
+        "quad": lambda: QuadICNN(4, 2),
+        "norm": lambda: NormICNN(4, 2),
+        "soc": lambda: SOCICNN(4, 2, hidden=(6, 5), quadratics=(4, 2), norms=(3, 2, 3)),
+    }
+
+
+class TestOptions(SurrogateContract):
+    CASES = {
+        "no_context": lambda: SOCICNN(3, hidden=(5, 4), quadratics=(3,), norms=(2,)),
+        "additive": lambda: SOCICNN(3, 2, quadratics=(3,), norms=(3,), conditioning="additive"),
+        "no_passthrough": lambda: SOCICNN(3, 2, hidden=(5, 4, 3), passthrough=False),
+        "hyperbolic": lambda: SOCICNN(3, 2, hidden=(), diagonal=True, hyperbolics=4),
+        "no_backbone": lambda: SOCICNN(3, 2, hidden=(), quadratics=(2,), norms=(1, 2)),
+        "no_affine_part": lambda: SOCICNN(3, 2, hidden=(4,), linear=False),
+        "width_one": lambda: SOCICNN(3, 1, hidden=(1,), quadratics=(1,), norms=(1,), hyperbolics=1),
+        "one_dimension": lambda: SOCICNN(1, 1, hidden=(3,), quadratics=(1,), norms=(1,), hyperbolics=2, diagonal=True),
+    }
+
+
+@pytest.mark.parametrize(("dim", "width", "count"), [(5, 16, 527), (10, 20, 1083), (20, 24, 2451), (50, 32, 9423)])
+def test_the_papers_parameter_counts(dim: int, width: int, count: int) -> None:
+    model = SOCICNN(dim, hidden=(width, width), quadratics=(dim,), norms=(dim,), linear=False)
+    assert model.parameter_count == count
+
+
+def switch_off(model: SOCICNN) -> None:
+    """Set alpha and lambda to exactly zero: softplus underflows."""
+    with torch.no_grad():
+        for branch in (model.alpha, model.lam):
+            for weight in branch.parameters():
+                weight.fill_(-1e4)
+            if branch.slope is not None:
+                branch.slope.zero_()
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, SINGLE])
+def test_zero_branches_equal_the_plain_relu_model(dtype: torch.dtype) -> None:
+    model = SOCICNN(4, 2, hidden=(6, 5), quadratics=(4,), norms=(3,), dtype=dtype)
+    plain = ReLUICNN(4, 2, hidden=(6, 5), dtype=dtype)
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if k in plain.state_dict()})
+    switch_off(model)
+    x, context = inputs(model, 7)
+    x, context = x.to(dtype), context.to(dtype)
+    x.requires_grad_()
+    close(model(x, context).detach(), plain(x, context).detach(), VALUE)
+    (gradient,) = torch.autograd.grad(model(x, context).sum(), x)
+    assert bool(torch.isfinite(gradient).all())
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, SINGLE])
+def test_the_gradient_is_finite_at_a_norms_apex(dtype: torch.dtype) -> None:
+    model = SOCICNN(3, hidden=(), norms=(3, 1), hyperbolics=1, dtype=dtype)
+    with torch.no_grad():
+        for offset in [*model.d, model.d_hyperbolic]:
+            offset.constant.zero_()
+        model.kappa.zero_()
+    x = torch.zeros(2, 3, dtype=dtype, requires_grad=True)
+    model(x).sum().backward()
+    assert torch.equal(x.grad, model.affine(torch.zeros(1, 0))[1].detach()[0].expand(2, 3))
+    assert all(bool(torch.isfinite(w.grad).all()) for w in model.parameters() if w.grad is not None)
+    torch.testing.assert_close(model.conic_form().gradient(x.detach()), x.grad)
+
+
+def test_additive_conditioning_moves_offsets_only() -> None:
+    model = SOCICNN(3, 2, hidden=(4,), quadratics=(3,), norms=(3,), conditioning="additive")
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1)
+    form = model.conic_form(torch.randn(5, 2, dtype=DOUBLE))
+    assert form.linear.shape[0] == 1 or bool((form.linear == form.linear[:1]).all())
+    for term in form.terms:
+        assert term.weights.shape[0] == 1 or bool((term.weights == term.weights[:1]).all())
+        assert bool((term.offset != term.offset[:1])[1:].any())
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    first, second, other = (SOCICNN(4, 2, quadratics=(2,), norms=(2,), seed=s) for s in (3, 3, 4))
+    x, context = inputs(first, 5)
+    assert torch.equal(first(x, context), second(x, context))
+    assert not torch.equal(first(x, context), other(x, context))
+    assert SOCICNN(**first.config())(x, context).equal(first(x, context))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dim": 0}, "dim"),
+        ({"context_dim": -1}, "context_dim"),
+        ({"hidden": (4, 0)}, "hidden"),
+        ({"quadratics": (0,)}, "quadratics"),
+        ({"norms": (-1,)}, "norms"),
+        ({"hyperbolics": -1}, "hyperbolics"),
+        ({"hyperbolics": 1.5}, "hyperbolics"),
+        ({"activation": "tanh"}, "activation.*relu"),
+        ({"conditioning": "half"}, "conditioning.*full"),
+    ],
+)
+def test_bad_sizes_and_options_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SOCICNN(**{"dim": 3, **options})
+
+
+def test_weights_that_are_not_finite_are_refused_by_name() -> None:
+    model = SOCICNN(3, hidden=(4, 4), quadratics=(2,), norms=(2,))
+    for weight, name in (
+        (model.U_raw[0], "network.U2"),
+        (model.W[0], "network.A"),
+        (model.B[0], "quadratic.A"),
+        (model.lam.floor, "norms.lambda"),
+        (model.affine.slope.constant, "v"),
+    ):
+        before = weight.detach().clone()
+        with torch.no_grad():
+            weight.view(-1)[0] = torch.nan
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            model.conic_form()
+        with torch.no_grad():
+            weight.copy_(before)
+    model.conic_form()

@@ -1,0 +1,114 @@
+"""Every term against the contract: shared coefficients and each instance its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from term_contract import INSTANCES, TermContract, from_numpy
+
+from soctk.affine import DenseMap
+from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic
+
+DIM = 4
+
+
+def parts(rng: np.random.Generator, rows: int, weights: int, *, own: bool) -> tuple[DenseMap, torch.Tensor, torch.Tensor]:
+    """Return a map, an offset and weights, shared or with a leading dimension for every instance."""
+    lead = INSTANCES if own else 1
+    level = torch.from_numpy(rng.uniform(0.2, 2.0, (INSTANCES, 1, weights)))
+    return DenseMap(from_numpy(rng, lead, rows, DIM)), from_numpy(rng, INSTANCES, 1, rows), level
+
+
+def quadratic(own: bool) -> Quadratic:
+    term = Quadratic(*parts(np.random.default_rng(0), 5, 5, own=own))
+    weights = term.weights.clone()
+    weights[..., -1] = 0.0  # phi* is finite at y = 0 only
+    return dataclasses.replace(term, weights=weights)
+
+
+def norms(size: int, kappa: float, own: bool) -> Norms:
+    rng = np.random.default_rng(1)
+    constants = kappa * torch.from_numpy(rng.uniform(0.5, 1.5, (1, 1, 2)))
+    return Norms(*parts(rng, 2 * size, 2, own=own), constants, size)
+
+
+def network(widths: tuple[int, ...], activation: str, own: bool) -> Network:
+    rng = np.random.default_rng(2)
+    lead = INSTANCES if own else 1
+    mixing = tuple(from_numpy(rng, lead, a, b).abs() for b, a in zip(widths, widths[1:], strict=False))
+    return Network(*parts(rng, sum(widths), widths[-1], own=own), mixing, widths, activation)
+
+
+def group(make: Callable[..., object], **cases: tuple) -> dict[str, Callable[[], object]]:
+    """Return makers of every case, with coefficients shared by the instances and with their own."""
+    return {
+        f"{name}_{'own' if own else 'shared'}": lambda arguments=arguments, own=own: make(*arguments, own)
+        for name, arguments in cases.items()
+        for own in (False, True)
+    }
+
+
+class TestQuadratic(TermContract):
+    CASES = group(quadratic, plain=())
+
+
+class TestNorms(TermContract):
+    CASES = group(norms, abs=(1, 0.0), cone=(3, 0.0), hyperbolic=(1, 0.7), hyperbolic_cone=(3, 0.7))
+
+
+class TestReLUNetwork(TermContract):
+    CASES = group(
+        network,
+        one=((3,), "relu"),
+        two=((4, 3), "relu"),
+        three=((4, 3, 2), "relu"),
+        width_one=((1, 1), "relu"),
+    )
+
+
+class TestSoftplusNetwork(TermContract):
+    CASES = group(network, one=((3,), "softplus"), two=((4, 3), "softplus"), three=((4, 3, 2), "softplus"))
+
+
+class TestLogistic(TermContract):
+    CASES = group(lambda own: Logistic(*parts(np.random.default_rng(3), 5, 5, own=own)), plain=())
+
+
+class TestLogSumExp(TermContract):
+    CASES = group(lambda own: LogSumExp(*parts(np.random.default_rng(4), 6, 2, own=own), size=3), plain=())
+
+
+class TestHuber(TermContract):
+    CASES = group(lambda own: Huber(*parts(np.random.default_rng(5), 5, 5, own=own), delta=0.35), plain=())
+
+
+@pytest.mark.parametrize("bad", [-0.1, torch.nan])
+def test_a_networks_mixing_matrix_is_checked(bad: float) -> None:
+    term = network((4, 3, 2), "relu", own=True)
+    broken = term.mixing[1].clone()
+    broken[1, 0, 0] = bad
+    with pytest.raises(ValueError, match=r"network\.U3"):
+        dataclasses.replace(term, mixing=(term.mixing[0], broken)).check()
+
+
+def test_kappa_of_a_norm_is_checked() -> None:
+    term = norms(3, 0.7, own=False)
+    with pytest.raises(ValueError, match=r"norms\.kappa"):
+        dataclasses.replace(term, kappa=term.kappa * torch.nan).check()
+
+
+def test_the_dual_chain_of_the_paper_is_feasible_and_tight() -> None:
+    """0 <= nu_L <= c and 0 <= nu_l <= U_{l+1}' nu_{l+1} for any y that nearest_dual is given (Section 3.1)."""
+    term = network((4, 3, 2), "relu", own=True)
+    generator = torch.Generator().manual_seed(0)
+    for scale in (0.1, 1.0, 100.0):
+        y = scale * torch.randn(INSTANCES, 7, 9, generator=generator, dtype=torch.float64)
+        first, second, third = term.nearest_dual(y).split(term.widths, dim=-1)
+        assert bool((third <= term.weights + 1e-14).all())
+        assert bool((second <= third @ term.mixing[1] + 1e-12).all())
+        assert bool((first <= second @ term.mixing[0] + 1e-12).all())
+        assert all(bool((nu >= 0).all()) for nu in (first, second, third))
