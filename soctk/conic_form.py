@@ -91,8 +91,8 @@ class ConicForm:
 
     def check(self) -> ConicForm:
         """Return the form itself, or raise ValueError naming the tensor that is not finite or negative."""
+        check_finite(self.linear, "v")  # before b0, which v enters when units are folded in
         check_finite(self.constant, "b0")
-        check_finite(self.linear, "v")
         for term in self.terms:
             term.check()
         return self
@@ -168,7 +168,7 @@ class ConicForm:
             raise ValueError(f"expected one context for a CVXPY expression, got batch shape {self.batch_shape}")
         if x.shape != (self.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
-        total = float(self.constant[0, 0]) + _numpy(self.linear[0, 0]) @ x
+        total = float(self.constant[0, 0].detach()) + _numpy(self.linear[0, 0]) @ x
         for term in self.terms:
             data = {name: _numpy(tensor[0]) for name, tensor in term.coefficients().items()}
             total = total + term.expression(data["A"] @ x + data["offset"], data)

@@ -66,7 +66,8 @@ class ConvexSurrogate(nn.Module, ABC):
 
     def _value(self, x: Tensor, context: Tensor) -> Tensor:
         """Return g at standardised points (N or 1, M, n) and contexts (N, p): (N, M)."""
-        return self._conic_form(context).evaluate(x)
+        form = self._conic_form(context.to(self.dtype))
+        return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
 
     def _expression(self, x: cp.Expression, context: Tensor) -> cp.Expression:
         """Return g at one standardised context (1, p) as a DCP-convex expression of a standardised x (n,)."""
@@ -76,6 +77,16 @@ class ConvexSurrogate(nn.Module, ABC):
     def affine_part(self) -> AffinePart | None:
         """The module of b0 and v where the surrogate keeps them apart, so that `fit` can treat them apart."""
         return getattr(self, "affine", None)
+
+    @property
+    def rungs(self) -> int:
+        """How many optional rungs the structure has, each switched on only together with those before it."""
+        return 0
+
+    def set_rungs(self, count: int) -> None:
+        """Switch on the first `count` rungs; the others leave the function and their weights rest."""
+        if count != 0:
+            raise ValueError(f"count: {type(self).__name__} has no optional rungs, got {count}")
 
     @property
     def has_conic_form(self) -> bool:
@@ -149,12 +160,14 @@ class ConvexSurrogate(nn.Module, ABC):
     def form_at(self, contexts: Tensor) -> ConicForm:
         """Return the conic form at checked contexts (*batch, p), without checking the weights."""
         batch = tuple(contexts.shape[:-1]) if self.context_dim > 0 else ()
-        contexts = contexts.to(torch.promote_types(contexts.dtype, self.dtype))
-        form = self._conic_form(self._standard_context(contexts.reshape(-1, max(self.context_dim, 1))[:, : self.context_dim]))
+        dtype = torch.promote_types(contexts.dtype, self.dtype)
+        rows = contexts.to(dtype).reshape(-1, max(self.context_dim, 1))[:, : self.context_dim]
+        form = self._conic_form(self._standard_context(rows).to(self.dtype))
         form = form.transformed(
             scale=self.value_scale, shift=self.value_mean, x_scale=self.x_scale, x_mean=self.x_mean
         )
-        return ConicForm(form.constant, form.linear, form.terms, batch)
+        form = ConicForm(form.constant, form.linear, form.terms, batch)
+        return form if form.dtype == dtype else form.to(dtype)
 
     def to_cvxpy(self, x: cp.Expression, context: ArrayLike | None = None) -> cp.Expression:
         """Return f(x, context) as a DCP-convex CVXPY expression, for any objective or constraint.
@@ -212,8 +225,8 @@ class ConvexSurrogate(nn.Module, ABC):
 
     @property
     def parameter_count(self) -> int:
-        """The number of trainable weights."""
-        return sum(weight.numel() for weight in self.parameters())
+        """The number of trainable weights; those of branches that are switched off do not count."""
+        return sum(weight.numel() for weight in self.parameters() if weight.requires_grad)
 
     def check_context(self, context: ArrayLike | None) -> Tensor:
         """Return the context as a checked tensor (*batch, p); an empty one (0,) where p = 0 and none is given."""

@@ -1,4 +1,4 @@
-"""Strictness of the whole suite, set once: float64 by request only, one thread, fixed seeds, derandomised examples."""
+"""Strictness of the whole suite, set once: one thread, fixed seeds, derandomised examples."""
 
 from __future__ import annotations
 

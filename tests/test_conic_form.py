@@ -1,6 +1,8 @@
-"""The conic form against the paper's formulas written out in NumPy, and its bounds against Clarabel's optimum."""
+"""The conic form against the paper's formulas in NumPy, and its bounds against Clarabel's optimum."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import cvxpy as cp
 import numpy as np
@@ -23,7 +25,7 @@ class Coefficients:
         self.b0, self.v = rng.normal(size=N), rng.normal(size=(N, n))
         self.W = [rng.normal(size=(h, n)) for h in WIDTHS]
         self.b = [rng.normal(size=(N, h)) for h in WIDTHS]
-        self.U = [rng.uniform(0, 1, size=(a, h)) for h, a in zip(WIDTHS, WIDTHS[1:], strict=False)]
+        self.U = [rng.uniform(0, 1, size=(a, h)) for h, a in pairwise(WIDTHS)]
         self.c = rng.uniform(0, 1, size=(N, WIDTHS[-1]))
         self.B, self.e = rng.normal(size=(3, n)), rng.normal(size=(N, 3))
         self.alpha = rng.uniform(0, 1, size=N)
@@ -38,7 +40,9 @@ class Coefficients:
             z = np.maximum(W @ x + U @ z + b[i], 0)
         total = self.b0[i] + self.v[i] @ x + self.c[i] @ z
         total += self.alpha[i] / 2 * np.sum((self.B @ x + self.e[i]) ** 2)
-        return float(total + sum(self.lam[i, g] * np.linalg.norm(self.A[g] @ x + self.d[g][i]) for g in range(2)))
+        return float(
+            total + sum(self.lam[i, g] * np.linalg.norm(self.A[g] @ x + self.d[g][i]) for g in range(2))
+        )
 
     def form(self) -> ConicForm:
         def shared(matrices: list[np.ndarray]) -> DenseMap:
@@ -115,7 +119,9 @@ def test_the_closed_form_dual_is_the_papers(form: ConicForm, generator: torch.Ge
     close(minorant, form.value(x), VALUE)
 
 
-def test_gradient_is_a_subgradient_and_agrees_with_autograd(form: ConicForm, generator: torch.Generator) -> None:
+def test_gradient_is_a_subgradient_and_agrees_with_autograd(
+    form: ConicForm, generator: torch.Generator
+) -> None:
     x, z = torch.randn(2, N, n, generator=generator, dtype=DOUBLE)
     gradient = form.gradient(x)
     assert bool((form.value(z) >= form.value(x) + (gradient * (z - x)).sum(dim=-1) - 1e-12).all())
@@ -127,8 +133,10 @@ def test_gradient_is_a_subgradient_and_agrees_with_autograd(form: ConicForm, gen
 @pytest.mark.parametrize("feasible_set", SETS, ids=lambda s: type(s).__name__)
 def test_every_dual_gives_a_lower_bound(form: ConicForm, feasible_set, generator: torch.Generator) -> None:
     """Duals from anywhere, infeasible ones too: the bound moves them into the domain first."""
-    duals = [Dual(tuple(s * torch.randn(N, 9, t.map.rows, generator=generator, dtype=DOUBLE) for t in form.terms))
-             for s in (0.1, 1.0, 30.0)]  # fmt: skip
+    duals = [
+        Dual(tuple(s * torch.randn(N, 9, t.map.rows, generator=generator, dtype=DOUBLE) for t in form.terms))
+        for s in (0.1, 1.0, 30.0)
+    ]
     duals.append(form.subgradients(feasible_set.sample((N, 50), generator)))
     best = [optimum(form, feasible_set, i) for i in range(N)]
     for dual in duals:
@@ -207,7 +215,9 @@ def test_points_and_coefficients_are_checked(form: ConicForm) -> None:
         form.value(torch.zeros(2, n))
     with pytest.raises(ValueError, match=r"x: .*row \[1\]"):
         form.value([[0.0] * n, [0.0, np.nan, 0.0, 0.0], [0.0] * n])
-    for changed, name in ((ConicForm(form.constant * np.nan, form.linear), "b0"),
-                          (ConicForm(form.constant, form.linear / 0.0), "v")):  # fmt: skip
+    for changed, name in (
+        (ConicForm(form.constant * np.nan, form.linear), "b0"),
+        (ConicForm(form.constant, form.linear / 0.0), "v"),
+    ):
         with pytest.raises(ValueError, match=f"^{name}:"):
             changed.check()

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -119,17 +120,20 @@ def prepare_worker(parent: int) -> None:
 
 
 @contextlib.contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back while workers are started.
+def interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C for the moment in which workers are started.
 
-    They inherit the block, so that a Ctrl-C, which a terminal sends to all of them, never meets a worker that is
-    still starting; this process gets it as soon as the block ends.
+    They inherit this, so that a Ctrl-C, which a terminal sends to all of them, never meets a worker that
+    is still starting. (Blocking the signal instead does not last: starting loky's resource tracker unblocks it.)
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
 
 
 def run_parallel(work: Work, jobs: Iterable[Job], workers: int, backend: str) -> Iterator[Outcome]:
@@ -142,7 +146,7 @@ def run_parallel(work: Work, jobs: Iterable[Job], workers: int, backend: str) ->
     with parallel_config(backend=backend, n_jobs=workers, **options):
         # One cell a task, and none waiting in the pool: the marks then name exactly the cells in flight.
         pool = Parallel(return_as="generator_unordered", batch_size=cast(Any, 1), pre_dispatch="n_jobs")
-        with interrupts_held():
+        with interrupts_ignored():
             outcomes = cast(Generator[Outcome, None, None], pool(delayed(work)(job) for job in jobs))
         with contextlib.closing(outcomes):
             yield from outcomes
@@ -156,7 +160,7 @@ def run_alone(work: Work, jobs: Iterable[Job]) -> Iterator[Outcome]:
     pool = ProcessPoolExecutor(1, initializer=prepare_worker, initargs=(os.getpid(),), env=limits)
     try:
         for job in jobs:
-            with interrupts_held():
+            with interrupts_ignored():
                 future = pool.submit(work, job)
             yield future.result()
     finally:

@@ -62,6 +62,8 @@ def certify(
     """
     points = as_tensor(x, "x")
     check_last_dim(points, feasible_set.dim, "x")
+    # A value rounded to float32 could fall below the minimum, and the gap with it.
+    points = points.to(torch.promote_types(points.dtype, model.dtype))
     value = model(points, context)
     violation = feasible_set.violation(points)
     if model.has_conic_form:

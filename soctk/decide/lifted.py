@@ -54,6 +54,7 @@ class LiftedProblem:
         self.x = cp.Variable(form.dim, name="x")
         self._batched = form.size > 1
         self.parameters: list[cp.Parameter] = []
+        self._varies: list[bool] = []
         self._links: list[cp.Constraint] = []
         v = self._coefficient(form.linear[:, 0], "v", nonneg=False)
         objective: Any = v @ self.x
@@ -74,18 +75,18 @@ class LiftedProblem:
         return term.epigraph(u, data)
 
     def _coefficient(self, tensor: Tensor, name: str, *, nonneg: bool) -> Any:
-        if not self._batched or tensor.shape[0] == 1:
+        self._varies.append(self._batched and tensor.shape[0] > 1)
+        if not self._varies[-1]:
             return _numpy(tensor[0])
         parameter = cp.Parameter(tuple(tensor.shape[1:]), name=name, nonneg=nonneg)
         self.parameters.append(parameter)
         return parameter
 
     def parameter_values(self, form: ConicForm) -> list[Tensor]:
-        """Return the batched tensors of `parameters`, in their order, each (N, ...)."""
-        if not self._batched:
-            return []
+        """Return the tensors of `parameters` at the functions of a form, in their order, each (N, ...)."""
         tensors = [form.linear[:, 0]] + [t for term in form.terms for t in term.coefficients().values()]
-        return [tensor for tensor in tensors if tensor.shape[0] > 1]
+        varying = [tensor for tensor, varies in zip(tensors, self._varies, strict=True) if varies]
+        return [tensor.expand(form.size, *tensor.shape[1:]) for tensor in varying]
 
     def solve(self, values: list[np.ndarray], solver: str, options: dict[str, Any]) -> Status:
         """Solve at one instance's parameter values; the outcome stays in `x` and the links' dual values."""

@@ -23,6 +23,7 @@ from soctk.surrogate import ConvexSurrogate
 Method = Literal["newton", "cvxpy", "projected_gradient", "projected_adam"]
 METHODS: tuple[Method, ...] = ("newton", "cvxpy", "projected_gradient", "projected_adam")
 DEFAULT_ITERATIONS = 60
+_STATUSES = np.frompyfunc(Status, 1, 1)  # np.full and np.where turn the members into plain strings
 
 
 @torch.no_grad()
@@ -87,7 +88,7 @@ def minimize(
         x=result.x.reshape(*batch, model.dim),
         value=result.value.reshape(batch),
         lower_bound=result.lower_bound.reshape(batch),
-        status=result.status.reshape(batch),
+        status=_STATUSES(result.status).reshape(batch),
         iterations=result.iterations.reshape(batch),
         seconds=time.perf_counter() - started,
     )

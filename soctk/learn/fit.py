@@ -21,6 +21,9 @@ from soctk.surrogate import ConvexSurrogate
 
 __all__ = ["FitConfig", "FitReport", "FitStatus", "fit"]
 
+REQUIRED_IMPROVEMENT = 0.5
+"""A larger structure is taken if its validation loss is below this share of the best smaller one's."""
+
 
 def fit(
     model: ConvexSurrogate,
@@ -73,23 +76,54 @@ class _Fit:
         self.report = FitReport(FitStatus.ITERATION_LIMIT)
         self.best = self._state()
         self.done = 0
+        self.profiled = can_profile(model, data.candidates) and config.lbfgs_iterations > 0
 
     def run(self) -> FitReport:
         config, home = self.config, self.model.dtype
         adam_steps = config.epochs * batches_per_epoch(config, self.data.instances, self.data.candidates)
-        with Progress(adam_steps + config.lbfgs_iterations, enabled=config.progress) as progress:
-            if config.epochs > 0:
-                self._adam(progress)
-            self.model.to(torch.float64).load_state_dict(self.best)
+        trials = self.model.rungs + 1 if self.profiled else 1
+        total = trials * (adam_steps + config.lbfgs_iterations // 4) + config.lbfgs_iterations
+        with Progress(total, enabled=config.progress) as progress:
+            if self.profiled and self.model.rungs > 0:
+                self._choose_structure(progress)
+            else:
+                self.model.set_rungs(self.model.rungs)
+                self._first_order(progress)
             if config.lbfgs_iterations > 0 and self._time_left():
                 self._second_order(progress)
         self.model.load_state_dict(self.best)
         self.model.to(home)
         return self.report
 
+    def _choose_structure(self, progress: Progress) -> None:
+        """Train every structure for a while, the smallest first; a larger one must be clearly better to be taken.
+
+        A norm that the data do not need splits a kink in two and costs more regret than it saves error.
+        """
+        start, chosen, to_beat = self._state(), 0, math.inf
+        state = start
+        for count in range(self.model.rungs + 1):
+            self.model.load_state_dict(start)
+            self.model.set_rungs(count)
+            self.report.best_validation = math.inf
+            self._first_order(progress)
+            loss = self._curved(self.config.lbfgs_iterations // 4, progress)
+            if loss < to_beat:
+                chosen, state, to_beat = count, self._state(), REQUIRED_IMPROVEMENT * loss
+            if not self._time_left():
+                break
+        self.model.set_rungs(chosen)
+        self.model.load_state_dict(state)
+        self.best = state
+
+    def _first_order(self, progress: Progress) -> None:
+        if self.config.epochs > 0:
+            self._adam(progress)
+        self.model.to(torch.float64).load_state_dict(self.best)
+
     def _second_order(self, progress: Progress) -> None:
         iterations = self.config.lbfgs_iterations
-        if can_profile(self.model, self.data.candidates):
+        if self.profiled:
             iterations //= 2
             self._curved(iterations, progress)
             self._slope()
@@ -125,7 +159,7 @@ class _Fit:
         # The affine part's networks are left fresh for their own phases: noisy steps leave dead units behind.
         later = {id(weight) for weight in part.network_parameters()} if part is not None else set()
         self.report.status = adam(
-            [weight for weight in self.model.parameters() if id(weight) not in later],
+            [w for w in self.model.parameters() if w.requires_grad and id(w) not in later],
             self._loss,
             Standardized.of(self.model, self.data, torch.float32),
             self.config,
@@ -139,14 +173,14 @@ class _Fit:
         if loss < self.report.best_validation:
             self.report.best_validation, self.best = loss, self._state()
 
-    def _curved(self, iterations: int, progress: Progress) -> None:
+    def _curved(self, iterations: int, progress: Progress) -> float:
         """L-BFGS on the curved part, the best affine function of every instance projected out."""
         count = max(1, self.config.lbfgs_rows // self.data.candidates)
         train = Profiled(Standardized.of(self.model, self.data, torch.float64).instances(count))
         held_out = Profiled(Standardized.of(self.model, self.validation, torch.float64).instances(count))
         affine = {id(weight) for weight in self.model.affine_part.parameters()}  # type: ignore[union-attr]
-        self._lbfgs(
-            [weight for weight in self.model.parameters() if id(weight) not in affine],
+        return self._lbfgs(
+            [w for w in self.model.parameters() if w.requires_grad and id(w) not in affine],
             lambda: train.residual(self.model).square().mean(),
             lambda: held_out.residual(self.model).square().mean(),
             iterations,

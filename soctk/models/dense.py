@@ -47,6 +47,9 @@ class SOCICNN(ConvexSurrogate):
         conditioning: "full" or "additive", see the module.
         ridges: ridge functions of the context in each entry of v (`soctk.conditioning.AffinePart`).
         affine_hidden: hidden units of b0's response to the context.
+        optional: rungs of blocks that `fit` switches on, the first ones first, only where validation asks for them.
+            Blocks are named "quadratic0", ..., "norm0", ... and "backbone"; the others are always on.
+        active_rungs: how many rungs are on now; all by default.
         seed: of the initial weights.
         dtype: of the weights.
 
@@ -70,6 +73,8 @@ class SOCICNN(ConvexSurrogate):
         conditioning: Conditioning = "full",
         ridges: int = 8,
         affine_hidden: int = 64,
+        optional: Sequence[Sequence[str]] = (),
+        active_rungs: int | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
@@ -94,6 +99,45 @@ class SOCICNN(ConvexSurrogate):
         self._make_backbone(make)
         self._make_quadratics(make)
         self._make_norms(make)
+        self.optional = tuple(tuple(rung) for rung in optional)
+        for block in (block for rung in self.optional for block in rung):
+            if block not in self.blocks:
+                raise ValueError(f"optional: expected some of {', '.join(self.blocks)}, got {block!r}")
+        self.set_rungs(len(self.optional) if active_rungs is None else active_rungs)
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The names of all blocks: "quadratic0", ..., "norm0", ... and "backbone"."""
+        names = [f"quadratic{k}" for k in range(len(self.quadratics))]
+        names += [f"norm{k}" for k in range(len(self.norms))]
+        return (*names, *(("backbone",) if self.hidden else ()))
+
+    @property
+    def rungs(self) -> int:
+        """The number of optional rungs."""
+        return len(self.optional)
+
+    def set_rungs(self, count: int) -> None:
+        """Switch on the first `count` rungs.
+
+        Raises:
+            ValueError: a count outside 0, ..., `rungs`.
+        """
+        if not 0 <= count <= self.rungs:
+            raise ValueError(f"count: expected 0 to {self.rungs} rungs, got {count}")
+        self.active_rungs = count
+        self._off = frozenset(block for rung in self.optional[count:] for block in rung)
+        for block in self.blocks:
+            for weight in self._block_weights(block):
+                weight.requires_grad_(block not in self._off)
+
+    def _block_weights(self, block: str) -> list[nn.Parameter]:
+        if block == "backbone":
+            modules: list[nn.Module | None] = [self.W, self.b, self.U_raw, self.c]
+            return [weight for module in modules if module is not None for weight in module.parameters()]
+        matrices, offsets = (self.B, self.e) if block.startswith("quadratic") else (self.A, self.d)
+        index = int(block.removeprefix("quadratic").removeprefix("norm"))
+        return [matrices[index], *offsets[index].parameters()]
 
     def _check_arguments(self) -> None:
         for name in ("hidden", "quadratics", "norms"):
@@ -147,7 +191,7 @@ class SOCICNN(ConvexSurrogate):
         return ConicForm(b0, v, tuple(terms), (context.shape[0],))
 
     def _network(self, context: Tensor) -> list[Term]:
-        if not self.hidden or self.c is None:
+        if "backbone" in self._off or self.c is None:
             return []
         rows = [*self.W, *(self.W[0].new_zeros(width, self.dim) for width in self.hidden[len(self.W) :])]
         return [
@@ -164,19 +208,26 @@ class SOCICNN(ConvexSurrogate):
     def _quadratic(self, context: Tensor) -> list[Term]:
         if self.alpha is None:
             return []
-        matrices, offsets = list(self.B), [offset(context) for offset in self.e]
+        alpha = self.alpha(context)
+        active = [k for k in range(len(self.quadratics)) if f"quadratic{k}" not in self._off]
+        matrices, offsets = [self.B[k] for k in active], [self.e[k](context) for k in active]
         if self.g is not None and self.e_diagonal is not None:
+            active.append(len(self.quadratics))
             matrices.append(torch.diag(self.g))
             offsets.append(self.e_diagonal(context))
+        if not active:
+            return []
         rows = torch.tensor([matrix.shape[0] for matrix in matrices], device=self.device)
-        alpha = self.alpha(context).repeat_interleave(rows, dim=-1)
-        return [Quadratic(DenseMap(torch.cat(matrices).unsqueeze(0)), torch.cat(offsets, dim=-1), alpha)]
+        weights = alpha[..., active].repeat_interleave(rows, dim=-1)
+        return [Quadratic(DenseMap(torch.cat(matrices).unsqueeze(0)), torch.cat(offsets, dim=-1), weights)]
 
     def _norm_terms(self, context: Tensor) -> list[Term]:
         terms: list[Term] = []
         lam = self.lam(context) if self.lam is not None else None
         for size in dict.fromkeys(self.norms):  # groups of equal size are one term
-            index = [k for k, rows in enumerate(self.norms) if rows == size]
+            index = [k for k, rows in enumerate(self.norms) if rows == size and f"norm{k}" not in self._off]
+            if not index:
+                continue
             kappa = torch.zeros(1, 1, len(index), dtype=self.dtype, device=self.device)
             matrix = torch.cat([self.A[k] for k in index]).unsqueeze(0)
             offset = torch.cat([self.d[k](context) for k in index], dim=-1)
@@ -197,7 +248,7 @@ class SOCICNN(ConvexSurrogate):
         """Return the constructor's arguments."""
         names = ("dim", "context_dim", "hidden", "quadratics", "diagonal", "norms", "hyperbolics", "activation")
         more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "seed")
-        return {name: getattr(self, name) for name in names + more}
+        return {name: getattr(self, name) for name in (*names, *more, "optional", "active_rungs")}
 
 
 class ReLUICNN(SOCICNN):

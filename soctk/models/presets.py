@@ -1,7 +1,8 @@
 """Default sizes of the SOC-ICNN family, behind `make_surrogate`.
 
-General, not tuned to any task: SOC has one full quadratic (diagonal plus low rank beyond dimension 32), two
-full norms, a few hyperbolic branches and a small ReLU backbone. The ablations keep what their name says and
+General, not tuned to any task: SOC has a diagonal quadratic, a full norm and a few hyperbolic branches, and,
+switched on by `fit` where validation asks for them, a second norm, a dense quadratic (of rank 16 beyond dimension
+32) and a small ReLU backbone. The ablations keep what their name says and
 get backbone width until they have at least SOC's number of weights.
 """
 
@@ -14,21 +15,21 @@ from soctk.models.dense import NormICNN, QuadICNN, ReLUICNN, SOCICNN, SoftplusIC
 
 FULL_RANK_DIM = 32
 LOW_RANK = 16
-HYPERBOLICS = 6
-SOC_HIDDEN = 4
+HYPERBOLICS = 8
+SOC_HIDDEN = 8
 MIN_WIDTH = 16
 
 
 def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
     """Return a SOC-ICNN: the largest of a ladder of sizes within `max_parameters`."""
-    quadratic: dict[str, Any] = (
-        {"quadratics": (dim,)} if dim <= FULL_RANK_DIM else {"quadratics": (LOW_RANK,), "diagonal": True}
-    )
+    rank = dim if dim <= FULL_RANK_DIM else LOW_RANK
+    full: dict[str, Any] = {"hidden": (SOC_HIDDEN,), "diagonal": True, "quadratics": (rank,), "norms": (dim, dim)}
+    choice = {"optional": (("norm1",), ("quadratic0", "backbone"))}
     ladder = [
-        {"hidden": (SOC_HIDDEN,), "norms": (dim, dim), "hyperbolics": HYPERBOLICS, **quadratic},
-        {"hidden": (SOC_HIDDEN,), "norms": (dim,), "hyperbolics": 2, **quadratic},
-        {"hidden": (2,), "norms": (dim,), "hyperbolics": 0, "diagonal": True},
-        {"hidden": (1,), "norms": (1,), "hyperbolics": 0, "diagonal": True, "affine_hidden": 0, "ridges": 0},
+        {**full, **choice, "hyperbolics": HYPERBOLICS},
+        {**full, "hyperbolics": 2, "norms": (dim,)},
+        {"hidden": (2,), "norms": (dim,), "diagonal": True},
+        {"hidden": (1,), "norms": (1,), "diagonal": True, "affine_hidden": 0, "ridges": 0},
     ]
     return _largest(lambda sizes: SOCICNN(dim, context_dim, seed=seed, **sizes), ladder, max_parameters)
 

@@ -1,6 +1,6 @@
 """Cells for the sweep's fault tests; imported by name, since workers must import it too.
 
-Run as a script it is a sweep: `python fake_cells.py RUN STORE FOLDER COUNT JOBS`, RUN a function below. FOLDER
+As a script it is a sweep: `python fake_cells.py RUN STORE FOLDER COUNT JOBS`, RUN a function below. FOLDER
 takes a file `ran-<seed>` with one letter for every start of a cell, and `pid-<number>` for every worker.
 """
 

@@ -42,10 +42,10 @@ def magnitude(feasible_set: FeasibleSet) -> float:
 
 
 def kkt_residual(feasible_set: FeasibleSet, y: Tensor, x: Tensor, slack: float) -> float:
-    """Return how far one feasible x is from the optimality conditions of the projection of y, in exact arithmetic.
+    """Return how far one feasible x is from being the projection of y, in exact arithmetic.
 
-    x is the projection of y if and only if for one multiplier tau (0 without a sum): y_i - x_i <= tau wherever
-    x_i < hi_i and y_i - x_i >= tau wherever x_i > lo_i. The residual is the least violation over tau.
+    It is so if and only if for one multiplier tau (0 without a sum): y_i - x_i <= tau wherever x_i < hi_i and
+    y_i - x_i >= tau wherever x_i > lo_i. The residual is the least violation over tau.
     """
     lo, hi = (bound.tolist() for bound in feasible_set.bounds(x.dtype))
     tau = [] if feasible_set.sum_total is not None else [Fraction(0)]
@@ -91,7 +91,9 @@ class SetContract:
         others = torch.cat([others, feasible_set.linear_minimizer(x - y).unsqueeze(0)])
         products = ((others - x) * (x - y)).sum(dim=-1)
         # Each product is rounded at eps times its own size.
-        rounding = 1e-15 * feasible_set.dim * float((others - x).abs().max() + 1) * float((x - y).abs().max() + 1)
+        rounding = (
+            1e-15 * feasible_set.dim * float((others - x).abs().max() + 1) * float((x - y).abs().max() + 1)
+        )
         assert float(products.min()) >= -rounding - PROJECTION[DOUBLE] * magnitude(feasible_set) ** 2
 
     @given(data=st.data())
@@ -123,7 +125,7 @@ class SetContract:
             assert method(y[:0]).shape == (0, 5, feasible_set.dim)
             for row in range(2):
                 for column in range(5):
-                    # A row's iterations do not depend on its neighbours; sums over rows may be vectorised otherwise.
+                    # A row does not depend on its neighbours, but its sums may be vectorised otherwise.
                     torch.testing.assert_close(method(y[row, column]), x[row, column], rtol=1e-14, atol=1e-14)
             torch.testing.assert_close(method(y.flip(0)), x.flip(0), rtol=0, atol=0)
             assert torch.equal(method(y[:1].expand(3, 5, -1)), method(y[:1]).expand(3, 5, -1))
@@ -142,7 +144,9 @@ class SetContract:
             torch.testing.assert_close(method(readonly), expected, rtol=0, atol=0)
             torch.testing.assert_close(method(y.T.tolist()), expected, rtol=0, atol=0)
             torch.testing.assert_close(method(readonly[::-1]), expected.flip(0), rtol=0, atol=0)
-            torch.testing.assert_close(method(expanded), expected[:1].expand_as(expected), rtol=1e-14, atol=1e-14)
+            torch.testing.assert_close(
+                method(expanded), expected[:1].expand_as(expected), rtol=1e-14, atol=1e-14
+            )
             integers = y.T.round().to(torch.int64)
             torch.testing.assert_close(method(integers), method(integers.double()), rtol=0, atol=0)
         assert torch.equal(y, before)

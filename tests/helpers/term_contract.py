@@ -1,4 +1,4 @@
-"""What every term of a conic form promises. A term's test class supplies CASES only: name -> maker of a term."""
+"""What every term of a conic form promises. A term's test class supplies CASES only: name -> maker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class TermContract:
                 y = term.nearest_dual(spread * torch.randn(u.shape, generator=generator, dtype=u.dtype))
                 gap = term.value(u) + term.conjugate(y) - (y * u).sum(dim=-1)
                 assert bool(torch.isfinite(gap).all())
-                assert float(gap.min()) >= -INEQUALITY[u.dtype] * size(y * u, term.value(u), term.conjugate(y))
+                assert float(gap.min()) >= -INEQUALITY[u.dtype] * size(
+                    y * u, term.value(u), term.conjugate(y)
+                )
 
     def test_fenchels_equality_at_a_subgradient(self, case, generator: torch.Generator) -> None:
         term = case()
@@ -37,7 +39,9 @@ class TermContract:
         y = term.subgradient(u)
         close(term.value(u) + term.conjugate(y), (y * u).sum(dim=-1).expand(INSTANCES, -1), CONJUGATE)
 
-    def test_nearest_dual_is_idempotent_and_keeps_feasible_duals(self, case, generator: torch.Generator) -> None:
+    def test_nearest_dual_is_idempotent_and_keeps_feasible_duals(
+        self, case, generator: torch.Generator
+    ) -> None:
         term = case()
         u = inner_points(term, generator)
         y = term.nearest_dual(3 * torch.randn(u.shape, generator=generator, dtype=DOUBLE))
@@ -52,7 +56,7 @@ class TermContract:
         slack = term.value(others) - term.value(u) - (term.subgradient(u) * (others - u)).sum(dim=-1)
         assert float(slack.min()) >= -INEQUALITY[DOUBLE] * size(u) * size(term.value(u))
 
-    def test_value_is_differentiable_with_the_subgradient_as_gradient(self, case, generator: torch.Generator) -> None:
+    def test_autograd_of_the_value_is_the_subgradient(self, case, generator: torch.Generator) -> None:
         term = case()
         u = inner_points(term, generator).requires_grad_()
         (gradient,) = torch.autograd.grad(term.value(u).sum(), u)
@@ -60,7 +64,7 @@ class TermContract:
         close(gradient[:, :-1], term.subgradient(u).expand_as(u)[:, :-1].detach(), GRADIENT)
 
     def test_smoothing_moves_the_value_by_at_most_2_k_mu(self, case, generator: torch.Generator) -> None:
-        """A smoothed ReLU moves up by at most delta = 2 mu / nubar, a norm by eps = 2 mu / lambda, of at most K."""
+        """Each of at most K ReLUs moves up by delta = 2 mu / nubar at most, a norm by eps = 2 mu / lambda."""
         term = case()
         u = inner_points(term, generator)
         for width in (1e-1, 1e-3, 1e-6):
@@ -71,7 +75,9 @@ class TermContract:
             assert float(moved.min()) >= -rounding
             assert float(moved.max()) <= 2 * term.map.rows * width + rounding
 
-    def test_the_smoothed_dual_is_the_smoothed_gradient_and_feasible(self, case, generator: torch.Generator) -> None:
+    def test_the_smoothed_dual_is_the_smoothed_gradient_and_feasible(
+        self, case, generator: torch.Generator
+    ) -> None:
         term = case()
         for u in inner_points(term, generator).split(1, dim=1):
             for width in (1e-1, 1e-3):
@@ -100,7 +106,9 @@ class TermContract:
             close(hessian.expand_as(expected), expected, HESSIAN)
             assert float(torch.linalg.eigvalsh(hessian).min()) >= -HESSIAN[DOUBLE] * size(hessian)
 
-    def test_lagged_duals_stay_feasible_and_their_hessian_semidefinite(self, case, generator: torch.Generator) -> None:
+    def test_lagged_duals_stay_feasible_and_their_hessian_semidefinite(
+        self, case, generator: torch.Generator
+    ) -> None:
         term = case()
         mu = torch.full((INSTANCES, 1), 1e-3, dtype=DOUBLE)
         x = torch.randn(INSTANCES, 1, term.map.dim, generator=generator, dtype=DOUBLE)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from surrogate_contract import SurrogateContract, inputs
 from tolerances import DOUBLE, SINGLE, VALUE, close
 
-from soctk import NormICNN, QuadICNN, ReLUICNN, SOCICNN, SoftplusICNN
+from soctk import SOCICNN, NormICNN, QuadICNN, ReLUICNN, Simplex, SoftplusICNN, minimize
 
 
 class TestBranches(SurrogateContract):
-    CASES = {
+    CASES: ClassVar = {
         "relu": lambda: ReLUICNN(4, 2, hidden=(6, 5)),
         "softplus": lambda: SoftplusICNN(4, 2, hidden=(6, 5)),
         "quad": lambda: QuadICNN(4, 2),
@@ -21,7 +23,7 @@ class TestBranches(SurrogateContract):
 
 
 class TestOptions(SurrogateContract):
-    CASES = {
+    CASES: ClassVar = {
         "no_context": lambda: SOCICNN(3, hidden=(5, 4), quadratics=(3,), norms=(2,)),
         "additive": lambda: SOCICNN(3, 2, quadratics=(3,), norms=(3,), conditioning="additive"),
         "no_passthrough": lambda: SOCICNN(3, 2, hidden=(5, 4, 3), passthrough=False),
@@ -29,11 +31,15 @@ class TestOptions(SurrogateContract):
         "no_backbone": lambda: SOCICNN(3, 2, hidden=(), quadratics=(2,), norms=(1, 2)),
         "no_affine_part": lambda: SOCICNN(3, 2, hidden=(4,), linear=False),
         "width_one": lambda: SOCICNN(3, 1, hidden=(1,), quadratics=(1,), norms=(1,), hyperbolics=1),
-        "one_dimension": lambda: SOCICNN(1, 1, hidden=(3,), quadratics=(1,), norms=(1,), hyperbolics=2, diagonal=True),
+        "one_dimension": lambda: SOCICNN(
+            1, 1, hidden=(3,), quadratics=(1,), norms=(1,), hyperbolics=2, diagonal=True
+        ),
     }
 
 
-@pytest.mark.parametrize(("dim", "width", "count"), [(5, 16, 527), (10, 20, 1083), (20, 24, 2451), (50, 32, 9423)])
+@pytest.mark.parametrize(
+    ("dim", "width", "count"), [(5, 16, 527), (10, 20, 1083), (20, 24, 2451), (50, 32, 9423)]
+)
 def test_the_papers_parameter_counts(dim: int, width: int, count: int) -> None:
     model = SOCICNN(dim, hidden=(width, width), quadratics=(dim,), norms=(dim,), linear=False)
     assert model.parameter_count == count
@@ -75,6 +81,22 @@ def test_the_gradient_is_finite_at_a_norms_apex(dtype: torch.dtype) -> None:
     assert torch.equal(x.grad, model.affine(torch.zeros(1, 0))[1].detach()[0].expand(2, 3))
     assert all(bool(torch.isfinite(w.grad).all()) for w in model.parameters() if w.grad is not None)
     torch.testing.assert_close(model.conic_form().gradient(x.detach()), x.grad)
+
+
+def test_single_precision_weights_take_double_precision_inputs() -> None:
+    """Computed in the higher of the two precisions: the weights are rounded, the arithmetic is not."""
+    model = SOCICNN(3, 2, hidden=(4,), quadratics=(3,), norms=(2,), seed=1, dtype=SINGLE)
+    double = SOCICNN(3, 2, hidden=(4,), quadratics=(3,), norms=(2,), seed=2)
+    double.load_state_dict(model.state_dict())
+    x, context = inputs(model, 5)
+    for given in ((x, context), (x.float(), context), (x, context.float())):
+        assert model(*given).dtype == given[0].dtype
+        # The weights that depend on the context are computed in float32.
+        torch.testing.assert_close(model(*given).double(), double(x, context), rtol=1e-5, atol=1e-5)
+    assert model.conic_form(context).dtype == DOUBLE
+    decision = minimize(model, Simplex(3), context)
+    assert decision.x.dtype == DOUBLE
+    assert (decision.status == "optimal").all()
 
 
 def test_additive_conditioning_moves_offsets_only() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic
 DIM = 4
 
 
-def parts(rng: np.random.Generator, rows: int, weights: int, *, own: bool) -> tuple[DenseMap, torch.Tensor, torch.Tensor]:
+def parts(
+    rng: np.random.Generator, rows: int, weights: int, *, own: bool
+) -> tuple[DenseMap, torch.Tensor, torch.Tensor]:
     """Return a map, an offset and weights, shared or with a leading dimension for every instance."""
     lead = INSTANCES if own else 1
     level = torch.from_numpy(rng.uniform(0.2, 2.0, (INSTANCES, 1, weights)))
@@ -39,7 +43,7 @@ def norms(size: int, kappa: float, own: bool) -> Norms:
 def network(widths: tuple[int, ...], activation: str, own: bool) -> Network:
     rng = np.random.default_rng(2)
     lead = INSTANCES if own else 1
-    mixing = tuple(from_numpy(rng, lead, a, b).abs() for b, a in zip(widths, widths[1:], strict=False))
+    mixing = tuple(from_numpy(rng, lead, a, b).abs() for b, a in pairwise(widths))
     return Network(*parts(rng, sum(widths), widths[-1], own=own), mixing, widths, activation)
 
 
@@ -53,15 +57,15 @@ def group(make: Callable[..., object], **cases: tuple) -> dict[str, Callable[[],
 
 
 class TestQuadratic(TermContract):
-    CASES = group(quadratic, plain=())
+    CASES: ClassVar = group(quadratic, plain=())
 
 
 class TestNorms(TermContract):
-    CASES = group(norms, abs=(1, 0.0), cone=(3, 0.0), hyperbolic=(1, 0.7), hyperbolic_cone=(3, 0.7))
+    CASES: ClassVar = group(norms, abs=(1, 0.0), cone=(3, 0.0), hyperbolic=(1, 0.7), hyperbolic_cone=(3, 0.7))
 
 
 class TestReLUNetwork(TermContract):
-    CASES = group(
+    CASES: ClassVar = group(
         network,
         one=((3,), "relu"),
         two=((4, 3), "relu"),
@@ -71,19 +75,25 @@ class TestReLUNetwork(TermContract):
 
 
 class TestSoftplusNetwork(TermContract):
-    CASES = group(network, one=((3,), "softplus"), two=((4, 3), "softplus"), three=((4, 3, 2), "softplus"))
+    CASES: ClassVar = group(
+        network, one=((3,), "softplus"), two=((4, 3), "softplus"), three=((4, 3, 2), "softplus")
+    )
 
 
 class TestLogistic(TermContract):
-    CASES = group(lambda own: Logistic(*parts(np.random.default_rng(3), 5, 5, own=own)), plain=())
+    CASES: ClassVar = group(lambda own: Logistic(*parts(np.random.default_rng(3), 5, 5, own=own)), plain=())
 
 
 class TestLogSumExp(TermContract):
-    CASES = group(lambda own: LogSumExp(*parts(np.random.default_rng(4), 6, 2, own=own), size=3), plain=())
+    CASES: ClassVar = group(
+        lambda own: LogSumExp(*parts(np.random.default_rng(4), 6, 2, own=own), size=3), plain=()
+    )
 
 
 class TestHuber(TermContract):
-    CASES = group(lambda own: Huber(*parts(np.random.default_rng(5), 5, 5, own=own), delta=0.35), plain=())
+    CASES: ClassVar = group(
+        lambda own: Huber(*parts(np.random.default_rng(5), 5, 5, own=own), delta=0.35), plain=()
+    )
 
 
 @pytest.mark.parametrize("bad", [-0.1, torch.nan])
@@ -102,7 +112,7 @@ def test_kappa_of_a_norm_is_checked() -> None:
 
 
 def test_the_dual_chain_of_the_paper_is_feasible_and_tight() -> None:
-    """0 <= nu_L <= c and 0 <= nu_l <= U_{l+1}' nu_{l+1} for any y that nearest_dual is given (Section 3.1)."""
+    """0 <= nu_L <= c and 0 <= nu_l <= U_{l+1}' nu_{l+1} from any y (Section 3.1)."""
     term = network((4, 3, 2), "relu", own=True)
     generator = torch.Generator().manual_seed(0)
     for scale in (0.1, 1.0, 100.0):

@@ -1,0 +1,126 @@
+"""The import directions of the design: rooms import what they may, the library only downwards."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+ROOMS = {
+    "soctk": (ROOT / "soctk", set()),
+    "soctk_baselines": (ROOT / "baselines" / "soctk_baselines", {"soctk"}),
+    "soctk_tasks": (ROOT / "tasks" / "soctk_tasks", {"soctk"}),
+    "soctk_evaluation": (
+        ROOT / "evaluation" / "soctk_evaluation",
+        {"soctk", "soctk_baselines", "soctk_tasks"},
+    ),
+}
+
+FLOORS = {
+    "checks": 1,
+    "projection": 1,
+    "sampling": 1,
+    "sets": 1,
+    "affine": 1,
+    "conditioning": 1,
+    "terms": 2,
+    "conic_form": 2,
+    "surrogate": 3,
+    "models": 4,
+    "decide": 4,
+    "learn": 5,
+    "registry": 5,
+    "imports": 5,
+    "persist": 6,
+}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the modules a file imports, inside functions too, `if TYPE_CHECKING:` blocks aside."""
+    pending: list[ast.AST] = [ast.parse(path.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        pending.extend(ast.iter_child_nodes(node))
+
+
+def unit(path: Path) -> str:
+    """Return the floor plan's name of a file of the library: its module, or the folder it is in."""
+    relative = path.relative_to(ROOT / "soctk")
+    return relative.parts[0].removesuffix(".py")
+
+
+def library_files() -> list[Path]:
+    return sorted(path for path in (ROOT / "soctk").rglob("*.py") if path != ROOT / "soctk" / "__init__.py")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_it_may(room: str) -> None:
+    folder, allowed = ROOMS[room]
+    files = sorted(folder.rglob("*.py"))
+    assert files
+    for path in files:
+        ours = {name.split(".")[0] for name in imported(path)} & set(ROOMS)
+        assert ours <= allowed | {room}, f"{path.relative_to(ROOT)} imports {ours - allowed - {room}}"
+        assert "tests" not in {name.split(".")[0] for name in imported(path)}
+
+
+def test_every_module_of_the_library_has_its_floor() -> None:
+    assert {unit(path) for path in library_files()} <= set(FLOORS)
+
+
+@pytest.mark.parametrize("path", library_files(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_library_imports_only_downwards(path: Path) -> None:
+    here = unit(path)
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] != "soctk" or len(parts) == 1:
+            continue
+        there = parts[1]
+        assert there in FLOORS, f"{name}: import from the module, not from the package soctk"
+        assert FLOORS[there] <= FLOORS[here], (
+            f"{here} (floor {FLOORS[here]}) imports {name} (floor {FLOORS[there]})"
+        )
+
+
+def test_the_library_has_no_circles() -> None:
+    """Between files: a depth-first walk that never meets a file it is still inside of."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in library_files()}
+    edges = {name: {other for other in imported(path) if other in modules} for name, path in modules.items()}
+    done: set[str] = set()
+
+    def walk(name: str, inside: tuple[str, ...]) -> None:
+        assert name not in inside, " -> ".join([*inside[inside.index(name) :], name])
+        if name not in done:
+            for other in edges[name]:
+                walk(other, (*inside, name))
+            done.add(name)
+
+    for name in modules:
+        walk(name, ())
+
+
+def test_importing_the_library_loads_neither_baselines_nor_jax() -> None:
+    code = (
+        "import sys, soctk; unwanted = {'soctk_baselines', 'soctk_tasks', 'soctk_evaluation', 'jax', 'lpcf',"
+        " 'cvxpylayers', 'matplotlib', 'pandas'}; print(sorted(unwanted & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "[]"
