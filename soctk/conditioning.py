@@ -71,7 +71,7 @@ class Ridges(nn.Module):
         super().__init__()
         inner = torch.randn(size * count, context_dim + 1, generator=generator, dtype=dtype)
         self.inner = nn.Parameter(inner / math.sqrt(context_dim))
-        self.outer = nn.Parameter(0.1 * torch.randn(size, count, generator=generator, dtype=dtype))
+        self.outer = nn.Parameter(torch.zeros(size, count, dtype=dtype))
 
     def forward(self, context: Tensor) -> Tensor:
         """Return the sums at each context."""

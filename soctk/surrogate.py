@@ -79,14 +79,14 @@ class ConvexSurrogate(nn.Module, ABC):
         return getattr(self, "affine", None)
 
     @property
-    def rungs(self) -> int:
-        """How many optional rungs the structure has, each switched on only together with those before it."""
-        return 0
+    def structure_count(self) -> int:
+        """How many structures, the smallest first, `fit` may choose from; 1 where there is nothing to choose."""
+        return 1
 
-    def set_rungs(self, count: int) -> None:
-        """Switch on the first `count` rungs; the others leave the function and their weights rest."""
-        if count != 0:
-            raise ValueError(f"count: {type(self).__name__} has no optional rungs, got {count}")
+    def set_structure(self, index: int) -> None:
+        """Take on structure `index`; blocks that are not part of it leave the function and their weights rest."""
+        if index != 0:
+            raise ValueError(f"index: {type(self).__name__} has one structure, got {index}")
 
     @property
     def has_conic_form(self) -> bool:
@@ -225,7 +225,7 @@ class ConvexSurrogate(nn.Module, ABC):
 
     @property
     def parameter_count(self) -> int:
-        """The number of trainable weights; those of branches that are switched off do not count."""
+        """The number of trainable weights; those of blocks that are switched off do not count."""
         return sum(weight.numel() for weight in self.parameters() if weight.requires_grad)
 
     def check_context(self, context: ArrayLike | None) -> Tensor:

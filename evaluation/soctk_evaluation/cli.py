@@ -164,6 +164,8 @@ def _sweep(cells: list[Cell], store: ResultsStore, command: Leaderboard) -> Swee
 def _cells(command: Leaderboard) -> list[Cell]:
     """Return the cells asked for, after checking every name and number."""
     _check_names(command.methods, known_methods(), "method")
+    if "lpcf" in command.methods and "lpcf" not in default_methods():
+        raise UsageError('method lpcf needs a package that is missing: pip install "soctk[pcf]"')
     for name, values, least in (("dims", command.dims, 1), ("seeds", command.seeds, 0)):
         if any(value < least for value in values):
             raise UsageError(

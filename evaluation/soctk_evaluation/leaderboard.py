@@ -184,8 +184,7 @@ def _learn_policy(name: str, problem: Problem) -> _Learned:
     kind = {"constant": ConstantDecision, "affine": AffinePolicy}[name]
     x_star = problem.task.solve(problem.train.context).x
     policy = kind(problem.task.feasible_set).fit(problem.train.context, x_star)
-    weights = problem.task.dim * (1 if name == "constant" else 1 + problem.task.context_dim)
-    return _Learned(policy, weights, time.perf_counter() - started)
+    return _Learned(policy, policy.parameter_count, time.perf_counter() - started)
 
 
 def _decision_method(surrogate: ConvexSurrogate, protocol: str) -> Method:

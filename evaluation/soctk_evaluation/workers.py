@@ -124,7 +124,7 @@ def interrupts_ignored() -> Iterator[None]:
     """Ignore Ctrl-C for the moment in which workers are started.
 
     They inherit this, so that a Ctrl-C, which a terminal sends to all of them, never meets a worker that
-    is still starting. (Blocking the signal instead does not last: starting loky's resource tracker unblocks it.)
+    is still starting. (Blocking the signal does not last: the start of loky's resource tracker unblocks it.)
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -21,7 +21,7 @@ from soctk.surrogate import ConvexSurrogate
 
 __all__ = ["FitConfig", "FitReport", "FitStatus", "fit"]
 
-REQUIRED_IMPROVEMENT = 0.5
+REQUIRED_IMPROVEMENT = 0.7
 """A larger structure is taken if its validation loss is below this share of the best smaller one's."""
 
 
@@ -75,23 +75,25 @@ class _Fit:
         self.deadline = math.inf if config.time_limit is None else started + config.time_limit
         self.report = FitReport(FitStatus.ITERATION_LIMIT)
         self.best = self._state()
+        # The units stay exact while the weights visit float32.
+        self.units = {name: buffer.double().clone() for name, buffer in model.named_buffers(recurse=False)}
         self.done = 0
         self.profiled = can_profile(model, data.candidates) and config.lbfgs_iterations > 0
 
     def run(self) -> FitReport:
         config, home = self.config, self.model.dtype
         adam_steps = config.epochs * batches_per_epoch(config, self.data.instances, self.data.candidates)
-        trials = self.model.rungs + 1 if self.profiled else 1
-        total = trials * (adam_steps + config.lbfgs_iterations // 4) + config.lbfgs_iterations
+        trials = self.model.structure_count if self.profiled else 1
+        total = trials * (adam_steps + 3 * config.lbfgs_iterations // 4) + config.lbfgs_iterations
         with Progress(total, enabled=config.progress) as progress:
-            if self.profiled and self.model.rungs > 0:
+            if trials > 1:
                 self._choose_structure(progress)
             else:
-                self.model.set_rungs(self.model.rungs)
+                self.model.set_structure(self.model.structure_count - 1)
                 self._first_order(progress)
             if config.lbfgs_iterations > 0 and self._time_left():
                 self._second_order(progress)
-        self.model.load_state_dict(self.best)
+        self.model.load_state_dict(self.best | self.units)
         self.model.to(home)
         return self.report
 
@@ -102,30 +104,30 @@ class _Fit:
         """
         start, chosen, to_beat = self._state(), 0, math.inf
         state = start
-        for count in range(self.model.rungs + 1):
+        for index in range(self.model.structure_count):
             self.model.load_state_dict(start)
-            self.model.set_rungs(count)
+            self.model.set_structure(index)
             self.report.best_validation = math.inf
             self._first_order(progress)
-            loss = self._curved(self.config.lbfgs_iterations // 4, progress)
+            loss = self._curved(3 * self.config.lbfgs_iterations // 4, progress)
             if loss < to_beat:
-                chosen, state, to_beat = count, self._state(), REQUIRED_IMPROVEMENT * loss
+                chosen, state, to_beat = index, self._state(), REQUIRED_IMPROVEMENT * loss
             if not self._time_left():
                 break
-        self.model.set_rungs(chosen)
+        self.model.set_structure(chosen)
         self.model.load_state_dict(state)
         self.best = state
 
     def _first_order(self, progress: Progress) -> None:
         if self.config.epochs > 0:
             self._adam(progress)
-        self.model.to(torch.float64).load_state_dict(self.best)
+        self.model.to(torch.float64).load_state_dict(self.best | self.units)
 
     def _second_order(self, progress: Progress) -> None:
         iterations = self.config.lbfgs_iterations
         if self.profiled:
             iterations //= 2
-            self._curved(iterations, progress)
+            self._curved(iterations if self.model.structure_count > 1 else 2 * iterations, progress)
             self._slope()
         self._everything(iterations, progress)
         if self.model.affine_part is not None:
@@ -146,8 +148,9 @@ class _Fit:
         return residual_loss(residual, self.config.level_weight)
 
     def _adam(self, progress: Progress) -> None:
-        self.model.to(torch.float32).train()
+        train = Standardized.of(self.model, self.data, torch.float32)
         held_out = Standardized.of(self.model, self.validation, torch.float32)
+        self.model.to(torch.float32).train()
 
         @torch.no_grad()
         def on_epoch(step: int, loss: float) -> None:
@@ -161,7 +164,7 @@ class _Fit:
         self.report.status = adam(
             [w for w in self.model.parameters() if w.requires_grad and id(w) not in later],
             self._loss,
-            Standardized.of(self.model, self.data, torch.float32),
+            train,
             self.config,
             deadline=self.deadline,
             on_step=progress.advance,

@@ -47,9 +47,10 @@ class SOCICNN(ConvexSurrogate):
         conditioning: "full" or "additive", see the module.
         ridges: ridge functions of the context in each entry of v (`soctk.conditioning.AffinePart`).
         affine_hidden: hidden units of b0's response to the context.
-        optional: rungs of blocks that `fit` switches on, the first ones first, only where validation asks for them.
-            Blocks are named "quadratic0", ..., "norm0", ... and "backbone"; the others are always on.
-        active_rungs: how many rungs are on now; all by default.
+        structures: sets of blocks, the smallest first, of which `fit` chooses one on validation data. Blocks are
+            named "diagonal", "quadratic0", ..., "norm0", ... and "backbone"; those in no set are always on. Nothing
+            to choose by default.
+        structure: index of the structure taken now; the last by default.
         seed: of the initial weights.
         dtype: of the weights.
 
@@ -73,8 +74,8 @@ class SOCICNN(ConvexSurrogate):
         conditioning: Conditioning = "full",
         ridges: int = 8,
         affine_hidden: int = 64,
-        optional: Sequence[Sequence[str]] = (),
-        active_rungs: int | None = None,
+        structures: Sequence[Sequence[str]] = (),
+        structure: int = -1,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
@@ -99,45 +100,49 @@ class SOCICNN(ConvexSurrogate):
         self._make_backbone(make)
         self._make_quadratics(make)
         self._make_norms(make)
-        self.optional = tuple(tuple(rung) for rung in optional)
-        for block in (block for rung in self.optional for block in rung):
+        self.structures = tuple(tuple(blocks) for blocks in structures)
+        for block in (block for blocks in self.structures for block in blocks):
             if block not in self.blocks:
-                raise ValueError(f"optional: expected some of {', '.join(self.blocks)}, got {block!r}")
-        self.set_rungs(len(self.optional) if active_rungs is None else active_rungs)
+                raise ValueError(f"structures: expected some of {', '.join(self.blocks)}, got {block!r}")
+        self.set_structure(structure % self.structure_count)
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """The names of all blocks: "quadratic0", ..., "norm0", ... and "backbone"."""
-        names = [f"quadratic{k}" for k in range(len(self.quadratics))]
+        """The names of the blocks that a structure can be made of."""
+        names = ["diagonal"] if self.diagonal else []
+        names += [f"quadratic{k}" for k in range(len(self.quadratics))]
         names += [f"norm{k}" for k in range(len(self.norms))]
         return (*names, *(("backbone",) if self.hidden else ()))
 
     @property
-    def rungs(self) -> int:
-        """The number of optional rungs."""
-        return len(self.optional)
+    def structure_count(self) -> int:
+        """The number of structures to choose from."""
+        return max(1, len(self.structures))
 
-    def set_rungs(self, count: int) -> None:
-        """Switch on the first `count` rungs.
+    def set_structure(self, index: int) -> None:
+        """Take on structure `index`.
 
         Raises:
-            ValueError: a count outside 0, ..., `rungs`.
+            ValueError: an index outside 0, ..., `structure_count` - 1.
         """
-        if not 0 <= count <= self.rungs:
-            raise ValueError(f"count: expected 0 to {self.rungs} rungs, got {count}")
-        self.active_rungs = count
-        self._off = frozenset(block for rung in self.optional[count:] for block in rung)
+        if not 0 <= index < self.structure_count:
+            raise ValueError(f"index: expected 0 to {self.structure_count - 1}, got {index}")
+        self.structure = index
+        active = self.structures[index] if self.structures else self.blocks
+        optional = {block for blocks in self.structures for block in blocks}
+        self._off = frozenset(optional.difference(active))
         for block in self.blocks:
             for weight in self._block_weights(block):
                 weight.requires_grad_(block not in self._off)
 
     def _block_weights(self, block: str) -> list[nn.Parameter]:
         if block == "backbone":
-            modules: list[nn.Module | None] = [self.W, self.b, self.U_raw, self.c]
-            return [weight for module in modules if module is not None for weight in module.parameters()]
+            return _weights(self.W, self.b, self.U_raw, self.c)
+        if block == "diagonal":
+            return [*([] if self.g is None else [self.g]), *_weights(self.e_diagonal)]
         matrices, offsets = (self.B, self.e) if block.startswith("quadratic") else (self.A, self.d)
         index = int(block.removeprefix("quadratic").removeprefix("norm"))
-        return [matrices[index], *offsets[index].parameters()]
+        return [matrices[index], *_weights(offsets[index])]
 
     def _check_arguments(self) -> None:
         for name in ("hidden", "quadratics", "norms"):
@@ -211,7 +216,7 @@ class SOCICNN(ConvexSurrogate):
         alpha = self.alpha(context)
         active = [k for k in range(len(self.quadratics)) if f"quadratic{k}" not in self._off]
         matrices, offsets = [self.B[k] for k in active], [self.e[k](context) for k in active]
-        if self.g is not None and self.e_diagonal is not None:
+        if "diagonal" not in self._off and self.g is not None and self.e_diagonal is not None:
             active.append(len(self.quadratics))
             matrices.append(torch.diag(self.g))
             offsets.append(self.e_diagonal(context))
@@ -248,7 +253,7 @@ class SOCICNN(ConvexSurrogate):
         """Return the constructor's arguments."""
         names = ("dim", "context_dim", "hidden", "quadratics", "diagonal", "norms", "hyperbolics", "activation")
         more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "seed")
-        return {name: getattr(self, name) for name in (*names, *more, "optional", "active_rungs")}
+        return {name: getattr(self, name) for name in (*names, *more, "structures", "structure")}
 
 
 class ReLUICNN(SOCICNN):
@@ -274,6 +279,10 @@ class NormICNN(SOCICNN):
 
     def __init__(self, dim: int, context_dim: int = 0, **options: Any) -> None:
         super().__init__(dim, context_dim, **{"norms": (dim,), **options})
+
+
+def _weights(*modules: nn.Module | None) -> list[nn.Parameter]:
+    return [weight for module in modules if module is not None for weight in module.parameters()]
 
 
 class _Maker:

@@ -1,9 +1,9 @@
 """Default sizes of the SOC-ICNN family, behind `make_surrogate`.
 
-General, not tuned to any task: SOC has a diagonal quadratic, a full norm and a few hyperbolic branches, and,
-switched on by `fit` where validation asks for them, a second norm, a dense quadratic (of rank 16 beyond dimension
-32) and a small ReLU backbone. The ablations keep what their name says and
-get backbone width until they have at least SOC's number of weights.
+General, not tuned to any task. SOC has a few hyperbolic branches and one of four structures, which `fit` chooses on
+validation data: a diagonal quadratic and one full norm; with a second norm; with a dense quadratic instead of the
+diagonal one (beyond dimension 32: of rank 16 beside it); with a small ReLU backbone. The ablations keep what their
+name says and get backbone width until they have at least SOC's number of weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from soctk.models.dense import NormICNN, QuadICNN, ReLUICNN, SOCICNN, SoftplusIC
 FULL_RANK_DIM = 32
 LOW_RANK = 16
 HYPERBOLICS = 8
-SOC_HIDDEN = 8
+SOC_HIDDEN = 4
 MIN_WIDTH = 16
 
 
@@ -24,7 +24,10 @@ def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SO
     """Return a SOC-ICNN: the largest of a ladder of sizes within `max_parameters`."""
     rank = dim if dim <= FULL_RANK_DIM else LOW_RANK
     full: dict[str, Any] = {"hidden": (SOC_HIDDEN,), "diagonal": True, "quadratics": (rank,), "norms": (dim, dim)}
-    choice = {"optional": (("norm1",), ("quadratic0", "backbone"))}
+    one, two, dense = ("diagonal", "norm0"), ("diagonal", "norm0", "norm1"), ("quadratic0", "norm0", "norm1")
+    if rank < dim:
+        dense = (*dense, "diagonal")
+    choice = {"structures": (one, two, dense, (*dense, "backbone"))}
     ladder = [
         {**full, **choice, "hyperbolics": HYPERBOLICS},
         {**full, "hyperbolics": 2, "norms": (dim,)},

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ from soctk_evaluation.store import ResultsStore
     [
         (["--tasks", "box_scop"], "unknown task 'box_scop' (did you mean box_socp?)"),
         (["--methods", "socc"], "unknown method 'socc' (did you mean soc?)"),
+        pytest.param(
+            ["--methods", "lpcf"],
+            'pip install "soctk[pcf]"',
+            marks=pytest.mark.skipif(find_spec("lpcf") is not None, reason="lpcf is installed"),
+        ),
         (["--dims", "0"], "--dims: expected integers of at least 1, got 0"),
         (["--seeds", "-1"], "--seeds: expected integers of at least 0, got -1"),
         (["--jobs", "-2"], "--jobs: expected a positive number"),

@@ -43,7 +43,7 @@ CERTIFIED = 1e-6
 
 def size(*tensors: Tensor) -> float:
     """Return the largest magnitude among the operands, at least 1."""
-    return max([1.0, *(float(t.abs().max()) for t in tensors if t.numel())])
+    return max([1.0, *(float(t.detach().abs().max()) for t in tensors if t.numel())])
 
 
 def close(actual: Tensor, expected: Tensor, table: dict[torch.dtype, float]) -> None:

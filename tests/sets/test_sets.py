@@ -172,7 +172,7 @@ def test_simplex_samples_are_uniform(generator: torch.Generator) -> None:
         Budget(3, total=2.4),  # nearly a mirrored simplex
         Budget(4, total=1.0, lower=[-1.0, 0.0, 0.1, 0.0], upper=[0.5, 2.0, 0.4, 1.0]),
         Budget(12, total=6.0),
-        Budget(20, total=10.0),  # no simplex accepts enough: hit and run
+        Budget(80, total=36.0),  # no simplex accepts enough: hit and run
         Budget(7, total=3.5, upper=[1.0, 0.2, 1.0, 3.0, 0.5, 1.0, 1.0]),
     ],
     ids=lambda b: f"{b.dim}-{b.total}",

@@ -1,0 +1,182 @@
+"""Learning: what is promised of data, units, states and quality."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from soctk_baselines import DCP, QuadraticRegression
+
+import soctk
+from soctk.affine import DenseMap
+from soctk.learn.losses import relative_error, residual_loss, value_loss
+from soctk.learn.profiling import Profiled, centered
+from soctk.learn.units import Standardized, standardize
+from soctk.terms import Logistic, Norms, Quadratic
+
+QUICK = soctk.FitConfig(epochs=2, lbfgs_iterations=40, affine_iterations=40)
+
+
+def smooth_data(instances: int = 60, candidates: int = 16, dim: int = 3, context_dim: int = 2) -> soctk.ValueData:
+    """Values of a shifted squared distance that moves with the context."""
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(instances, context_dim, generator=generator, dtype=torch.float64)
+    x = torch.rand(instances, candidates, dim, generator=generator, dtype=torch.float64)
+    mixing = torch.randn(context_dim, dim, generator=generator, dtype=torch.float64)
+    return soctk.ValueData(context, x, 3.0 + 7.0 * (x - (context @ mixing).unsqueeze(1)).square().sum(dim=-1))
+
+
+def test_fit_learns_and_leaves_the_data_alone():
+    data = smooth_data()
+    before = [tensor.clone() for tensor in (data.context, data.x, data.value)]
+    model = soctk.SOCICNN(3, 2, diagonal=True)
+    report = soctk.fit(model, data, soctk.FitConfig(epochs=10, lbfgs_iterations=200), validation=data)
+    assert relative_error(model, data) < 1e-3
+    assert report.seconds > 0
+    assert report.train
+    assert report.validation
+    for tensor, kept in zip((data.context, data.x, data.value), before, strict=True):
+        assert torch.equal(tensor, kept)
+
+
+def test_the_same_seed_gives_bitwise_the_same_model():
+    torch.set_num_threads(1)
+    data = smooth_data()
+    values = []
+    for _ in range(2):
+        model = soctk.SOCICNN(3, 2, diagonal=True, norms=(3,), structures=((), ("norm0",)), seed=5)
+        soctk.fit(model, data, QUICK)
+        values.append(model.evaluate(data.x, data.context))
+    assert torch.equal(*values)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e8])
+def test_scales_of_the_values_do_not_matter(scale):
+    data = smooth_data()
+    errors = []
+    for factor in (1.0, scale):
+        model = soctk.SOCICNN(3, 2, diagonal=True, seed=1)
+        scaled = soctk.ValueData(data.context, data.x, factor * data.value)
+        soctk.fit(model, scaled, QUICK, validation=scaled)
+        errors.append(relative_error(model, scaled))
+    assert errors[1] == pytest.approx(errors[0], rel=0.5)
+
+
+def test_one_value_one_candidate_one_instance_and_constant_values_stay_finite():
+    data = smooth_data()
+    for part in (
+        soctk.ValueData(data.context[:1], data.x[:1, :1], data.value[:1, :1]),
+        soctk.ValueData(data.context, data.x[:, :1], data.value[:, :1]),
+        soctk.ValueData(data.context, data.x, torch.full_like(data.value, 2.0)),
+    ):
+        model = soctk.SOCICNN(3, 2)
+        report = soctk.fit(model, part, QUICK)
+        assert math.isfinite(report.best_validation)
+        assert torch.isfinite(model.evaluate(part.x, part.context)).all()
+
+
+def test_divergence_keeps_the_last_good_state():
+    data = smooth_data()
+    model = soctk.SOCICNN(3, 2)
+    config = soctk.FitConfig(epochs=2, learning_rate=1e30, clip=1e30, lbfgs_iterations=0)
+    report = soctk.fit(model, data, config)
+    assert report.status == "diverged"
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in model.state_dict().values())
+
+
+def test_time_limit_stops_with_a_usable_model():
+    data = smooth_data()
+    model = soctk.SOCICNN(3, 2)
+    report = soctk.fit(model, data, soctk.FitConfig(time_limit=1e-3))
+    assert report.status == "time_limit"
+    assert torch.isfinite(model.evaluate(data.x, data.context)).all()
+
+
+def test_wrong_dimensions_say_what_was_expected():
+    with pytest.raises(ValueError, match=r"expected .*\(4, 2\).*got \(3, 2\)"):
+        soctk.fit(soctk.SOCICNN(4, 2), smooth_data())
+    with pytest.raises(ValueError, match="epochs"):
+        soctk.FitConfig(epochs=-1)
+    with pytest.raises(ValueError, match="value"):
+        soctk.ValueData(torch.zeros(2, 1), torch.zeros(2, 3, 4), torch.zeros(2, 4))
+    with pytest.raises(ValueError, match="row"):
+        soctk.ValueData(torch.zeros(2, 1), torch.full((2, 3, 4), torch.nan), torch.zeros(2, 3))
+
+
+def test_projecting_out_the_affine_part_is_least_squares():
+    """The profiled residual has the norm of the best affine fit, and no gradient in the affine part."""
+    data = smooth_data()
+    model = soctk.SOCICNN(3, 2, diagonal=True)
+    standardize(model, data)
+    part = Standardized.of(model, data, torch.float64)
+    residual = Profiled(part).residual(model)
+    raw = (model._value(part.x, part.context) - part.value).detach()
+    columns = torch.cat([torch.ones_like(part.x[..., :1]), part.x], dim=-1)
+    best = raw - (columns @ torch.linalg.lstsq(columns, raw.unsqueeze(-1)).solution).squeeze(-1)
+    torch.testing.assert_close(residual, best)
+    residual.square().mean().backward()
+    for weight in model.affine.parameters():
+        assert weight.grad is None or float(weight.grad.abs().max()) < 1e-12
+
+
+def test_structure_is_chosen_by_validation_smallest_first():
+    data = smooth_data(instances=100)
+    config = soctk.FitConfig(epochs=10, lbfgs_iterations=200, affine_iterations=100)
+    needless = soctk.SOCICNN(3, 2, hidden=(), diagonal=True, norms=(3,), structures=((), ("norm0",)))
+    soctk.fit(needless, data, config)
+    assert needless.structure == 0  # the data are exactly quadratic
+    needed = soctk.SOCICNN(3, 2, hidden=(2,), quadratics=(3,), structures=((), ("quadratic0",)))
+    soctk.fit(needed, data, config)
+    assert needed.structure == 1
+
+
+def test_losses():
+    data = smooth_data()
+    model = soctk.SOCICNN(3, 2)
+    residual = model.evaluate(data.x, data.context) - data.value
+    assert float(value_loss(model, data)) == pytest.approx(float(residual.square().mean()))
+    level = residual.mean(dim=1).square().mean()
+    expected = centered(residual).square().mean() + 0.3 * level
+    assert float(residual_loss(residual, 0.3)) == pytest.approx(float(expected))
+
+
+def unseen_task(theta: torch.Tensor) -> soctk.ConicForm:
+    """A dense quadratic, two norms and a logistic term in dimension 8, context dimension 5: none of the six."""
+    generator = torch.Generator().manual_seed(7)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    n, p = 8, 5
+    root, center = normal(n, n) / n**0.5, 0.3 * normal(p, n) / p**0.5
+    terms = [Quadratic(DenseMap(root[None]), -((0.5 + theta @ center) @ root.mT).unsqueeze(1), torch.ones(1, 1, n).double())]
+    apex = torch.zeros(1, 1, 1, dtype=torch.float64)
+    for rows in (3, 2):
+        offset = (0.3 * normal(rows) + theta @ normal(p, rows) * 0.2).unsqueeze(1)
+        weight = (0.3 + torch.nn.functional.softplus(theta @ normal(p, 1) * 0.2)).unsqueeze(1)
+        terms.append(Norms(DenseMap(normal(1, rows, n) / n**0.5), offset, weight, apex, rows))
+    slope = (theta @ normal(p, 4) * 0.3).unsqueeze(1)
+    terms.append(Logistic(DenseMap(normal(1, 4, n)), slope, torch.full((1, 1, 4), 0.4, dtype=torch.float64)))
+    v = (0.3 * normal(n) + theta @ normal(p, n) * 0.2).unsqueeze(1)
+    return soctk.ConicForm(torch.zeros(theta.shape[0], 1).double(), v, tuple(terms), (theta.shape[0],))
+
+
+def test_defaults_reach_a_small_regret_on_a_task_nobody_tuned_them_to():
+    """Mean regret under 2e-3 of an objective with spread of order one, and below the least-squares quadratic's."""
+    from soctk_tasks import Task, TrueObjective
+
+    task = Task("unseen", 8, 0, soctk.Box(8), 5, unseen_task)
+    assert isinstance(task.surrogate(), TrueObjective)
+    train, validation = task.sample(1000, 64, seed=1), task.sample(1000, 64, seed=2)
+    contexts = task.contexts(200, seed=3)
+    assert 0.3 < float(train.value.std(dim=1).mean()) < 3.0
+    optimum = task.solve(contexts).value
+    regret = {}
+    for name in ("soc", "quadratic"):
+        model = soctk.make_surrogate(name, 8, 5)
+        soctk.fit(model, train, validation=validation)
+        decision = soctk.minimize(model, task.feasible_set, contexts)
+        regret[name] = float((task.objective(decision.x, contexts) - optimum).mean())
+    assert regret["soc"] < 2e-3
+    assert regret["soc"] < regret["quadratic"]

@@ -1,0 +1,117 @@
+"""Files: what is saved comes back, and nothing else is believed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+
+import pytest
+import torch
+
+import soctk
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = soctk.SOCICNN(4, 2, norms=(3,), hyperbolics=2, structures=((), ("norm0",)), structure=0, seed=3)
+    path = tmp_path / "model.safetensors"
+    soctk.save(model, path)
+    return model, path
+
+
+def rewrite_header(path, change) -> None:
+    """Change the JSON header of a safetensors file in place."""
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
+
+
+def test_round_trip_is_exact(saved):
+    model, path = saved
+    x, context = torch.rand(7, 4, dtype=torch.float64), torch.randn(7, 2, dtype=torch.float64)
+    loaded = soctk.load(path)
+    assert torch.equal(loaded(x, context), model(x, context))
+    assert loaded.config() == model.config()
+
+
+def test_a_malicious_pickle_is_never_executed(tmp_path):
+    marker = tmp_path / "executed"
+
+    class Attack:
+        def __reduce__(self):
+            return (open, (str(marker), "w"))
+
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(pickle.dumps(Attack()))
+    with pytest.raises(soctk.CheckpointError, match="safetensors"):
+        soctk.load(path)
+    assert not marker.exists()
+
+
+def test_truncated(saved):
+    _, path = saved
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(soctk.CheckpointError, match="safetensors"):
+        soctk.load(path)
+
+
+def test_flipped_bit(saved):
+    _, path = saved
+    raw = bytearray(path.read_bytes())
+    raw[-5] ^= 1
+    path.write_bytes(bytes(raw))
+    with pytest.raises(soctk.CheckpointError, match="sha256"):
+        soctk.load(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [("format", "other", "format"), ("class", "os:system", "sha256"), ("config", "{}", "sha256")],
+)
+def test_altered_header(saved, key, value, message):
+    _, path = saved
+    rewrite_header(path, lambda header: header["__metadata__"].update({key: value}))
+    with pytest.raises(soctk.CheckpointError, match=message):
+        soctk.load(path)
+
+
+def test_a_class_from_elsewhere_is_refused_even_with_a_valid_digest(tmp_path):
+    class Foreign(soctk.SOCICNN):
+        pass
+
+    Foreign.__module__ = "somewhere_else"
+    soctk.save(Foreign(2), tmp_path / "model")
+    with pytest.raises(soctk.CheckpointError, match="class"):
+        soctk.load(tmp_path / "model")
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path):
+    model = soctk.SOCICNN(3)
+    with torch.no_grad():
+        model.W[0][0, 0] = torch.nan
+    soctk.save(model, tmp_path / "model")
+    with pytest.raises(soctk.CheckpointError, match=r"W\.0"):
+        soctk.load(tmp_path / "model")
+
+
+def test_missing_file():
+    with pytest.raises(FileNotFoundError, match="no model file"):
+        soctk.load("does-not-exist")
+
+
+def test_a_failed_save_leaves_the_old_file(saved, monkeypatch):
+    model, path = saved
+    before = path.read_bytes()
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("soctk.persist.save_file", full)
+    with pytest.raises(OSError, match="space"):
+        soctk.save(model, path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
