@@ -10,7 +10,7 @@ from soctk.decide.decision import Decision, Status
 from soctk.decide.minimize import minimize
 from soctk.learn.data import ValueData
 from soctk.learn.fit import FitConfig, FitReport, fit
-from soctk.models.dense import NormICNN, QuadICNN, ReLUICNN, SOCICNN, SoftplusICNN
+from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
 from soctk.persist import CheckpointError, load, save
 from soctk.registry import make_surrogate, surrogate_names
 from soctk.sets import Box, Budget, FeasibleSet, Simplex
@@ -19,6 +19,7 @@ from soctk.surrogate import ConvexSurrogate
 __version__ = "0.1.0"
 
 __all__ = [
+    "SOCICNN",
     "Box",
     "Budget",
     "Certificate",
@@ -33,7 +34,6 @@ __all__ = [
     "NormICNN",
     "QuadICNN",
     "ReLUICNN",
-    "SOCICNN",
     "Simplex",
     "SoftplusICNN",
     "Status",

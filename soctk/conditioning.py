@@ -21,7 +21,13 @@ class Offset(nn.Module):
     """context -> E context + e, unconstrained; (N, p) -> (N, 1, size). Without a context: e."""
 
     def __init__(
-        self, context_dim: int, size: int, *, scale: float = 0.0, generator: torch.Generator, dtype: torch.dtype
+        self,
+        context_dim: int,
+        size: int,
+        *,
+        scale: float = 0.0,
+        generator: torch.Generator,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.constant = nn.Parameter(scale * torch.randn(size, generator=generator, dtype=dtype))
@@ -127,15 +133,19 @@ class AffinePart(nn.Module):
 
     def forward(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """Return b0 (N or 1, 1) and v (N or 1, 1, n)."""
-        b0 = self.level(context)[:, 0]
-        if self.level_network is not None:
-            b0 = b0 + self.level_network(context)
+        return self.b0(context), self.v(context)
+
+    def b0(self, context: Tensor) -> Tensor:
+        """Return b0, (N or 1, 1)."""
+        level = self.level(context)[:, 0]
+        return level if self.level_network is None else level + self.level_network(context)
+
+    def v(self, context: Tensor) -> Tensor:
+        """Return v, (N or 1, 1, n)."""
         if self.slope is None:
-            return b0, b0.new_zeros(1, 1, self.dim)
-        v = self.slope(context)
-        if self.slope_ridges is not None:
-            v = v + self.slope_ridges(context).unsqueeze(1)
-        return b0, v
+            return self.level.constant.new_zeros(1, 1, self.dim)
+        slope = self.slope(context)
+        return slope if self.slope_ridges is None else slope + self.slope_ridges(context).unsqueeze(1)
 
     def level_parameters(self) -> list[nn.Parameter]:
         """Return the weights of b0."""

@@ -22,6 +22,7 @@ from torch import Tensor
 from soctk.checks import ArrayLike, as_tensor, check_finite, check_last_dim
 from soctk.sets import FeasibleSet
 from soctk.terms import Network, Norms, Quadratic, Term
+from soctk.terms.base import Coefficient
 
 TermType = type[Term]
 
@@ -170,13 +171,15 @@ class ConicForm:
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
         total = float(self.constant[0, 0].detach()) + _numpy(self.linear[0, 0]) @ x
         for term in self.terms:
-            data = {name: _numpy(tensor[0]) for name, tensor in term.coefficients().items()}
+            data: dict[str, Coefficient] = {name: _numpy(tensor[0]) for name, tensor in term.coefficients().items()}
             total = total + term.expression(data["A"] @ x + data["offset"], data)
         return total
 
     # -- rewriting -------------------------------------------------------------------------------------
 
-    def transformed(self, *, scale: Tensor | float, shift: Tensor | float, x_scale: Tensor, x_mean: Tensor) -> ConicForm:
+    def transformed(
+        self, *, scale: Tensor | float, shift: Tensor | float, x_scale: Tensor, x_mean: Tensor
+    ) -> ConicForm:
         """Return scale * f((x - x_mean) / x_scale) + shift: what standardisation is folded back with."""
         factor = 1.0 / x_scale
         moved = (-x_mean * factor).expand(1, 1, self.dim)

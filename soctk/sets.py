@@ -133,7 +133,7 @@ class FeasibleSet(ABC):
         if np.isfinite(hi).all():
             constraints.append(x <= hi)
         if self.sum_total is not None:
-            constraints.append(cp.sum(x) == self.sum_total)
+            constraints.append(cp.Zero(cp.sum(x) - self.sum_total))
         return constraints
 
     def _check(self, value: ArrayLike, name: str) -> Tensor:

@@ -37,7 +37,7 @@ class ConvexSurrogate(nn.Module, ABC):
     """
 
     decision_method: ClassVar[str] = "newton"
-    """How `soctk.minimize` decides with this surrogate by default. "cvxpy" says that it exports its own CVXPY expression."""
+    """How `soctk.minimize` decides with this surrogate by default; "cvxpy" for one with its own CVXPY export."""
 
     x_mean: Tensor
     x_scale: Tensor
@@ -163,9 +163,7 @@ class ConvexSurrogate(nn.Module, ABC):
         dtype = torch.promote_types(contexts.dtype, self.dtype)
         rows = contexts.to(dtype).reshape(-1, max(self.context_dim, 1))[:, : self.context_dim]
         form = self._conic_form(self._standard_context(rows).to(self.dtype))
-        form = form.transformed(
-            scale=self.value_scale, shift=self.value_mean, x_scale=self.x_scale, x_mean=self.x_mean
-        )
+        form = form.transformed(scale=self.value_scale, shift=self.value_mean, x_scale=self.x_scale, x_mean=self.x_mean)
         form = ConicForm(form.constant, form.linear, form.terms, batch)
         return form if form.dtype == dtype else form.to(dtype)
 
@@ -183,7 +181,9 @@ class ConvexSurrogate(nn.Module, ABC):
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
         contexts = self.check_context(context)
         if contexts.ndim != 1:
-            raise ValueError(f"context: expected one context of shape ({self.context_dim},), got {tuple(contexts.shape)}")
+            raise ValueError(
+                f"context: expected one context of shape ({self.context_dim},), got {tuple(contexts.shape)}"
+            )
         if not self.exports_expression:
             return self.form_at(contexts).check().expression(x)
         standard = (x - float(self.x_mean)) / float(self.x_scale)

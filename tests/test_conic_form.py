@@ -40,9 +40,7 @@ class Coefficients:
             z = np.maximum(W @ x + U @ z + b[i], 0)
         total = self.b0[i] + self.v[i] @ x + self.c[i] @ z
         total += self.alpha[i] / 2 * np.sum((self.B @ x + self.e[i]) ** 2)
-        return float(
-            total + sum(self.lam[i, g] * np.linalg.norm(self.A[g] @ x + self.d[g][i]) for g in range(2))
-        )
+        return float(total + sum(self.lam[i, g] * np.linalg.norm(self.A[g] @ x + self.d[g][i]) for g in range(2)))
 
     def form(self) -> ConicForm:
         def shared(matrices: list[np.ndarray]) -> DenseMap:
@@ -119,9 +117,7 @@ def test_the_closed_form_dual_is_the_papers(form: ConicForm, generator: torch.Ge
     close(minorant, form.value(x), VALUE)
 
 
-def test_gradient_is_a_subgradient_and_agrees_with_autograd(
-    form: ConicForm, generator: torch.Generator
-) -> None:
+def test_gradient_is_a_subgradient_and_agrees_with_autograd(form: ConicForm, generator: torch.Generator) -> None:
     x, z = torch.randn(2, N, n, generator=generator, dtype=DOUBLE)
     gradient = form.gradient(x)
     assert bool((form.value(z) >= form.value(x) + (gradient * (z - x)).sum(dim=-1) - 1e-12).all())

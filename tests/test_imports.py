@@ -92,9 +92,7 @@ def test_the_library_imports_only_downwards(path: Path) -> None:
             continue
         there = parts[1]
         assert there in FLOORS, f"{name}: import from the module, not from the package soctk"
-        assert FLOORS[there] <= FLOORS[here], (
-            f"{here} (floor {FLOORS[here]}) imports {name} (floor {FLOORS[there]})"
-        )
+        assert FLOORS[there] <= FLOORS[here], f"{here} (floor {FLOORS[here]}) imports {name} (floor {FLOORS[there]})"
 
 
 def test_the_library_has_no_circles() -> None:

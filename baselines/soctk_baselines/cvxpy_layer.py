@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cvxpylayers.torch import CvxpyLayer
+from cvxpylayers.torch import CvxpyLayer  # pyright: ignore[reportPrivateImportUsage]
 from torch import Tensor
 
 from soctk import ConvexSurrogate, Decision, FeasibleSet, Status
@@ -100,6 +100,6 @@ class CvxpyLayerDecider:
     def _solve_one(self, values: list[Tensor]) -> Tensor | None:
         try:
             (answer,) = self._layer(*values, solver_args=dict(self.solver_args))
-        except Exception:  # noqa: BLE001 - diffcp raises bare exceptions; whatever it is, this instance failed
+        except Exception:
             return None
         return answer if bool(torch.isfinite(answer).all()) else None

@@ -82,19 +82,24 @@ class LPCF(ConvexSurrogate):
         held_out = Standardized.of(self, validation, torch.float64)
         with torch.no_grad():
             loss = float((self._value(held_out.x, held_out.context) - held_out.value).square().mean())
-        return FitReport(FitStatus.ITERATION_LIMIT, validation=[(sum(self.options.values()), loss)], best_validation=loss)
+        return FitReport(
+            FitStatus.ITERATION_LIMIT, validation=[(sum(self.options.values()), loss)], best_validation=loss
+        )
 
     def _fresh(self) -> Any:
         """Return an unfitted lpcf object; a used one would append to its layout."""
         network = self.network
         return _import().PCF(
-            widths=list(network.widths), widths_psi=list(network.widths_psi), activation="relu", quadratic=network.quadratic
+            widths=list(network.widths),
+            widths_psi=list(network.widths_psi),
+            activation="relu",
+            quadratic=network.quadratic,
         )
 
     def _conic_form(self, context: Tensor):
         return self.network._conic_form(context)
 
-    def _expression(self, x: cp.Expression, context: Tensor) -> cp.Expression:
+    def _expression(self, x: cp.Expression, context: Tensor) -> Any:
         """Return lpcf's own export; it must have been fitted in this process."""
         if self._fitted is None:
             raise RuntimeError("lpcf: call soctk.fit first; a loaded model's conic_form works without it")
@@ -106,7 +111,7 @@ class LPCF(ConvexSurrogate):
 def _import() -> Any:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     try:
-        import lpcf.pcf
+        import lpcf.pcf  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ImportError(MISSING) from None
     return lpcf.pcf

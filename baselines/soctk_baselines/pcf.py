@@ -12,6 +12,7 @@ layout of psi's output is that of the package `lpcf`, so that its fitted weights
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -53,7 +54,12 @@ class PCF(ConvexSurrogate):
     ) -> None:
         super().__init__(dim, context_dim, dtype=dtype)
         self.widths = (2 * ((dim + 1) // 2),) * 2 if widths is None else tuple(widths)
-        self.widths_psi, self.activation, self.quadratic, self.seed = tuple(widths_psi), activation, quadratic, seed
+        self.widths_psi, self.activation, self.quadratic, self.seed = (
+            tuple(widths_psi),
+            activation,
+            quadratic,
+            seed,
+        )
         if activation not in ("relu", "logistic"):
             raise ValueError(f'activation: expected "relu" or "logistic", got {activation!r}')
         for name in ("widths", "widths_psi"):
@@ -63,14 +69,14 @@ class PCF(ConvexSurrogate):
         outputs = sum(count for _, count in self._sections)
         sizes = [*self.widths_psi, outputs]
         generator = torch.Generator().manual_seed(seed)
-        self.W_psi = nn.ParameterList(_uniform(o, i, generator, dtype) for i, o in zip(sizes, sizes[1:], strict=False))
+        self.W_psi = nn.ParameterList(_uniform(o, i, generator, dtype) for i, o in pairwise(sizes))
         self.V_psi = nn.ParameterList(_uniform(size, context_dim, generator, dtype) for size in sizes)
         self.omega_psi = nn.ParameterList(_uniform(size, 1, generator, dtype).flatten() for size in sizes)
 
     def _layout(self) -> list[tuple[tuple[int, ...], int]]:
         """Return the shape and size of each section of psi's output: W_2.., V_1.., omega_1.., U."""
         sizes = [*self.widths, 1]
-        shapes: list[tuple[int, ...]] = [(outer, inner) for inner, outer in zip(sizes, sizes[1:], strict=False)]
+        shapes: list[tuple[int, ...]] = [(outer, inner) for inner, outer in pairwise(sizes)]
         shapes += [(size, self.dim) for size in sizes]
         shapes += [(size,) for size in sizes]
         sections = [(shape, int(np.prod(shape))) for shape in shapes]
@@ -91,7 +97,9 @@ class PCF(ConvexSurrogate):
     def _conic_form(self, context: Tensor) -> ConicForm:
         parts = self.psi(context).split([count for _, count in self._sections], dim=-1)
         depth = len(self.widths)
-        shaped = [part.unflatten(-1, shape) for part, (shape, _) in zip(parts[: 3 * depth + 2], self._sections, strict=False)]
+        shaped = [
+            part.unflatten(-1, shape) for part, (shape, _) in zip(parts[: 3 * depth + 2], self._sections, strict=False)
+        ]
         W = [torch.relu(matrix) for matrix in shaped[:depth]]
         V, omega = shaped[depth : 2 * depth + 1], shaped[2 * depth + 1 : 3 * depth + 2]
         terms: list[Term] = [

@@ -91,7 +91,8 @@ def _normal_equations(part: Standardized, rows: Tensor, columns: Tensor) -> tupl
         y = part.value[index].flatten()
         gram = features.mT @ features + (0.0 if gram is None else gram)
         right = features.mT @ y + (0.0 if right is None else right)
-    assert gram is not None and right is not None
+    assert gram is not None
+    assert right is not None
     return gram / part.value.numel(), right / part.value.numel()
 
 

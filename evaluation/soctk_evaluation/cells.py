@@ -126,9 +126,7 @@ def machine() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
         models = [
-            line.split(":", 1)[1].strip()
-            for line in info.read_text().splitlines()
-            if line.startswith("model name")
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
         ]
         processor = models[0] if models else processor
     return f"{processor}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"

@@ -84,8 +84,7 @@ class Report:
 
 
 Command = (
-    Annotated[Leaderboard, tyro.conf.subcommand("leaderboard")]
-    | Annotated[Report, tyro.conf.subcommand("report")]
+    Annotated[Leaderboard, tyro.conf.subcommand("leaderboard")] | Annotated[Report, tyro.conf.subcommand("report")]
 )
 
 
@@ -142,9 +141,7 @@ def _leaderboard(command: Leaderboard) -> int:
         )
     wanted = {cell.key for cell in cells}
     contents = store.read()
-    _show(
-        Contents([row for row in contents.rows if row["key"] in wanted], contents.bad), cells, command.files
-    )
+    _show(Contents([row for row in contents.rows if row["key"] in wanted], contents.bad), cells, command.files)
     if report.failed:
         print(f"soctk: {len(report.failed)} cells failed; the same command tries them again", file=sys.stderr)
     return 1 if report.failed or report.quarantined else 0
@@ -168,9 +165,7 @@ def _cells(command: Leaderboard) -> list[Cell]:
         raise UsageError('method lpcf needs a package that is missing: pip install "soctk[pcf]"')
     for name, values, least in (("dims", command.dims, 1), ("seeds", command.seeds, 0)):
         if any(value < least for value in values):
-            raise UsageError(
-                f"--{name}: expected integers of at least {least}, got {' '.join(map(str, values))}"
-            )
+            raise UsageError(f"--{name}: expected integers of at least {least}, got {' '.join(map(str, values))}")
     if command.jobs < 0:
         raise UsageError(f"--jobs: expected a positive number, got {command.jobs}")
     if command.backend == "dask":

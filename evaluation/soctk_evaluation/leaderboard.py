@@ -74,9 +74,7 @@ def leaderboard_cells(
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol: expected one of {', '.join(PROTOCOLS)}, got {protocol!r}")
     recipe = {
-        f"fit.{name}": value
-        for name, value in asdict(fit or FitConfig()).items()
-        if name not in ("seed", "progress")
+        f"fit.{name}": value for name, value in asdict(fit or FitConfig()).items() if name not in ("seed", "progress")
     }
     config = make_config(SIZES | dict(sizes or {}) | recipe | {"tolerance": TOLERANCE})
     cells = [
@@ -98,11 +96,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     config = dict(cell.config)
     problem = load_problem(cell.task, cell.dim, cell.seed, *(config[name] for name in SIZES))
     learned = _learn(cell, problem, config)
-    method = (
-        None
-        if cell.method in POLICIES
-        else _decision_method(cast(ConvexSurrogate, learned.model), cell.protocol)
-    )
+    method = None if cell.method in POLICIES else _decision_method(cast(ConvexSurrogate, learned.model), cell.protocol)
     tol = config["tolerance"]
     scores = evaluate(
         learned.model,
@@ -129,9 +123,7 @@ class Problem:
 
 
 @lru_cache(maxsize=6)
-def load_problem(
-    name: str, dim: int, seed: int, train: int, validation: int, test: int, candidates: int
-) -> Problem:
+def load_problem(name: str, dim: int, seed: int, train: int, validation: int, test: int, candidates: int) -> Problem:
     """Return the task of this seed and its three data sets, each with its own seed derived from it."""
     task = make_task(name, dim=dim, seed=seed)
     parts = [
@@ -169,9 +161,7 @@ def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any]) -> _Learned:
         return _learn_policy(cell.method, problem)
     surrogate = soctk.make_surrogate(cell.method, cell.dim, context_dim=task.context_dim, seed=cell.seed)
     recipe = {name.removeprefix("fit."): value for name, value in config.items() if name.startswith("fit.")}
-    report = soctk.fit(
-        surrogate, problem.train, FitConfig(**recipe, seed=cell.seed), validation=problem.validation
-    )
+    report = soctk.fit(surrogate, problem.train, FitConfig(**recipe, seed=cell.seed), validation=problem.validation)
     note = "" if report.status in ("converged", "iteration_limit") else f"fit {report.status}"
     return _Learned(surrogate, surrogate.parameter_count, report.seconds, note)
 

@@ -127,9 +127,7 @@ def evaluate(
     points = as_tensor(contexts, "contexts")
     check_last_dim(points, task.context_dim, "contexts")
     if points.ndim != 2 or points.shape[0] == 0:
-        raise ValueError(
-            f"contexts: expected shape (instances, {task.context_dim}), got {tuple(points.shape)}"
-        )
+        raise ValueError(f"contexts: expected shape (instances, {task.context_dim}), got {tuple(points.shape)}")
     best = task.solve(points) if optimum is None else optimum
     expected = (points.shape[0], task.feasible_set.dim)
     if tuple(best.x.shape) != expected:
@@ -216,9 +214,7 @@ def _repair(x: Tensor, feasible_set: FeasibleSet) -> tuple[Tensor, list[str]]:
 def _endings(decision: Decision) -> list[str]:
     """Say how many decisions ended otherwise than optimal."""
     counts: Counter[Any] = Counter(str(status) for status in decision.status if status != "optimal")
-    return [
-        f"{count} of {decision.status.size} decisions {status}" for status, count in sorted(counts.items())
-    ]
+    return [f"{count} of {decision.status.size} decisions {status}" for status, count in sorted(counts.items())]
 
 
 def _largest(gap: Tensor) -> float:

@@ -51,10 +51,7 @@ def render(table: Table) -> Rendered:
     """Return a table as text, the best learned entries marked."""
     best = [table.best(column) for column in range(len(table.tasks))]
     overall = table.best()
-    learned = [
-        _entries(line, [name == line.method for name in best], overall == line.method)
-        for line in table.learned
-    ]
+    learned = [_entries(line, [name == line.method for name in best], overall == line.method) for line in table.learned]
     trivial = [_entries(line, [False] * len(best), False) for line in table.trivial]
     solver = [_solver_entries(name, values) for name, values in table.solver.items()]
     header = ["method", *table.tasks, *COLUMNS.values()]
@@ -63,9 +60,7 @@ def render(table: Table) -> Rendered:
 
 def _entries(line: Line, best: Sequence[bool], best_mean: bool) -> list[Entry]:
     regrets = [_regret(regret, bold) for regret, bold in zip(line.regrets, best, strict=True)]
-    others = [
-        Entry(_plain(name, line.numbers[name]), line.numbers[name]) for name in COLUMNS if name != "mean"
-    ]
+    others = [Entry(_plain(name, line.numbers[name]), line.numbers[name]) for name in COLUMNS if name != "mean"]
     return [Entry(line.method), *regrets, Entry(_small(line.mean), line.mean, best_mean), *others]
 
 
@@ -95,25 +90,40 @@ def _small(value: float | None) -> str:
 def _plain(name: str, value: float | None) -> str:
     if value is None:
         return ABSENT
-    return {"params": "{:.0f}", "fit_seconds": "{:.1f}", "decide_ms": "{:.2f}"}.get(name, "").format(
+    return {"params": "{:.0f}", "fit_seconds": "{:.1f}", "decide_ms": "{:.2f}"}.get(name, "").format(value) or _small(
         value
-    ) or _small(value)
+    )
+
+
+FILE_WIDTH = 200
+"""Columns of a table that does not go to a terminal, whose width would say nothing."""
 
 
 def print_tables(tables: Sequence[Table], console: Console | None = None) -> None:
-    """Print tables to the terminal."""
+    """Print tables to the terminal, without the standard errors, which would not fit beside six tasks."""
     out = console or Console()
+    if not out.is_terminal:
+        out.width = max(out.width, FILE_WIDTH)
     for rendered in map(render, tables):
-        shown = RichTable(title=rendered.title, box=box.SIMPLE_HEAD)
+        shown = RichTable(title=rendered.title, box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
         for index, heading in enumerate(rendered.header):
-            shown.add_column(heading, justify="right" if index else "left", overflow="fold")
+            rows = [row[index] for section in rendered.sections for row in section]
+            width = max((len(_terminal(entry)) for entry in rows), default=1) if index else 9
+            shown.add_column(heading.replace("_", " "), justify="right" if index else "left", min_width=width)
         for section in rendered.sections:
             for row in section:
-                shown.add_row(*[Text(entry.text, style="bold" if entry.bold else "") for entry in row])
+                shown.add_row(*[_terminal(entry) for entry in row])
             shown.add_section()
         out.print(shown)
         for note in rendered.notes:
             out.print(f"  {note}", markup=False, highlight=False)
+
+
+def _terminal(entry: Entry) -> Text:
+    """Return an entry with its standard error left out; a note on missing seeds stays."""
+    value, _, rest = entry.text.partition(" ± ")
+    _, parenthesis, seeds = rest.partition(" (")
+    return Text(value + parenthesis + seeds, style="bold" if entry.bold else "")
 
 
 def to_markdown(tables: Sequence[Table]) -> str:
@@ -175,9 +185,7 @@ def to_html(tables: Sequence[Table]) -> str:
     from jinja2 import Environment
 
     template = files("soctk_evaluation").joinpath("assets/report.html.jinja").read_text(encoding="utf-8")
-    return (
-        Environment(autoescape=True).from_string(template).render(tables=[render(table) for table in tables])
-    )
+    return Environment(autoescape=True).from_string(template).render(tables=[render(table) for table in tables])
 
 
 WRITERS: dict[str, Callable[[Sequence[Table]], str]] = {

@@ -137,9 +137,7 @@ def build_tables(contents: Contents, expected: Sequence[Cell] = ()) -> list[Tabl
             that any method has.
     """
     frame = latest_frame(contents.rows)
-    wanted = pd.DataFrame(
-        [{name: getattr(cell, name) for name in WHICH} for cell in expected], columns=pd.Index(WHICH)
-    )
+    wanted = pd.DataFrame([{name: getattr(cell, name) for name in WHICH} for cell in expected], columns=pd.Index(WHICH))
     source = wanted if len(wanted) else frame
     groups = sorted(set(zip(source["dim"].astype(int), source["protocol"].astype(str), strict=True)))
     return [_table(_part(frame, *group), _part(wanted, *group), *group, contents.bad) for group in groups]
@@ -162,9 +160,7 @@ def _table(frame: pd.DataFrame, wanted: pd.DataFrame, dim: int, protocol: str, b
     methods = in_order(set(source["method"]))
     seeds = sorted({int(seed) for seed in source["seed"]})
     measured = _where(frame, ~frame["status"].astype(str).str.startswith(NOT_MEASURED))
-    lines = [
-        _line(_where(measured, measured["method"] == method), method, tasks, len(seeds)) for method in methods
-    ]
+    lines = [_line(_where(measured, measured["method"] == method), method, tasks, len(seeds)) for method in methods]
     return Table(
         dim=dim,
         protocol=protocol,
@@ -219,18 +215,12 @@ def _notes(
     bad: list[BadLine],
 ) -> list[str]:
     counts = sorted({int(count) for count in measured["regret_n"].dropna()})
-    notes = (
-        [f"{' or '.join(map(str, counts))} test instances a cell; {_plural(len(seeds), 'seed')}"]
-        if counts
-        else []
-    )
+    notes = [f"{' or '.join(map(str, counts))} test instances a cell; {_plural(len(seeds), 'seed')}"] if counts else []
     notes += _missing(measured, tasks, methods, seeds)
     notes += _troubles(frame)
     codes = list(dict.fromkeys(str(code) for code in frame["code"].dropna()))
     if len(codes) > 1:
-        notes.append(
-            f"rows come from {len(codes)} code versions ({', '.join(codes)}): not strictly comparable"
-        )
+        notes.append(f"rows come from {len(codes)} code versions ({', '.join(codes)}): not strictly comparable")
     if bad:
         notes.append(f"{_plural(len(bad), 'damaged line')} skipped (line {bad[0].number}: {bad[0].reason})")
     return notes

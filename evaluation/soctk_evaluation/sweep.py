@@ -96,9 +96,7 @@ def run_cells(
         raise ValueError(f"jobs: expected at least 1, got {jobs}")
     finished = store.done()
     unique = list(dict.fromkeys(cells))
-    queue = [
-        job for job in (Job(cell, cell.key, cell.versions) for cell in unique) if job.key not in finished
-    ]
+    queue = [job for job in (Job(cell, cell.key, cell.versions) for cell in unique) if job.key not in finished]
     report = SweepReport(skipped=len(unique) - len(queue))
     with _marks(store, backend) as marks, _shown(len(queue), enabled=progress) as show:
         work = Work(run_cell, store, marks, tuple(measured))
@@ -130,11 +128,7 @@ def _outcomes(work: Work, queue: list[Job], jobs: int, backend: str) -> Iterator
 
 
 def _run(work: Work, queue: list[Job], jobs: int, backend: str) -> Iterator[Outcome]:
-    return (
-        run_alone(work, queue)
-        if backend == "loky" and jobs == 1
-        else run_parallel(work, queue, jobs, backend)
-    )
+    return run_alone(work, queue) if backend == "loky" and jobs == 1 else run_parallel(work, queue, jobs, backend)
 
 
 def _second_try(work: Work, job: Job) -> Iterator[Outcome]:
@@ -189,9 +183,7 @@ def _shown(total: int, *, enabled: bool) -> Iterator[Report]:
                 counts[outcome.status.split(":")[0]] += 1
                 bar.update(task, advance=1, description=outcome.job.cell.name)
                 if outcome.status.startswith(("failed", "quarantined")):
-                    bar.console.print(
-                        f"{outcome.job.cell.name}: {outcome.status}", markup=False, highlight=False
-                    )
+                    bar.console.print(f"{outcome.job.cell.name}: {outcome.status}", markup=False, highlight=False)
 
             yield advance
     else:

@@ -63,7 +63,9 @@ class LiftedProblem:
             part, more = self._term(term, f"{type(term).__name__.lower()}{index}")
             objective = objective + part
             constraints += more
-        self.problem = cp.Problem(cp.Minimize(objective), [*self._links, *constraints, *feasible_set.constraints(self.x)])
+        self.problem = cp.Problem(
+            cp.Minimize(objective), [*self._links, *constraints, *feasible_set.constraints(self.x)]
+        )
 
     def _term(self, term: Term, name: str) -> tuple[cp.Expression, list[cp.Constraint]]:
         data = {
@@ -102,9 +104,12 @@ class LiftedProblem:
 
     def duals(self) -> list[np.ndarray] | None:
         """Return y_j for every term from the last solve, or None where the solver gave none."""
-        duals = [link.dual_value for link in self._links]
+        given = [link.dual_value for link in self._links]
+        if any(dual is None for dual in given):
+            return None
+        duals = [np.asarray(dual, dtype=float) for dual in given]
         # CVXPY's Lagrangian adds dual'(u - A x - d); stationarity in u gives y = -dual.
-        return None if any(d is None or not np.isfinite(d).all() for d in duals) else [-np.asarray(d) for d in duals]
+        return [-dual for dual in duals] if all(np.isfinite(dual).all() for dual in duals) else None
 
 
 def solve_lifted(

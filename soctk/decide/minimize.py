@@ -66,8 +66,8 @@ def minimize(
         NotImplementedError: method "newton" and a model without a conic form.
     """
     started = time.perf_counter()
-    method = method or model.decision_method  # type: ignore[assignment]
-    _check_arguments(model, feasible_set, tol, max_iter, time_limit, method, solver)
+    chosen = method or model.decision_method
+    _check_arguments(model, feasible_set, tol, max_iter, time_limit, chosen, solver)
     contexts = model.check_context(context)
     batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
     size = int(np.prod(batch))
@@ -75,10 +75,10 @@ def minimize(
     deadline = float("inf") if time_limit is None else started + time_limit
     if size == 0:
         result = _empty(model, contexts)
-    elif method in LEARNING_RATE:
+    elif chosen in LEARNING_RATE:
         steps = STEPS if max_iter is None else max_iter
-        result = _descend(model, feasible_set, contexts, start, method, tol, steps, seed)
-    elif method == "cvxpy":
+        result = _descend(model, feasible_set, contexts, start, chosen, tol, steps, seed)
+    elif chosen == "cvxpy":
         result = _outside(model, feasible_set, contexts, tol, solver, dict(solver_options or {}), time_limit)
     else:
         form = model.form_at(contexts).check().detach()
@@ -88,7 +88,7 @@ def minimize(
         x=result.x.reshape(*batch, model.dim),
         value=result.value.reshape(batch),
         lower_bound=result.lower_bound.reshape(batch),
-        status=_STATUSES(result.status).reshape(batch),
+        status=np.asarray(_STATUSES(result.status), dtype=object).reshape(batch),
         iterations=result.iterations.reshape(batch),
         seconds=time.perf_counter() - started,
     )

@@ -118,7 +118,13 @@ def solve_newton(
 
 
 def _record(
-    best: Result, active: Tensor, form: ConicForm, feasible_set: FeasibleSet, state: _State, tol: float, iteration: int
+    best: Result,
+    active: Tensor,
+    form: ConicForm,
+    feasible_set: FeasibleSet,
+    state: _State,
+    tol: float,
+    iteration: int,
 ) -> tuple[Tensor, Tensor]:
     """Update the best points and bounds of the active instances; return which are done and which are stalled."""
     x = feasible_set._project(state.x)
@@ -216,9 +222,7 @@ class _State:
         self.mu = torch.maximum(factor * mu, torch.minimum(floor, mu))
         self._smooth(form)
 
-    def _line_search(
-        self, form: ConicForm, bounds: Bounds, dx: Tensor, du: list[Tensor], decrement: Tensor
-    ) -> Tensor:
+    def _line_search(self, form: ConicForm, bounds: Bounds, dx: Tensor, du: list[Tensor], decrement: Tensor) -> Tensor:
         """Move x and u by the largest step (N, 1) found that satisfies Armijo's rule; 0 where none does."""
         room_lo = self.x - bounds.lo
         longest = _ratio(room_lo, -dx)
@@ -246,7 +250,13 @@ class _State:
             pick = _picker(pending.numel(), failed)
             pending = pending[failed]
             step[pending] = BACKTRACK * step[pending]
-            part_form, x, mu, u, change = part_form.select(failed), x[failed], mu[failed], pick(u), pick(change)
+            part_form, x, mu, u, change = (
+                part_form.select(failed),
+                x[failed],
+                mu[failed],
+                pick(u),
+                pick(change),
+            )
         self.x = self.x + taken * dx
         self.u = [old + taken.unsqueeze(-1) * delta for old, delta in zip(self.u, du, strict=True)]
         return taken
@@ -266,7 +276,8 @@ class _State:
         def moved(s: Tensor, room: Tensor, toward: Tensor, room_after: Tensor) -> Tensor:
             target = self.mu / room_after
             return torch.maximum(
-                torch.minimum(self.mu / room + s / room * toward, MULTIPLIER_RANGE * target), target / MULTIPLIER_RANGE
+                torch.minimum(self.mu / room + s / room * toward, MULTIPLIER_RANGE * target),
+                target / MULTIPLIER_RANGE,
             )
 
         self.s_lo = moved(self.s_lo, before - bounds.lo, -dx, self.x - bounds.lo)

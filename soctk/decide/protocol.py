@@ -22,7 +22,13 @@ Objective = Callable[[Tensor], Tensor]
 
 
 def projected_descent(
-    objective: Objective, feasible_set: FeasibleSet, start: Tensor, *, method: str, steps: int = STEPS, rate: float
+    objective: Objective,
+    feasible_set: FeasibleSet,
+    start: Tensor,
+    *,
+    method: str,
+    steps: int = STEPS,
+    rate: float,
 ) -> tuple[Tensor, Tensor]:
     """Return the best points (N, n) and values (N,) over all restarts and steps.
 

@@ -69,7 +69,12 @@ class _Fit:
     """One run of the recipe on one model."""
 
     def __init__(
-        self, model: ConvexSurrogate, data: ValueData, validation: ValueData, config: FitConfig, started: float
+        self,
+        model: ConvexSurrogate,
+        data: ValueData,
+        validation: ValueData,
+        config: FitConfig,
+        started: float,
     ) -> None:
         self.model, self.data, self.validation, self.config = model, data, validation, config
         self.deadline = math.inf if config.time_limit is None else started + config.time_limit

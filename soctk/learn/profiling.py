@@ -63,7 +63,7 @@ class Profiled:
 
     def slope_loss(self, model: ConvexSurrogate, targets: Tensor) -> Tensor:
         """Return the mean square of R v - targets: the part of the centred residual that v explains."""
-        _, v = _affine_part(model)(self.data.context)
+        v = _affine_part(model).v(self.data.context)
         residual = (self.triangle[:, 1:, 1:] @ v.mT).squeeze(-1) - targets
         return residual.square().sum(dim=-1).mean() / self.data.x.shape[1]
 
@@ -71,13 +71,13 @@ class Profiled:
 @torch.no_grad()
 def level_targets(model: ConvexSurrogate, data: Standardized) -> Tensor:
     """Return what b0 should be for each instance: the mean of y - (f - b0), (N, 1)."""
-    b0, _ = _affine_part(model)(data.context)
+    b0 = _affine_part(model).b0(data.context)
     return (data.value - model._value(data.x, data.context)).mean(dim=1, keepdim=True) + b0
 
 
 def level_loss(model: ConvexSurrogate, data: Standardized, targets: Tensor) -> Tensor:
     """Return the mean square of b0 - targets."""
-    b0, _ = _affine_part(model)(data.context)
+    b0 = _affine_part(model).b0(data.context)
     return (b0 - targets).square().mean()
 
 

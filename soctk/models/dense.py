@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -81,7 +82,8 @@ class SOCICNN(ConvexSurrogate):
     ) -> None:
         super().__init__(dim, context_dim, dtype=dtype)
         self.hidden, self.quadratics, self.norms = tuple(hidden), tuple(quadratics), tuple(norms)
-        self.diagonal, self.hyperbolics, self.activation = diagonal, hyperbolics, activation
+        self.diagonal, self.hyperbolics = diagonal, hyperbolics
+        self.activation: Activation = activation
         self.passthrough, self.linear, self.conditioning, self.seed = passthrough, linear, conditioning, seed
         self.ridges, self.affine_hidden = ridges, affine_hidden
         self._check_arguments()
@@ -164,7 +166,7 @@ class SOCICNN(ConvexSurrogate):
         self.b = nn.ModuleList(make.offset(width, 0.5) for width in widths)
         # Softplus of these are the mixing weights U_2, ..., U_L: a layer's incoming weights sum to about one.
         self.U_raw = nn.ParameterList(
-            make.around(inverse_softplus(1.0 / inner), outer, inner) for inner, outer in zip(widths, widths[1:], strict=False)
+            make.around(inverse_softplus(1.0 / inner), outer, inner) for inner, outer in pairwise(widths)
         )
         self.c = make.nonnegative(widths[-1], 1.0 / widths[-1]) if widths else None
 
@@ -195,7 +197,7 @@ class SOCICNN(ConvexSurrogate):
         terms = [*self._network(context), *self._quadratic(context), *self._norm_terms(context)]
         return ConicForm(b0, v, tuple(terms), (context.shape[0],))
 
-    def _network(self, context: Tensor) -> list[Term]:
+    def _network(self, context: Tensor) -> list[Network]:
         if "backbone" in self._off or self.c is None:
             return []
         rows = [*self.W, *(self.W[0].new_zeros(width, self.dim) for width in self.hidden[len(self.W) :])]
@@ -251,7 +253,16 @@ class SOCICNN(ConvexSurrogate):
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        names = ("dim", "context_dim", "hidden", "quadratics", "diagonal", "norms", "hyperbolics", "activation")
+        names = (
+            "dim",
+            "context_dim",
+            "hidden",
+            "quadratics",
+            "diagonal",
+            "norms",
+            "hyperbolics",
+            "activation",
+        )
         more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "seed")
         return {name: getattr(self, name) for name in (*names, *more, "structures", "structure")}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from soctk.models.dense import NormICNN, QuadICNN, ReLUICNN, SOCICNN, SoftplusICNN
+from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
 
 FULL_RANK_DIM = 32
 LOW_RANK = 16
@@ -23,7 +23,12 @@ MIN_WIDTH = 16
 def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
     """Return a SOC-ICNN: the largest of a ladder of sizes within `max_parameters`."""
     rank = dim if dim <= FULL_RANK_DIM else LOW_RANK
-    full: dict[str, Any] = {"hidden": (SOC_HIDDEN,), "diagonal": True, "quadratics": (rank,), "norms": (dim, dim)}
+    full: dict[str, Any] = {
+        "hidden": (SOC_HIDDEN,),
+        "diagonal": True,
+        "quadratics": (rank,),
+        "norms": (dim, dim),
+    }
     one, two, dense = ("diagonal", "norm0"), ("diagonal", "norm0", "norm1"), ("quadratic0", "norm0", "norm1")
     if rank < dim:
         dense = (*dense, "diagonal")
@@ -70,7 +75,7 @@ def _widened(
             model = kind(dim, context_dim, hidden=(width, width), seed=seed, **options)
         return model
     widths = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-    ladder = [{"hidden": (width, width)} for width in widths]
+    ladder: list[dict[str, Any]] = [{"hidden": (width, width)} for width in widths]
     ladder.append({"hidden": (1,), "affine_hidden": 0, "ridges": 0})
     return _largest(lambda sizes: kind(dim, context_dim, seed=seed, **sizes, **options), ladder, max_parameters)
 

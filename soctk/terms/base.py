@@ -26,6 +26,8 @@ from soctk.affine import DenseMap
 from soctk.checks import check_finite
 
 Coefficient = np.ndarray | cp.Parameter | cp.Expression
+Convex = Any
+"""A CVXPY expression; CVXPY's own stubs call sums of them `int | Sum`."""
 TermType = TypeVar("TermType", bound="Term")
 
 SMALLEST_WEIGHT = 1e-12
@@ -98,10 +100,10 @@ class Term(ABC):
     # -- CVXPY ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) as a DCP-convex expression without new variables; `data` as `coefficients` names it."""
 
-    def epigraph(self, u: cp.Expression, data: dict[str, Coefficient]) -> tuple[cp.Expression, list[cp.Constraint]]:
+    def epigraph(self, u: cp.Expression, data: dict[str, Coefficient]) -> tuple[Convex, list[cp.Constraint]]:
         """Return phi(u) as the minimum of the first part under the second: DPP in every coefficient."""
         return self.expression(u, data), []
 

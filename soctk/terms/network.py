@@ -20,7 +20,7 @@ from torch import Tensor
 
 from soctk.affine import DenseMap
 from soctk.checks import check_finite
-from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Smoothed, Term, check_nonnegative
+from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, check_nonnegative
 from soctk.terms.smooth import binary_entropy, log1p_exp, safe_divisor
 
 Activation = Literal["relu", "softplus"]
@@ -125,7 +125,9 @@ class Network(Term):
         """
         parts = u.split(self.widths, dim=-1)
         relu = self.activation == "relu"
-        spread = 4 * (2 * mu / self.reference_weight().clamp(min=SMALLEST_WEIGHT)).square().unsqueeze(-1) if relu else None
+        spread = (
+            4 * (2 * mu / self.reference_weight().clamp(min=SMALLEST_WEIGHT)).square().unsqueeze(-1) if relu else None
+        )
         z: Tensor | None = None
         layers, slopes = [], []
         for level, part in enumerate(parts):
@@ -174,9 +176,7 @@ class Network(Term):
             self.map._cache["layers"] = [DenseMap(m) for m in self.map.matrix.split(self.widths, dim=1)]  # type: ignore[assignment]
         return self.map._cache["layers"]  # type: ignore[return-value]
 
-    def advance_lag(
-        self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None, du: Tensor
-    ) -> tuple[Tensor, ...] | None:
+    def advance_lag(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None, du: Tensor) -> tuple[Tensor, ...] | None:
         """Return t after the linearised condition r t = a, clipped to [-1, 1]."""
         if lag is None:
             return None
@@ -198,7 +198,7 @@ class Network(Term):
 
     # -- CVXPY -----------------------------------------------------------------------------------------
 
-    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return c'z_L as nested atoms."""
         act = cp.pos if self.activation == "relu" else cp.logistic
         z: cp.Expression | None = None
@@ -206,7 +206,7 @@ class Network(Term):
             z = act(part if z is None else part + data[f"U{level + 1}"] @ z)
         return cp.sum(cp.multiply(data["weights"], z))
 
-    def epigraph(self, u: cp.Expression, data: dict[str, Coefficient]) -> tuple[cp.Expression, list[cp.Constraint]]:
+    def epigraph(self, u: cp.Expression, data: dict[str, Coefficient]) -> tuple[Convex, list[cp.Constraint]]:
         """Return the paper's LP lift: min c'z_L over z_l >= act(u_l + U_l z_{l-1}) with variables z_l."""
         constraints: list[cp.Constraint] = []
         z: cp.Variable | None = None

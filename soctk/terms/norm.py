@@ -7,14 +7,13 @@ sqrt(||A_g x + d_g||^2 + kappa_g^2)): the same second-order cone with one fixed 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import cvxpy as cp
 import torch
 from torch import Tensor
 
 from soctk.checks import check_finite
-from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Smoothed, Term, group_norms
+from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, group_norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +100,10 @@ class Norms(Term):
         """Return rho."""
         return lag
 
-    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
         columns = cp.reshape(u, (self.size, u.size // self.size), order="F")
         kappa = data["kappa"]
         if isinstance(kappa, cp.Expression) or bool((kappa != 0).any()):
             columns = cp.vstack([columns, cp.reshape(kappa, (1, kappa.size), order="F")])
         return cp.sum(cp.multiply(data["weights"], cp.norm(columns, 2, axis=0)))
-
-

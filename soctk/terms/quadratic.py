@@ -8,7 +8,7 @@ import cvxpy as cp
 import torch
 from torch import Tensor
 
-from soctk.terms.base import Coefficient, Smoothed, Term
+from soctk.terms.base import Coefficient, Convex, Smoothed, Term
 
 
 class Quadratic(Term):
@@ -46,6 +46,6 @@ class Quadratic(Term):
         """Return B' diag(alpha) B."""
         return self.map.gram(self.weights[:, 0])
 
-    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
         return 0.5 * cp.sum(cp.multiply(data["weights"], cp.square(u)))

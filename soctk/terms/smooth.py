@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from soctk.terms.base import Coefficient, Smoothed, Term
+from soctk.terms.base import Coefficient, Convex, Smoothed, Term
 
 
 class Logistic(Term):
@@ -44,7 +44,7 @@ class Logistic(Term):
         p = smoothed.cache
         return self.map.gram((self.weights * p * (1 - p))[:, 0])
 
-    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
         return cp.sum(cp.multiply(data["weights"], cp.logistic(u)))
 
@@ -98,7 +98,7 @@ class LogSumExp(Term):
         means = self.map.group_adjoint(p, self.size)
         return self.map.gram(smoothed.dual[:, 0]) - means.mT @ (means * self.weights[:, 0].unsqueeze(-1))
 
-    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
         columns = cp.reshape(u, (self.size, u.size // self.size), order="F")
         return cp.sum(cp.multiply(data["weights"], cp.log_sum_exp(columns, axis=0)))
@@ -143,9 +143,10 @@ class Huber(Term):
         """Return A' diag(beta 1[|u| <= delta]) A, an element of the generalised Hessian."""
         return self.map.gram((self.weights * (smoothed.cache.abs() <= self.delta))[:, 0])
 
-    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY, whose huber atom is twice ours."""
-        return 0.5 * cp.sum(cp.multiply(data["weights"], cp.huber(u, self.delta)))
+        twice = cp.huber(u, self.delta)  # pyright: ignore[reportArgumentType]
+        return 0.5 * cp.sum(cp.multiply(data["weights"], twice))
 
 
 def log1p_exp(u: Tensor) -> Tensor:

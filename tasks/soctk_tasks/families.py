@@ -101,9 +101,7 @@ def cones(stream: Stream, dim: int, kind: str, sizes: tuple[int, ...]) -> Terms:
 
     def at(theta: Tensor) -> list[Term]:
         weights = 0.10 + softplus(level(theta))
-        return [
-            Norms(maps[j], offsets[j](theta), weights[..., j : j + 1], kappa, size) for j, size in enumerate(sizes)
-        ]
+        return [Norms(maps[j], offsets[j](theta), weights[..., j : j + 1], kappa, size) for j, size in enumerate(sizes)]
 
     return at
 

@@ -10,6 +10,8 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+
+import soctk
 from soctk_baselines import (
     DCP,
     PCF,
@@ -18,8 +20,6 @@ from soctk_baselines import (
     CvxpyLayerDecider,
     QuadraticRegression,
 )
-
-import soctk
 
 needs_lpcf = pytest.mark.skipif(importlib.util.find_spec("lpcf") is None, reason='needs the extra "pcf"')
 SURROGATES = {
@@ -177,9 +177,7 @@ class TestCvxpyLayer:
         decider = CvxpyLayerDecider(model, feasible_set, tol=1e-4)
         solve, calls = decider._solve_one, iter(range(10))
         # The second instance's coefficients are poisoned on their way into the layer.
-        decider._solve_one = lambda values: solve(
-            [v * torch.nan for v in values] if next(calls) == 1 else values
-        )
+        decider._solve_one = lambda values: solve([v * torch.nan for v in values] if next(calls) == 1 else values)
         decision = decider.decide(torch.randn(3, 2, dtype=torch.float64))
         assert list(decision.status) == ["optimal", "failed", "optimal"]
         assert torch.isnan(decision.x[1]).all()
@@ -199,12 +197,12 @@ class TestCvxpyLayer:
 @pytest.mark.parametrize("quadratic", [False, True])
 def test_pcf_is_lpcfs_network(quadratic):
     """lpcf's fitted weights in `pcf` give lpcf's own values to 1e-8."""
-    from lpcf.pcf import PCF as RealPCF
+    import lpcf.pcf
 
     rng = np.random.default_rng(0)
     x, theta = rng.standard_normal((80, 3)), rng.standard_normal((80, 2))
     y = (x**2).sum(axis=1) + (x * theta[:, :1]).sum(axis=1)
-    real = RealPCF(widths=[4, 5], widths_psi=[6, 7], activation="relu", quadratic=quadratic)
+    real = lpcf.pcf.PCF(widths=[4, 5], widths_psi=[6, 7], activation="relu", quadratic=quadratic)
     real.fit(y, x, theta, seeds=np.array([0]), cores=1, adam_epochs=20, lbfgs_epochs=20)
     ours = PCF(3, 2, widths=(4, 5), widths_psi=(6, 7), quadratic=quadratic)
     ours.load_lpcf([np.asarray(array) for array in real.model.params])

@@ -75,9 +75,7 @@ def test_a_time_limit_of_an_outside_solver_is_never_called_optimal(model, contex
 
 @pytest.mark.parametrize("method", ["projected_gradient", "projected_adam"])
 @pytest.mark.parametrize("feasible_set", SETS, ids=lambda s: type(s).__name__)
-def test_the_papers_protocol_is_feasible_with_an_honest_gap(
-    model, context, feasible_set, method: str
-) -> None:
+def test_the_papers_protocol_is_feasible_with_an_honest_gap(model, context, feasible_set, method: str) -> None:
     decision = minimize(model, feasible_set, context, method=method, max_iter=20)
     check_honest(decision, model, feasible_set, context)
     again = minimize(model, feasible_set, context, method=method, max_iter=20)
@@ -125,9 +123,7 @@ def test_the_certificate_of_any_point_is_rigorous(model, context, feasible_set) 
         certificate = certify(model, feasible_set, x, context[row])
         optimum = clarabel_optimum(model, feasible_set, context[row])
         slack = TIGHT_CLARABEL * max(1.0, abs(optimum))
-        assert (
-            certificate.value.shape == certificate.lower_bound.shape == certificate.violation.shape == (20,)
-        )
+        assert certificate.value.shape == certificate.lower_bound.shape == certificate.violation.shape == (20,)
         torch.testing.assert_close(certificate.value, model(x, context[row]).detach())
         assert float(certificate.lower_bound.max()) <= optimum + slack
         assert bool((certificate.gap >= certificate.value - optimum - slack).all())

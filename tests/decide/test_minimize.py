@@ -52,9 +52,7 @@ def shaken(model: ConvexSurrogate, scale: float = 0.3) -> ConvexSurrogate:
     return model
 
 
-def check(
-    decision: Decision, model, feasible_set, context, tol: float = CERTIFIED, references: int = 2
-) -> None:
+def check(decision: Decision, model, feasible_set, context, tol: float = CERTIFIED, references: int = 2) -> None:
     """Assert that every decision is feasible and certified, and the first ones right."""
     scale = decision.value.abs().clamp(min=1.0)
     assert (decision.status == "optimal").all()

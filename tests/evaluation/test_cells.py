@@ -19,9 +19,7 @@ BASE = fake_cells.cell(0, config=make_config({"train": 1000, "widths": [8, 8]}))
 
 def test_the_key_is_the_same_in_another_process() -> None:
     script = f"from soctk_evaluation.cells import Cell; print({BASE!r}.key)"
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True
-    )
+    run = subprocess.run([sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True)
     assert run.stdout.strip() == BASE.key, run.stderr
 
 
@@ -66,9 +64,7 @@ from importlib.machinery import PathFinder
 cells.find_spec = lambda name: PathFinder.find_spec(name, [{str(root)!r}])
 print(cells.code_version())
 """
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True
-    )
+    run = subprocess.run([sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
 

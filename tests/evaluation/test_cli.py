@@ -49,10 +49,7 @@ def test_unparseable_arguments_exit_2() -> None:
 
 def test_report_of_an_absent_store_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "none.jsonl")]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"soctk: no results file {tmp_path}/none.jsonl; `soctk leaderboard` makes one\n"
-    )
+    assert capsys.readouterr().err == f"soctk: no results file {tmp_path}/none.jsonl; `soctk leaderboard` makes one\n"
 
 
 def test_report_writes_every_kind_of_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,9 +75,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_exit_1(
 
 def test_help_does_not_load_torch() -> None:
     script = "import sys, soctk_evaluation.cli; print('torch' in sys.modules, 'pandas' in sys.modules)"
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True
-    )
+    run = subprocess.run([sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True)
     assert run.stdout.split() == ["False", "False"], run.stderr
 
 

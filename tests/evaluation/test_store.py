@@ -140,9 +140,7 @@ try:
 except StoreError as error:
     print(error)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True
-    )
+    run = subprocess.run([sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True)
     assert f"cannot write {store.path}" in run.stdout, run.stderr
     assert store.path.read_bytes() == before
     store.append(support.row(key="second"))

@@ -42,13 +42,9 @@ def test_trivial_rows_stand_apart_and_never_win() -> None:
 
 def test_pooled_standard_error_is_that_of_all_instances_together() -> None:
     torch.manual_seed(0)
-    parts = [
-        torch.randn(40, dtype=torch.float64) * scale + shift for scale, shift in ((1, 0), (2, 3), (0.5, -1))
-    ]
+    parts = [torch.randn(40, dtype=torch.float64) * scale + shift for scale, shift in ((1, 0), (2, 3), (0.5, -1))]
     rows = [
-        support.row(
-            seed=seed, regret_mean=float(part.mean()), regret_stderr=float(part.std() / 40**0.5), regret_n=40
-        )
+        support.row(seed=seed, regret_mean=float(part.mean()), regret_stderr=float(part.std() / 40**0.5), regret_n=40)
         for seed, part in enumerate(parts)
     ]
     together = torch.cat(parts)
@@ -58,9 +54,7 @@ def test_pooled_standard_error_is_that_of_all_instances_together() -> None:
 
 
 def test_missing_seeds_are_said_and_an_incomplete_method_is_not_the_best() -> None:
-    rows = [
-        one for one in grid() if not (one["method"] == "soc" and one["task"] == "task1" and one["seed"] == 2)
-    ]
+    rows = [one for one in grid() if not (one["method"] == "soc" and one["task"] == "task1" and one["seed"] == 2)]
     found = table(rows)
     assert found.best(0) == "soc"
     assert found.best(1) == found.best() == "relu"

@@ -75,28 +75,20 @@ def test_an_exception_is_a_failed_row_and_is_run_again(store: ResultsStore, tmp_
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_worker_killed_once_costs_nothing(store: ResultsStore, tmp_path: Path, jobs: int) -> None:
     folder = tmp_path / "trace"
-    assert (
-        support.sweep("dies_once", store.path, folder, 6, jobs) == "done=6 skipped=0 failed=0 quarantined=0"
-    )
+    assert support.sweep("dies_once", store.path, folder, 6, jobs) == "done=6 skipped=0 failed=0 quarantined=0"
     assert statuses(store) == dict.fromkeys(range(6), "ok")
     assert len(store.read().rows) == 6
     assert starts(folder)[2] == 2
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_cell_that_kills_its_worker_twice_is_quarantined(
-    store: ResultsStore, tmp_path: Path, jobs: int
-) -> None:
+def test_a_cell_that_kills_its_worker_twice_is_quarantined(store: ResultsStore, tmp_path: Path, jobs: int) -> None:
     folder = tmp_path / "trace"
-    assert (
-        support.sweep("dies_always", store.path, folder, 6, jobs) == "done=5 skipped=0 failed=0 quarantined=1"
-    )
+    assert support.sweep("dies_always", store.path, folder, 6, jobs) == "done=5 skipped=0 failed=0 quarantined=1"
     quarantined = {seed for seed, status in statuses(store).items() if status.startswith("quarantined")}
     assert quarantined == {2}
     assert starts(folder)[2] == 2
-    assert (
-        support.sweep("dies_always", store.path, folder, 6, jobs) == "done=0 skipped=6 failed=0 quarantined=0"
-    )
+    assert support.sweep("dies_always", store.path, folder, 6, jobs) == "done=0 skipped=6 failed=0 quarantined=0"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -125,9 +117,7 @@ def test_no_orphans_when_the_parent_ends_and_a_restart_runs_only_what_is_missing
     assert (starts(folder)[0], starts(folder)[1]) == (1, 1)
 
 
-def test_two_sweeps_on_one_store_leave_no_bad_line_and_count_no_cell_twice(
-    store: ResultsStore, tmp_path: Path
-) -> None:
+def test_two_sweeps_on_one_store_leave_no_bad_line_and_count_no_cell_twice(store: ResultsStore, tmp_path: Path) -> None:
     folder = tmp_path / "trace"
     both = [support.start_sweep("dies_once", store.path, folder, 12, 1) for _ in range(2)]
     for process in both:
@@ -139,9 +129,7 @@ def test_two_sweeps_on_one_store_leave_no_bad_line_and_count_no_cell_twice(
     assert set(statuses(store).values()) == {"ok"}
 
 
-def test_a_full_disk_stops_the_sweep_with_a_clear_error_and_a_resume_works(
-    store: ResultsStore, tmp_path: Path
-) -> None:
+def test_a_full_disk_stops_the_sweep_with_a_clear_error_and_a_resume_works(store: ResultsStore, tmp_path: Path) -> None:
     folder = tmp_path / "trace"
     folder.mkdir()
     support.sweep("good", store.path, folder, 1, 1)
@@ -157,9 +145,7 @@ try:
 except StoreError as error:
     print(error)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True
-    )
+    run = subprocess.run([sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True)
     assert "cannot write" in run.stdout, run.stderr
     assert store.read().bad == []
     assert support.sweep("good", store.path, folder, 3, 1) == "done=2 skipped=1 failed=0 quarantined=0"

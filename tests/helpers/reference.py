@@ -11,9 +11,7 @@ from torch import Tensor
 from soctk import ConvexSurrogate, FeasibleSet
 
 
-def clarabel_optimum(
-    model: ConvexSurrogate, feasible_set: FeasibleSet, context: Tensor | None = None
-) -> float:
+def clarabel_optimum(model: ConvexSurrogate, feasible_set: FeasibleSet, context: Tensor | None = None) -> float:
     """Return min f over the set from the model's own CVXPY expression, without lift or certificate."""
     x = cp.Variable(model.dim)
     problem = cp.Problem(cp.Minimize(model.to_cvxpy(x, context)), feasible_set.constraints(x))

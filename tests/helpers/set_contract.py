@@ -91,9 +91,7 @@ class SetContract:
         others = torch.cat([others, feasible_set.linear_minimizer(x - y).unsqueeze(0)])
         products = ((others - x) * (x - y)).sum(dim=-1)
         # Each product is rounded at eps times its own size.
-        rounding = (
-            1e-15 * feasible_set.dim * float((others - x).abs().max() + 1) * float((x - y).abs().max() + 1)
-        )
+        rounding = 1e-15 * feasible_set.dim * float((others - x).abs().max() + 1) * float((x - y).abs().max() + 1)
         assert float(products.min()) >= -rounding - PROJECTION[DOUBLE] * magnitude(feasible_set) ** 2
 
     @given(data=st.data())
@@ -109,9 +107,7 @@ class SetContract:
         feasible_set = case()
         for y in 2 * torch.randn(2, feasible_set.dim, generator=generator, dtype=DOUBLE):
             variable = cp.Variable(feasible_set.dim)
-            problem = cp.Problem(
-                cp.Minimize(cp.sum_squares(variable - y.numpy())), feasible_set.constraints(variable)
-            )
+            problem = cp.Problem(cp.Minimize(cp.sum_squares(variable - y.numpy())), feasible_set.constraints(variable))
             problem.solve(solver="CLARABEL", **TIGHT_OPTIONS)
             # The value is accurate to 1e-9, and so the point to its square root at worst.
             np.testing.assert_allclose(feasible_set.project(y).numpy(), variable.value, atol=10 * CLARABEL)
@@ -144,9 +140,7 @@ class SetContract:
             torch.testing.assert_close(method(readonly), expected, rtol=0, atol=0)
             torch.testing.assert_close(method(y.T.tolist()), expected, rtol=0, atol=0)
             torch.testing.assert_close(method(readonly[::-1]), expected.flip(0), rtol=0, atol=0)
-            torch.testing.assert_close(
-                method(expanded), expected[:1].expand_as(expected), rtol=1e-14, atol=1e-14
-            )
+            torch.testing.assert_close(method(expanded), expected[:1].expand_as(expected), rtol=1e-14, atol=1e-14)
             integers = y.T.round().to(torch.int64)
             torch.testing.assert_close(method(integers), method(integers.double()), rtol=0, atol=0)
         assert torch.equal(y, before)

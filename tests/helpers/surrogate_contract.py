@@ -180,9 +180,7 @@ class SurrogateContract:
         def function(*values: Tensor) -> Tensor:
             start = 1 if context is None else 2
             weights = dict(zip(names, values[start:], strict=True))
-            return torch.func.functional_call(
-                model, weights, (values[0], None if context is None else values[1])
-            )
+            return torch.func.functional_call(model, weights, (values[0], None if context is None else values[1]))
 
         assert torch.autograd.gradcheck(function, wanted, eps=1e-7, atol=1e-5, rtol=1e-5, fast_mode=True)
 
@@ -219,8 +217,6 @@ class SurrogateContract:
         close(model(x, context), expected, VALUE)
         variable = cp.Variable(model.dim)
         variable.value = x[0].numpy()
-        assert model.to_cvxpy(variable, pick(context, 0)).value == pytest.approx(
-            expected[0].item(), rel=1e-10
-        )
+        assert model.to_cvxpy(variable, pick(context, 0)).value == pytest.approx(expected[0].item(), rel=1e-10)
         if model.has_conic_form:
             close(model.conic_form(context).value(x), expected, VALUE)

@@ -29,9 +29,7 @@ class TermContract:
                 y = term.nearest_dual(spread * torch.randn(u.shape, generator=generator, dtype=u.dtype))
                 gap = term.value(u) + term.conjugate(y) - (y * u).sum(dim=-1)
                 assert bool(torch.isfinite(gap).all())
-                assert float(gap.min()) >= -INEQUALITY[u.dtype] * size(
-                    y * u, term.value(u), term.conjugate(y)
-                )
+                assert float(gap.min()) >= -INEQUALITY[u.dtype] * size(y * u, term.value(u), term.conjugate(y))
 
     def test_fenchels_equality_at_a_subgradient(self, case, generator: torch.Generator) -> None:
         term = case()
@@ -39,9 +37,7 @@ class TermContract:
         y = term.subgradient(u)
         close(term.value(u) + term.conjugate(y), (y * u).sum(dim=-1).expand(INSTANCES, -1), CONJUGATE)
 
-    def test_nearest_dual_is_idempotent_and_keeps_feasible_duals(
-        self, case, generator: torch.Generator
-    ) -> None:
+    def test_nearest_dual_is_idempotent_and_keeps_feasible_duals(self, case, generator: torch.Generator) -> None:
         term = case()
         u = inner_points(term, generator)
         y = term.nearest_dual(3 * torch.randn(u.shape, generator=generator, dtype=DOUBLE))
@@ -75,9 +71,7 @@ class TermContract:
             assert float(moved.min()) >= -rounding
             assert float(moved.max()) <= 2 * term.map.rows * width + rounding
 
-    def test_the_smoothed_dual_is_the_smoothed_gradient_and_feasible(
-        self, case, generator: torch.Generator
-    ) -> None:
+    def test_the_smoothed_dual_is_the_smoothed_gradient_and_feasible(self, case, generator: torch.Generator) -> None:
         term = case()
         for u in inner_points(term, generator).split(1, dim=1):
             for width in (1e-1, 1e-3):
@@ -106,9 +100,7 @@ class TermContract:
             close(hessian.expand_as(expected), expected, HESSIAN)
             assert float(torch.linalg.eigvalsh(hessian).min()) >= -HESSIAN[DOUBLE] * size(hessian)
 
-    def test_lagged_duals_stay_feasible_and_their_hessian_semidefinite(
-        self, case, generator: torch.Generator
-    ) -> None:
+    def test_lagged_duals_stay_feasible_and_their_hessian_semidefinite(self, case, generator: torch.Generator) -> None:
         term = case()
         mu = torch.full((INSTANCES, 1), 1e-3, dtype=DOUBLE)
         x = torch.randn(INSTANCES, 1, term.map.dim, generator=generator, dtype=DOUBLE)

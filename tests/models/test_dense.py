@@ -31,15 +31,11 @@ class TestOptions(SurrogateContract):
         "no_backbone": lambda: SOCICNN(3, 2, hidden=(), quadratics=(2,), norms=(1, 2)),
         "no_affine_part": lambda: SOCICNN(3, 2, hidden=(4,), linear=False),
         "width_one": lambda: SOCICNN(3, 1, hidden=(1,), quadratics=(1,), norms=(1,), hyperbolics=1),
-        "one_dimension": lambda: SOCICNN(
-            1, 1, hidden=(3,), quadratics=(1,), norms=(1,), hyperbolics=2, diagonal=True
-        ),
+        "one_dimension": lambda: SOCICNN(1, 1, hidden=(3,), quadratics=(1,), norms=(1,), hyperbolics=2, diagonal=True),
     }
 
 
-@pytest.mark.parametrize(
-    ("dim", "width", "count"), [(5, 16, 527), (10, 20, 1083), (20, 24, 2451), (50, 32, 9423)]
-)
+@pytest.mark.parametrize(("dim", "width", "count"), [(5, 16, 527), (10, 20, 1083), (20, 24, 2451), (50, 32, 9423)])
 def test_the_papers_parameter_counts(dim: int, width: int, count: int) -> None:
     model = SOCICNN(dim, hidden=(width, width), quadratics=(dim,), norms=(dim,), linear=False)
     assert model.parameter_count == count

@@ -37,12 +37,8 @@ class TestBudget(SetContract):
         "one": lambda: Budget(1, total=0.4),
         "third": lambda: Budget(6, total=1.8),
         "half_of_twelve": lambda: Budget(12, total=6.0),
-        "per_coordinate": lambda: Budget(
-            4, total=1.0, lower=[-1.0, 0.0, 0.1, 0.0], upper=[0.5, 2.0, 0.4, 1.0]
-        ),
-        "fixed_coordinate": lambda: Budget(
-            4, total=1.5, lower=[0.0, 0.5, 0.0, 0.0], upper=[1.0, 0.5, 1.0, 0.3]
-        ),
+        "per_coordinate": lambda: Budget(4, total=1.0, lower=[-1.0, 0.0, 0.1, 0.0], upper=[0.5, 2.0, 0.4, 1.0]),
+        "fixed_coordinate": lambda: Budget(4, total=1.5, lower=[0.0, 0.5, 0.0, 0.0], upper=[1.0, 0.5, 1.0, 0.3]),
         "lower_corner": lambda: Budget(5, total=0.0),
         "upper_corner": lambda: Budget(5, total=5.0),
         "near_corner": lambda: Budget(5, total=1e-6),
@@ -146,9 +142,7 @@ def by_rejection(budget: Budget, count: int, generator: torch.Generator) -> torc
     lo, hi = budget.bounds()
     kept = torch.empty(0, budget.dim, dtype=DOUBLE)
     while len(kept) < count:
-        head = lo[:-1] + (hi - lo)[:-1] * torch.rand(
-            20 * count, budget.dim - 1, generator=generator, dtype=DOUBLE
-        )
+        head = lo[:-1] + (hi - lo)[:-1] * torch.rand(20 * count, budget.dim - 1, generator=generator, dtype=DOUBLE)
         last = budget.total - head.sum(dim=-1, keepdim=True)
         drawn = torch.cat([head, last], dim=-1)
         kept = torch.cat([kept, drawn[((last >= lo[-1]) & (last <= hi[-1])).squeeze(-1)]])

@@ -48,9 +48,7 @@ def papers_objective(task: Task, theta: Tensor, x: cp.Expression) -> cp.Expressi
                 total += weight @ cp.logistic(u)
             case "logsumexp":
                 size = len(block["b"]) // len(weight)
-                total += sum(
-                    float(w) * cp.log_sum_exp(u[j * size : (j + 1) * size]) for j, w in enumerate(weight)
-                )
+                total += sum(float(w) * cp.log_sum_exp(u[j * size : (j + 1) * size]) for j, w in enumerate(weight))
             case "huber":
                 total += weight @ (0.5 * cp.huber(u, 0.35))
     return total
@@ -141,9 +139,7 @@ def test_the_objective_is_the_papers(task: Task) -> None:
         expected = papers_value(task, theta[row], x[row].numpy())
         assert float(values[row]) == pytest.approx(expected, rel=1e-12, abs=1e-12)
         variable.value = x[row].numpy()
-        assert papers_objective(task, theta[row], variable).value == pytest.approx(
-            expected, rel=1e-12, abs=1e-12
-        )
+        assert papers_objective(task, theta[row], variable).value == pytest.approx(expected, rel=1e-12, abs=1e-12)
         assert task.to_cvxpy(variable, theta[row]).value == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
@@ -166,9 +162,7 @@ def test_solve_is_certified_and_equal_to_clarabel(task: Task) -> None:
     close(task.objective(decision.x, theta), decision.value, VALUE)
     for row in range(2):
         x = cp.Variable(10)
-        problem = cp.Problem(
-            cp.Minimize(papers_objective(task, theta[row], x)), task.feasible_set.constraints(x)
-        )
+        problem = cp.Problem(cp.Minimize(papers_objective(task, theta[row], x)), task.feasible_set.constraints(x))
         problem.solve(solver="CLARABEL")
         assert float(decision.value[row]) == pytest.approx(problem.value, rel=1e-6, abs=1e-6)
         assert clarabel_optimum(task.surrogate(), task.feasible_set, theta[row]) == pytest.approx(

@@ -75,9 +75,7 @@ class TestReLUNetwork(TermContract):
 
 
 class TestSoftplusNetwork(TermContract):
-    CASES: ClassVar = group(
-        network, one=((3,), "softplus"), two=((4, 3), "softplus"), three=((4, 3, 2), "softplus")
-    )
+    CASES: ClassVar = group(network, one=((3,), "softplus"), two=((4, 3), "softplus"), three=((4, 3, 2), "softplus"))
 
 
 class TestLogistic(TermContract):
@@ -85,15 +83,11 @@ class TestLogistic(TermContract):
 
 
 class TestLogSumExp(TermContract):
-    CASES: ClassVar = group(
-        lambda own: LogSumExp(*parts(np.random.default_rng(4), 6, 2, own=own), size=3), plain=()
-    )
+    CASES: ClassVar = group(lambda own: LogSumExp(*parts(np.random.default_rng(4), 6, 2, own=own), size=3), plain=())
 
 
 class TestHuber(TermContract):
-    CASES: ClassVar = group(
-        lambda own: Huber(*parts(np.random.default_rng(5), 5, 5, own=own), delta=0.35), plain=()
-    )
+    CASES: ClassVar = group(lambda own: Huber(*parts(np.random.default_rng(5), 5, 5, own=own), delta=0.35), plain=())
 
 
 @pytest.mark.parametrize("bad", [-0.1, torch.nan])
