@@ -17,7 +17,7 @@ from typing import Any
 PACKAGES = ("soctk", "soctk_tasks", "soctk_baselines", "soctk_evaluation")
 """The packages whose source determines a result."""
 
-PRESENTATION = ("cli.py", "report.py", "summary.py")
+PRESENTATION = ("cli.py", "figures.py", "report.py", "summary.py")
 """Files of `soctk_evaluation` that only show results: changing one leaves every result as it is."""
 
 LIBRARIES = ("torch", "numpy", "scipy", "cvxpy", "clarabel")

@@ -34,11 +34,13 @@ class Files:
         html: a sortable page that needs no other file.
         markdown: Markdown tables.
         csv: one line for each method and task.
+        figure: a picture of the regrets, SVG or PNG.
     """
 
     html: Path | None = None
     markdown: Path | None = None
     csv: Path | None = None
+    figure: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,11 @@ def _show(contents: Contents, cells: Sequence[Cell], files: Files) -> None:
         if path is not None:
             write_report(tables, kind, path)
             print(f"wrote {path}", file=sys.stderr)
+    if files.figure is not None and tables:
+        from soctk_evaluation.figures import regret_figure
+
+        regret_figure(tables[0], files.figure)
+        print(f"wrote {files.figure}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ MEASURED = (
 )
 """The measurements in a row."""
 
-RELATIVE_COST = {"lpcf": 5, "dcp": 4, "pcf": 3, "soc": 2, "quad": 2, "norm": 2, "relu": 2, "softplus": 2}
+RELATIVE_COST = {"lpcf": 4, "soc": 3, "dcp": 1, "pcf": 1, "quad": 1, "norm": 1, "relu": 1, "softplus": 1}
 
 
 def leaderboard_cells(
@@ -178,9 +178,9 @@ def _learn_policy(name: str, problem: Problem) -> _Learned:
 
 
 def _decision_method(surrogate: ConvexSurrogate, protocol: str) -> Method:
-    """Return the protocol's method; Newton needs a conic form, so a surrogate without one goes to CVXPY."""
+    """Return the protocol's method; a surrogate that brings its own CVXPY export (lpcf) is decided by that."""
     method = PROTOCOLS[protocol]
-    return "cvxpy" if method == "newton" and not surrogate.has_conic_form else method
+    return cast(Method, surrogate.decision_method) if method == "newton" else method
 
 
 def _measurements(learned: _Learned, scores: Scores, own: float, method: Method | None) -> dict[str, Any]:
