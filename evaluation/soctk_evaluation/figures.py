@@ -8,9 +8,11 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
-from soctk_evaluation.summary import Line, Table  # noqa: E402
+from soctk_evaluation.summary import Line, Table
 
 PAPER = {"dcp": 0.284, "pcf": 0.139, "relu": 0.234, "softplus": 0.507, "norm": 0.229, "quad": 0.179, "soc": 0.197}
 """The paper's mean regrets over the six tasks at d = 10 (arXiv 2604.22355, Experiment 3)."""
@@ -31,7 +33,7 @@ def regret_figure(table: Table, path: Path) -> None:
     for row, line in enumerate(lines):
         _draw(axes, row, line, TRIVIAL if line.method in trivial else LEARNED)
         if table.dim == 10 and line.method in PAPER:
-            axes.plot(PAPER[line.method], row, marker="D", ms=6, mfc="none", mec=PUBLISHED, mew=1.3, zorder=4)
+            axes.plot([PAPER[line.method]], [row], marker="D", ms=6, mfc="none", mec=PUBLISHED, mew=1.3, zorder=4)
     axes.set_xscale("log")
     axes.set_yticks(range(len(lines)), [line.method for line in lines])
     for label, line in zip(axes.get_yticklabels(), lines, strict=True):
@@ -42,19 +44,19 @@ def regret_figure(table: Table, path: Path) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     handles = [
-        plt.Line2D([], [], marker="o", ls="", color=LEARNED, ms=8, label="learned, mean of tasks"),
-        plt.Line2D([], [], marker="o", ls="", color=TRIVIAL, ms=8, label="trivial row"),
-        plt.Line2D([], [], marker="o", ls="", color=LEARNED, ms=4, alpha=0.35, label="one task"),
+        Line2D([], [], marker="o", ls="", color=LEARNED, ms=8, label="learned, mean of tasks"),
+        Line2D([], [], marker="o", ls="", color=TRIVIAL, ms=8, label="trivial row"),
+        Line2D([], [], marker="o", ls="", color=LEARNED, ms=4, alpha=0.35, label="one task"),
     ]
     if table.dim == 10:
-        handles.append(plt.Line2D([], [], marker="D", ls="", mfc="none", mec=PUBLISHED, label="mean in the paper"))
-    axes.legend(handles=handles, fontsize=8, frameon=False, loc="upper left")
+        handles.append(Line2D([], [], marker="D", ls="", mfc="none", mec=PUBLISHED, label="mean in the paper"))
+    axes.legend(handles=handles, fontsize=8, frameon=False, loc="lower left")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
 
-def _draw(axes: plt.Axes, row: int, line: Line, color: str) -> None:
+def _draw(axes: Axes, row: int, line: Line, color: str) -> None:
     tasks = [regret.mean for regret in line.regrets if regret.mean is not None]
     axes.plot([max(value, 1e-9) for value in tasks], [row] * len(tasks), "o", ms=4, color=color, alpha=0.35)
-    axes.plot(line.mean, row, "o", ms=8, color=color, zorder=3)
+    axes.plot([line.mean or 0.0], [row], "o", ms=8, color=color, zorder=3)

@@ -1,0 +1,39 @@
+"""The README's code runs as it stands, and its numbers are those of the results file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_example_runs(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    shape, _, all_optimal = re.match(r"(.*\]\)) (tensor\(.*\)) (\w+)", capsys.readouterr().out).groups()
+    assert shape == "torch.Size([100, 10])"
+    assert all_optimal == "True"
+
+
+def test_the_table_is_the_results_files():
+    rows = [json.loads(line) for line in (ROOT / "evaluation/results/leaderboard.jsonl").open(encoding="utf-8")]
+    quick = {(row["task"], row["method"]): row["regret_mean"] for row in rows if row["dim"] == 10 and row["seed"] == 0}
+    header, *lines = [
+        line for line in README.splitlines() if (line.startswith("| ") and " ± " in line) or "simplex_socp" in line
+    ]
+    tasks = [cell.strip() for cell in header.split("|")[2:8]]
+    assert len(lines) >= 10
+    for line in lines:
+        cells = [cell.strip(" *") for cell in line.split("|")[1:]]
+        for task, cell in zip(tasks, cells[1:7], strict=True):
+            assert float(cell.split(" ±")[0]) == pytest.approx(quick[task, cells[0]], rel=0.1, abs=1e-4)
+
+
+def test_linked_files_exist():
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
