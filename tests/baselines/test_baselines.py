@@ -71,7 +71,7 @@ class TestContract:
             x = cp.Variable(4)
             problem = cp.Problem(cp.Minimize(model.to_cvxpy(x, row)), [x == point.numpy()])
             problem.solve(solver="CLARABEL")
-            assert problem.value == pytest.approx(float(model(point, row)), rel=1e-6, abs=1e-6)
+            assert problem.value == pytest.approx(float(model(point, row).detach()), rel=1e-6, abs=1e-6)
 
     def test_newton_agrees_with_clarabel(self, name):
         model, context = self.make(name)
