@@ -27,13 +27,14 @@ def test_projection(benchmark, name):
     problem = cp.Problem(cp.Minimize(cp.sum_squares(point - target)), feasible_set.constraints(point))
     target.value = y[0].numpy()
     problem.solve(solver="CLARABEL")  # compiled once, as a user would
-    started, distance = time.perf_counter(), 0.0
+    started, excess = time.perf_counter(), 0.0
     for row in range(SOLVED):
         target.value = y[row].numpy()
         problem.solve(solver="CLARABEL")
-        distance = max(distance, float((x[row] - torch.from_numpy(point.value)).abs().max()))
+        theirs = (torch.from_numpy(point.value) - y[row]).square().sum()
+        excess = max(excess, float((x[row] - y[row]).square().sum() / theirs) - 1)
     seconds_each = (time.perf_counter() - started) / SOLVED
     benchmark.extra_info["times_faster_per_point"] = seconds_each * ROWS / benchmark.stats["mean"]
     benchmark.extra_info["violation"] = float(feasible_set.violation(x).max())
     assert float(feasible_set.violation(x).max()) < 1e-12
-    assert distance < 1e-4  # Clarabel's accuracy, not ours
+    assert excess < 1e-6  # never farther than Clarabel's answer, beyond its own infeasibility
