@@ -149,18 +149,19 @@ class AffinePart(nn.Module):
 
     def level_parameters(self) -> list[nn.Parameter]:
         """Return the weights of b0."""
-        return _weights(self.level, self.level_network)
+        return weights_of(self.level, self.level_network)
 
     def slope_parameters(self) -> list[nn.Parameter]:
         """Return the weights of v."""
-        return _weights(self.slope, self.slope_ridges)
+        return weights_of(self.slope, self.slope_ridges)
 
     def network_parameters(self) -> list[nn.Parameter]:
         """Return the weights of the nonlinear responses to the context."""
-        return _weights(self.level_network, self.slope_ridges)
+        return weights_of(self.level_network, self.slope_ridges)
 
 
-def _weights(*modules: nn.Module | None) -> list[nn.Parameter]:
+def weights_of(*modules: nn.Module | None) -> list[nn.Parameter]:
+    """Return the weights of the modules that exist."""
     return [weight for module in modules if module is not None for weight in module.parameters()]
 
 

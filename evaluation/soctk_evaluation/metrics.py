@@ -14,6 +14,7 @@ from soctk.checks import ArrayLike, as_tensor, check_last_dim
 from soctk.decide.decision import Decision
 from soctk.decide.minimize import Method, minimize
 from soctk.learn.data import ValueData
+from soctk.learn.losses import relative_error
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 
@@ -172,13 +173,6 @@ def solver_regret(
         tol: the relative gap to reach.
     """
     return evaluate(oracle, task, contexts, method=method, tol=tol, optimum=optimum).regret_mean
-
-
-@torch.no_grad()
-def relative_error(surrogate: ConvexSurrogate, data: ValueData) -> float:
-    """Return ||f_hat - f||_2 / ||f||_2 over all candidates (the paper's relative l2 error)."""
-    predicted = surrogate.evaluate(data.x, data.context)
-    return float((predicted - data.value).norm() / data.value.norm())
 
 
 def _minimize_warm(

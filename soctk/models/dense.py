@@ -24,7 +24,7 @@ from torch.nn.functional import softplus
 
 from soctk.affine import DenseMap
 from soctk.checks import check_count
-from soctk.conditioning import AffinePart, Conditioning, NonNegative, Offset, inverse_softplus
+from soctk.conditioning import AffinePart, Conditioning, NonNegative, Offset, inverse_softplus, weights_of
 from soctk.conic_form import ConicForm
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Norms, Quadratic, Term
@@ -139,12 +139,12 @@ class SOCICNN(ConvexSurrogate):
 
     def _block_weights(self, block: str) -> list[nn.Parameter]:
         if block == "backbone":
-            return _weights(self.W, self.b, self.U_raw, self.c)
+            return weights_of(self.W, self.b, self.U_raw, self.c)
         if block == "diagonal":
-            return [*([] if self.g is None else [self.g]), *_weights(self.e_diagonal)]
+            return [*([] if self.g is None else [self.g]), *weights_of(self.e_diagonal)]
         matrices, offsets = (self.B, self.e) if block.startswith("quadratic") else (self.A, self.d)
         index = int(block.removeprefix("quadratic").removeprefix("norm"))
-        return [matrices[index], *_weights(offsets[index])]
+        return [matrices[index], *weights_of(offsets[index])]
 
     def _check_arguments(self) -> None:
         for name in ("hidden", "quadratics", "norms"):
@@ -290,10 +290,6 @@ class NormICNN(SOCICNN):
 
     def __init__(self, dim: int, context_dim: int = 0, **options: Any) -> None:
         super().__init__(dim, context_dim, **{"norms": (dim,), **options})
-
-
-def _weights(*modules: nn.Module | None) -> list[nn.Parameter]:
-    return [weight for module in modules if module is not None for weight in module.parameters()]
 
 
 class _Maker:

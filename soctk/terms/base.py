@@ -159,11 +159,6 @@ def check_nonnegative(tensor: Tensor, name: str) -> None:
         )
 
 
-def over_instances(size: int) -> Callable[[Tensor], Tensor]:
-    """Return a map that expands tensors shared by all contexts (leading size 1) to `size` contexts."""
-    return lambda t: t.expand(size, *t.shape[1:]) if t.shape[0] == 1 else t
-
-
 def group_norms(u: Tensor, size: int) -> Tensor:
     """Return the Euclidean norms of consecutive groups of `size`: (..., K) -> (..., K / size)."""
     return torch.linalg.vector_norm(u.unflatten(-1, (-1, size)), dim=-1)
