@@ -7,6 +7,7 @@ common interface for them and their rivals; decisions with a certified optimalit
 from soctk.conic_form import ConicForm, Dual
 from soctk.decide.certificate import Certificate, certify
 from soctk.decide.decision import Decision, Status
+from soctk.decide.layer import DecisionLayer
 from soctk.decide.minimize import minimize
 from soctk.learn.data import ValueData
 from soctk.learn.fit import FitConfig, FitReport, fit
@@ -27,6 +28,7 @@ __all__ = [
     "ConicForm",
     "ConvexSurrogate",
     "Decision",
+    "DecisionLayer",
     "Dual",
     "FeasibleSet",
     "FitConfig",

@@ -56,10 +56,10 @@ class DenseMap:
 
     def group_adjoint(self, y: Tensor, size: int) -> Tensor:
         """Return A_g'y_g for each group g of `size` consecutive rows: (N, K) -> (N, K / size, n)."""
-        blocks = self.matrix.reshape(self.matrix.shape[0], -1, size, self.dim)
+        blocks, groups = self.matrix.unflatten(1, (-1, size)), y.unflatten(-1, (-1, size))
         if self.shared:
-            return torch.einsum("ngk,gki->ngi", y.reshape(y.shape[0], -1, size), blocks[0])
-        return torch.einsum("ngk,ngki->ngi", y.reshape(y.shape[0], -1, size), blocks)
+            return torch.einsum("ngk,gki->ngi", groups, blocks[0])
+        return torch.einsum("ngk,ngki->ngi", groups, blocks)
 
     def _outer_products(self) -> Tensor:
         """Return the products a_k a_k' of the rows as one (K, n^2) matrix, so that a Gram matrix is one GEMM."""

@@ -81,8 +81,19 @@ class Ridges(nn.Module):
 
     def forward(self, context: Tensor) -> Tensor:
         """Return the sums at each context."""
-        features = torch.relu(context @ self.inner[:, :-1].mT + self.inner[:, -1])
-        return (features.unflatten(-1, self.outer.shape) * self.outer).sum(dim=-1)
+        return (torch.relu(self._arguments(context)) * self.outer).sum(dim=-1)
+
+    def jacobian(self, context: Tensor) -> Tensor:
+        """Return the derivatives of each number in its own weights, inner then outer: (size, N, P)."""
+        arguments = self._arguments(context).transpose(0, 1)
+        on = (arguments > 0) * self.outer.unsqueeze(1)
+        affine = torch.cat([context, torch.ones_like(context[:, :1])], dim=-1)
+        inner = on.unsqueeze(-1) * affine[:, None, :]
+        return torch.cat([inner.flatten(start_dim=2), torch.relu(arguments)], dim=-1)
+
+    def _arguments(self, context: Tensor) -> Tensor:
+        """Return G_j'context + g_j, (N, size, count)."""
+        return (context @ self.inner[:, :-1].mT + self.inner[:, -1]).unflatten(-1, self.outer.shape)
 
 
 class Perceptron(nn.Module):
@@ -117,7 +128,7 @@ class AffinePart(nn.Module):
         *,
         linear: bool = True,
         conditioned: bool = True,
-        ridges: int = 8,
+        ridges: int = 12,
         hidden: int = 64,
         generator: torch.Generator,
         dtype: torch.dtype,
@@ -146,6 +157,17 @@ class AffinePart(nn.Module):
             return self.level.constant.new_zeros(1, 1, self.dim)
         slope = self.slope(context)
         return slope if self.slope_ridges is None else slope + self.slope_ridges(context).unsqueeze(1)
+
+    def v_jacobian(self, context: Tensor) -> Tensor:
+        """Return the derivatives of each v_i in its own weights, in the order of `slope_parameters`: (n, N, P)."""
+        if self.slope is None:
+            return context.new_zeros(0, context.shape[0], 0)
+        columns = [context.new_ones(self.dim, context.shape[0], 1)]
+        if self.slope.slope is not None:
+            columns.append(context.expand(self.dim, -1, -1))
+        if self.slope_ridges is not None:
+            columns.append(self.slope_ridges.jacobian(context))
+        return torch.cat(columns, dim=-1)
 
     def level_parameters(self) -> list[nn.Parameter]:
         """Return the weights of b0."""

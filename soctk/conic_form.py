@@ -219,6 +219,13 @@ class ConicForm:
         """Return the form in another floating-point dtype."""
         return self.apply(lambda t: t.to(dtype))
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether any coefficient is part of an autograd graph."""
+        found: list[bool] = []
+        self.apply(lambda tensor: found.append(tensor.requires_grad) or tensor)  # type: ignore[func-returns-value]
+        return any(found)
+
     def detach(self) -> ConicForm:
         """Return the form cut from autograd."""
         return self.apply(Tensor.detach)

@@ -30,11 +30,22 @@ def project_capped_simplex(y: Tensor, lo: Tensor, hi: Tensor, total: Tensor) -> 
     """
     rows = y.reshape(-1, y.shape[-1])
     # No coordinate can exceed what the others leave at their lower bounds: the same set, with finite bounds.
-    hi = torch.minimum(hi, lo + (total - lo.sum()))
+    largest = lo + (total - lo.sum())
+    start = (rows.sum(dim=-1, keepdim=True) - total) / y.shape[-1]
+    if bool((hi >= largest).all()):
+        # A simplex: at tau = max(y - largest) one coordinate alone has the whole sum, so that the root lies above,
+        # with few coordinates left between their bounds.
+        start = torch.maximum(start, (rows - largest).amax(dim=-1, keepdim=True))
+    hi = torch.minimum(hi, largest)
+    rows = rows - _solve_multiplier(rows, lo, hi, total, start)
     # tau is known to eps |tau| only, which is much where y is large. Coordinates that end between their bounds lie
     # within hi - lo of tau, so that y - tau is exact to their own size; what tau missed is found in those units.
-    rows = rows - _solve_multiplier(rows, lo, hi, total, (rows.sum(dim=-1, keepdim=True) - total) / y.shape[-1])
-    rows = rows - _solve_multiplier(rows, lo, hi, total, torch.zeros_like(rows[:, :1]))
+    missed = (torch.clamp(rows, min=lo, max=hi).sum(dim=-1) - total).abs()
+    size = torch.maximum(lo.abs(), hi.abs()).sum()
+    again = torch.nonzero(missed > torch.finfo(y.dtype).eps * size).squeeze(-1)
+    if again.numel() > 0:
+        part = rows[again]
+        rows[again] = part - _solve_multiplier(part, lo, hi, total, torch.zeros_like(part[:, :1]))
     x = torch.clamp(rows, min=lo, max=hi)
     return _absorb_rounding(x, rows, lo, hi, total).reshape(y.shape)
 

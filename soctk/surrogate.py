@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # names for annotations only: the library imports downwards
     from soctk.learn.data import ValueData
     from soctk.learn.report import FitConfig, FitReport
 
+SEED_STEP = 1000
+"""Between the seeds of a surrogate's own weights and of those it draws afresh: neighbouring seeds share none."""
+
 
 class ConvexSurrogate(nn.Module, ABC):
     """A function f(x, context) that is convex in x for every fixed context.
@@ -79,6 +82,15 @@ class ConvexSurrogate(nn.Module, ABC):
         return getattr(self, "affine", None)
 
     @property
+    def gauss_newton(self) -> bool:
+        """Whether `fit` should learn it by Levenberg-Marquardt rather than L-BFGS.
+
+        Not a model that lives by ReLU units: its values are piecewise smooth in the weights, with a piece for every
+        pattern of active units, and a Gauss-Newton step leaves its piece.
+        """
+        return True
+
+    @property
     def structure_count(self) -> int:
         """How many structures, the smallest first, `fit` may choose from; 1 where there is nothing to choose."""
         return 1
@@ -101,6 +113,11 @@ class ConvexSurrogate(nn.Module, ABC):
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments as JSON data, so that `soctk.save` can rebuild the model."""
         raise NotImplementedError(f"{type(self).__name__} cannot be saved: it has no config()")
+
+    def redrawn(self, seed: int) -> ConvexSurrogate | None:
+        """Return a new surrogate of the same sizes with other initial weights, or None where there are none to draw."""
+        config = self.config()
+        return type(self)(**config | {"seed": config["seed"] + SEED_STEP * seed}) if "seed" in config else None
 
     def fit_own(self, data: ValueData, validation: ValueData, config: FitConfig) -> FitReport | None:
         """Train in a way of the surrogate's own (closed form, another package), or return None for the recipe."""

@@ -84,6 +84,11 @@ class PCF(ConvexSurrogate):
             sections.append(((self.dim, self.dim), self.dim * (self.dim + 1) // 2))
         return sections
 
+    @property
+    def gauss_newton(self) -> bool:
+        """No: ReLU networks throughout."""
+        return False
+
     def psi(self, context: Tensor) -> Tensor:
         """Return all weights of the main network at each context, flat: (N, p) -> (N, outputs)."""
         out = context @ self.V_psi[0].mT + self.omega_psi[0]

@@ -26,6 +26,9 @@ class UsageError(ValueError):
     """What was asked for does not exist or makes no sense; the message is for the user."""
 
 
+QUICK_STARTS = 2
+
+
 @dataclass(frozen=True)
 class Files:
     """Where to write the table.
@@ -48,7 +51,7 @@ class Leaderboard:
     """Compare surrogates on decision tasks; cells already in the store are not run again.
 
     Attributes:
-        quick: all tasks and methods at dimension 10 with seed 0, full data.
+        quick: all tasks and methods at dimension 10 with seed 0, full data, fewer starts of each fit.
         tasks: names of tasks; all six by default.
         dims: decision dimensions; 10 20 50 by default.
         methods: names of surrogates and trivial rows; all by default.
@@ -172,6 +175,7 @@ def _cells(command: Leaderboard) -> list[Cell]:
         raise UsageError(f"--jobs: expected a positive number, got {command.jobs}")
     if command.backend == "dask":
         _check_dask()
+    from soctk import FitConfig
     from soctk_tasks import TASKS
 
     _check_names(command.tasks, TASKS, "task")
@@ -184,6 +188,7 @@ def _cells(command: Leaderboard) -> list[Cell]:
         command.methods or default_methods(),
         command.seeds or seeds,
         command.protocol,
+        fit=FitConfig(starts=QUICK_STARTS) if command.quick else None,
     )
 
 

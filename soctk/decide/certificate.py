@@ -3,7 +3,8 @@
 Any dual point (a y for each term) gives a rigorous lower bound of the minimum over the set
 (`ConicForm.bound`). At a given x the natural dual is the subgradient there, and the gap it gives is exactly
 the Frank-Wolfe gap max over y in the set of g'(x - y). Where f has a kink at x, one subgradient can be a poor
-dual; the slopes of f smoothed by a few widths mu are tried as well, and the best bound counts.
+dual, and so can the slopes of f smoothed by a few widths mu, which are tried next; an instance that they leave in
+doubt is solved, for the bound of its solution.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim
 from soctk.conic_form import ConicForm, Dual
+from soctk.decide.certified import NEWTON_DIM, solve_certified
 from soctk.decide.decision import relative_gap
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 
+BOUND_TOLERANCE = 1e-8
 SMOOTHING_WIDTHS = tuple(10.0**-k for k in range(2, 11))
 
 
@@ -43,7 +46,12 @@ class Certificate:
 
 @torch.no_grad()
 def certify(
-    model: ConvexSurrogate, feasible_set: FeasibleSet, x: ArrayLike, context: ArrayLike | None = None
+    model: ConvexSurrogate,
+    feasible_set: FeasibleSet,
+    x: ArrayLike,
+    context: ArrayLike | None = None,
+    *,
+    tol: float = 1e-6,
 ) -> Certificate:
     """Return the certificate of decisions x that came from anywhere.
 
@@ -52,6 +60,8 @@ def certify(
         feasible_set: the set it is minimised over.
         x: (*batch, n).
         context: (*batch, p), or None where p = 0.
+        tol: relative gap below which closed-form bounds are good enough; above it the minimum itself is looked for.
+            `inf` for closed-form bounds alone.
 
     Returns:
         `Certificate` with tensors (*batch). The gap is rigorous for any x; it is an optimality gap of x only
@@ -70,9 +80,23 @@ def certify(
         form = model.conic_form(context)
         internal = points.to(form.dtype).reshape((-1, 1, model.dim) if form.batch_shape else (1, -1, model.dim))
         lower = best_bound(form, feasible_set, internal).reshape(value.shape)
+        doubtful = relative_gap(value, lower) > tol
+        if bool(doubtful.any()):
+            lower = torch.where(doubtful, torch.maximum(lower, _solved_bound(form, feasible_set, doubtful)), lower)
     else:
         lower = value - frank_wolfe_gap(model, feasible_set, points, context)
     return Certificate(value, lower, violation)
+
+
+def _solved_bound(form: ConicForm, feasible_set: FeasibleSet, wanted: Tensor) -> Tensor:
+    """Return bounds from solving the wanted instances, -inf for the others; points of one function share its bound."""
+    shared = form.batch_shape == ()
+    index = torch.nonzero(wanted.reshape(-1)).squeeze(-1)
+    method = "newton" if form.dim <= NEWTON_DIM else "first_order"
+    solved = solve_certified(form if shared else form.select(index), feasible_set, method=method, tol=BOUND_TOLERANCE)
+    bound = torch.full(wanted.shape, -torch.inf, dtype=form.dtype, device=wanted.device).reshape(-1)
+    bound[index] = solved.lower_bound
+    return bound.reshape(wanted.shape)
 
 
 def best_bound(form: ConicForm, feasible_set: FeasibleSet, x: Tensor) -> Tensor:

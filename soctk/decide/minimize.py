@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import cvxpy as cp
 import numpy as np
@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive
-from soctk.conic_form import ConicForm
 from soctk.decide.certificate import best_bound, certify, frank_wolfe_gap
+from soctk.decide.certified import NEWTON_DIM, solve_certified
 from soctk.decide.decision import Decision, Status, relative_gap
 from soctk.decide.lifted import SOLVER_STATUS, solve_lifted
-from soctk.decide.newton import Result, solve_newton
+from soctk.decide.newton import Result
 from soctk.decide.protocol import LEARNING_RATE, RESTARTS, STEPS, projected_descent
-from soctk.sets import Box, Budget, FeasibleSet, Simplex
+from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 
-Method = Literal["newton", "cvxpy", "projected_gradient", "projected_adam"]
-METHODS: tuple[Method, ...] = ("newton", "cvxpy", "projected_gradient", "projected_adam")
-DEFAULT_ITERATIONS = 60
+Method = Literal["newton", "first_order", "cvxpy", "projected_gradient", "projected_adam"]
+METHODS: tuple[Method, ...] = get_args(Method)
+CERTIFIED = ("newton", "first_order")
 _STATUSES = np.frompyfunc(Status, 1, 1)  # np.full and np.where turn the members into plain strings
 
 
@@ -48,11 +48,12 @@ def minimize(
         feasible_set: a set of the model's dimension.
         context: (*batch, p), or None where p = 0.
         tol: relative gap (value - lower bound) / max(1, |value|) to reach.
-        max_iter: Newton steps (60 by default) or descent steps (the paper's 200).
+        max_iter: Newton steps (60 by default), gradient steps (20,000) or descent steps (the paper's 200).
         time_limit: seconds for the whole call; the best feasible points and honest gaps are returned.
-        method: "newton" (smoothing Newton, certified); "cvxpy" (an outside solver on the lift, verified);
-            "projected_gradient" and "projected_adam" (the paper's protocol: 5 restarts of 200 steps). By default
-            the model's own choice: "newton", or "cvxpy" for one that brings its own CVXPY expression.
+        method: "newton" (smoothing Newton, certified); "first_order" (smoothing and accelerated gradients, certified,
+            for thousands of variables); "cvxpy" (an outside solver on the lift, verified); "projected_gradient" and
+            "projected_adam" (the paper's protocol: 5 restarts of 200 steps). By default "newton", beyond 500
+            variables "first_order", and "cvxpy" for a model that brings its own CVXPY expression.
         x0: (*batch, n) feasible starting points; the set's centre by default.
         solver: for "cvxpy", the name of any installed solver.
         solver_options: for "cvxpy", keywords for `cp.Problem.solve`.
@@ -63,10 +64,10 @@ def minimize(
 
     Raises:
         ValueError: bad shapes, non-finite numbers, a non-positive limit or tolerance, an unknown method.
-        NotImplementedError: method "newton" and a model without a conic form.
+        NotImplementedError: a certified method and a model without a conic form.
     """
     started = time.perf_counter()
-    chosen = method or model.decision_method
+    chosen = method or _default_method(model)
     _check_arguments(model, feasible_set, tol, max_iter, time_limit, chosen, solver)
     contexts = model.check_context(context)
     batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
@@ -82,8 +83,9 @@ def minimize(
         result = _outside(model, feasible_set, contexts, tol, solver, dict(solver_options or {}), time_limit)
     else:
         form = model.form_at(contexts).check().detach()
-        steps = DEFAULT_ITERATIONS if max_iter is None else max_iter
-        result = certified_newton(form, feasible_set, tol=tol, max_iter=steps, deadline=deadline, start=start)
+        result = solve_certified(
+            form, feasible_set, method=chosen, tol=tol, max_iter=max_iter, deadline=deadline, start=start
+        )
     return Decision(
         x=result.x.reshape(*batch, model.dim),
         value=result.value.reshape(batch),
@@ -94,81 +96,9 @@ def minimize(
     )
 
 
-def certified_newton(
-    form: ConicForm,
-    feasible_set: FeasibleSet,
-    *,
-    tol: float,
-    max_iter: int = DEFAULT_ITERATIONS,
-    deadline: float = float("inf"),
-    start: Tensor | None = None,
-) -> Result:
-    """Run the Newton method after taking out fixed coordinates; finish missed instances by the lift.
-
-    Coordinates with lo = hi (and whole sets that are one point) leave no interior for the barrier: they are
-    substituted, and the form is solved in the others.
-    """
-    free = _free_coordinates(feasible_set)
-    if bool(free.all()):
-        result = solve_newton(form, feasible_set, tol=tol, max_iter=max_iter, deadline=deadline, start=start)
-    else:
-        result = _solve_free(form, feasible_set, free, tol=tol, max_iter=max_iter, deadline=deadline, start=start)
-    missed = np.isin(result.status, [Status.STALLED, Status.ITERATION_LIMIT]) & (max_iter >= DEFAULT_ITERATIONS)
-    if missed.any() and time.perf_counter() < deadline:
-        _finish_by_lift(result, form, feasible_set, torch.from_numpy(np.flatnonzero(missed)), tol)
-    return result
-
-
-def _finish_by_lift(result: Result, form: ConicForm, feasible_set: FeasibleSet, index: Tensor, tol: float) -> None:
-    """Solve the instances `index` again by Clarabel, keeping whatever value and bound are better."""
-    x, value, lower, _ = solve_lifted(form.select(index), feasible_set, "CLARABEL", {})
-    better = value < result.value[index]
-    result.x[index] = torch.where(better.unsqueeze(-1), x, result.x[index])
-    result.value[index] = torch.where(better, value, result.value[index])
-    result.lower_bound[index] = torch.maximum(result.lower_bound[index], lower)
-    reached = relative_gap(result.value[index], result.lower_bound[index]) <= tol
-    result.status[index[reached].numpy()] = Status.OPTIMAL
-
-
-def _free_coordinates(feasible_set: FeasibleSet) -> Tensor:
-    """Return which coordinates can move, bool (n,): none where the set is a single point."""
-    lo, hi = feasible_set.bounds()
-    free = lo < hi
-    total = feasible_set.sum_total
-    if total is not None and (int(free.sum()) <= 1 or total <= float(lo.sum()) or total >= float(hi.sum())):
-        free = torch.zeros_like(free)
-    return free
-
-
-def _solve_free(
-    form: ConicForm, feasible_set: FeasibleSet, free: Tensor, *, start: Tensor | None, **options: Any
-) -> Result:
-    """Solve in the free coordinates and put the fixed ones back."""
-    point = feasible_set._project(feasible_set.center(form.dtype, form.linear.device))
-    columns = torch.nonzero(free).squeeze(-1)
-    if columns.numel() == 0:
-        x = point.expand(form.size, -1).clone()
-        value = form.evaluate(x.unsqueeze(1)).squeeze(-1)
-        status = np.full(form.size, Status.OPTIMAL, dtype=object)
-        return Result(x, value, value.clone(), torch.zeros(form.size, dtype=torch.int64, device=x.device), status)
-    reduced = form.restricted(columns, point)
-    begin = None if start is None else start[:, columns]
-    result = solve_newton(reduced, _reduced_set(feasible_set, free, point), start=begin, **options)
-    full = point.expand(form.size, -1).clone()
-    full[:, columns] = result.x
-    result.x = full
-    return result
-
-
-def _reduced_set(feasible_set: FeasibleSet, free: Tensor, point: Tensor) -> FeasibleSet:
-    lo, hi = feasible_set.bounds()
-    count = int(free.sum())
-    lower, upper = tuple(lo[free].tolist()), tuple(hi[free].tolist())
-    if feasible_set.sum_total is None:
-        return Box(count, lower, upper)
-    if isinstance(feasible_set, Simplex):
-        return Simplex(count, feasible_set.total)
-    return Budget(count, feasible_set.sum_total - float(point[~free].sum()), lower, upper)
+def _default_method(model: ConvexSurrogate) -> str:
+    large = model.decision_method == "newton" and model.dim > NEWTON_DIM
+    return "first_order" if large else model.decision_method
 
 
 def _outside(
@@ -289,7 +219,7 @@ def _check_arguments(
         check_count(max_iter, "max_iter")
     if time_limit is not None:
         check_positive(time_limit, "time_limit")
-    if method == "newton" and not model.has_conic_form:
+    if method in CERTIFIED and not model.has_conic_form:
         raise NotImplementedError(f'{type(model).__name__} has no conic form; use method="cvxpy"')
     if method == "cvxpy" and solver.upper() not in cp.installed_solvers():
         raise ValueError(f"solver: expected one of {', '.join(cp.installed_solvers())}, got {solver!r}")

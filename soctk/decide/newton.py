@@ -16,7 +16,9 @@ value and best bound meet.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +34,7 @@ BACKTRACK = 0.4
 LINE_SEARCH_TRIALS = 12
 MULTIPLIER_RANGE = 1e6
 STALL_ITERATIONS = 25
+DEFAULT_ITERATIONS = 60
 
 
 @dataclass
@@ -64,6 +67,44 @@ class Result:
     lower_bound: Tensor
     iterations: Tensor
     status: np.ndarray
+    final: Final | None = None
+
+
+@dataclass
+class Final:
+    """Where the iterations ended, all a derivative needs: tensors with leading size N.
+
+    Attributes:
+        x: the last iterate, strictly inside the bounds.
+        mu: the last barrier weight, (N, 1).
+        s_lo: multipliers of the lower bounds.
+        s_hi: multipliers of the upper bounds, where there are any.
+        lags: the lagged duals of each term.
+    """
+
+    x: Tensor
+    mu: Tensor
+    s_lo: Tensor
+    s_hi: Tensor | None
+    lags: list
+
+    @classmethod
+    def of(cls, state: _State) -> Final:
+        """Copy what a state holds."""
+        return _map(torch.clone, cls(state.x, state.mu, state.s_lo, state.s_hi, state.lags))
+
+    def put(self, index: Tensor, other: Final) -> None:
+        """Overwrite the instances `index`."""
+
+        def write(mine: Any, theirs: Any) -> None:
+            if isinstance(mine, Tensor):
+                mine[index] = theirs
+            elif isinstance(mine, list | tuple):
+                for pair in zip(mine, theirs, strict=True):
+                    write(*pair)
+
+        for name in self.__dataclass_fields__:
+            write(getattr(self, name), getattr(other, name))
 
 
 def solve_newton(
@@ -74,6 +115,7 @@ def solve_newton(
     max_iter: int,
     deadline: float = float("inf"),
     start: Tensor | None = None,
+    keep_final: bool = False,
 ) -> Result:
     """Minimise every function of `form` over a set with a non-empty relative interior.
 
@@ -84,6 +126,7 @@ def solve_newton(
         max_iter: Newton steps for each instance.
         deadline: `time.perf_counter()` value to stop at.
         start: (N, n) strictly feasible starting points; the centre by default.
+        keep_final: whether to return where the iterations ended.
     """
     size, n = form.size, form.dim
     bounds = Bounds.of(feasible_set, form.linear)
@@ -98,11 +141,14 @@ def solve_newton(
     )
     active = torch.arange(size, device=x.device)
     state = _State.initial(form, feasible_set, bounds, x)
+    best.final = Final.of(state) if keep_final else None
     for iteration in range(max_iter + 1):
         done, stalled = _record(best, active, form, feasible_set, state, tol, iteration)
         for mask, status in ((done, Status.OPTIMAL), (stalled & ~done, Status.STALLED)):
             best.status[active[mask].cpu().numpy()] = status
         keep = ~(done | stalled)
+        if best.final is not None:
+            best.final.put(active, Final.of(state))
         if not bool(keep.any()):
             break
         if time.perf_counter() > deadline:
@@ -172,7 +218,7 @@ class _State:
 
     def select(self, index: Tensor) -> _State:
         """Return the state of the instances `index`."""
-        pick = _picker(self.x.shape[0], index)
+        pick = picker(self.x.shape[0], index)
         return _State(*(pick(getattr(self, name)) for name in self.__dataclass_fields__))
 
     def _smooth(self, form: ConicForm) -> None:
@@ -205,7 +251,7 @@ class _State:
             barrier_gradient = barrier_gradient + mu / room_hi
             diagonal = diagonal + self.s_hi / room_hi
         hessian = hessian + torch.diag_embed(diagonal)
-        dx = _newton_direction(hessian, barrier_gradient, bounds.total is not None)
+        dx = -solve_factored(factor_hessian(hessian), barrier_gradient, bounds.total is not None)
         decrement = -(barrier_gradient * dx).sum(dim=-1, keepdim=True)
         du = [term.map.forward(dx.unsqueeze(1)) for term in form.terms]
         step = self._line_search(form, bounds, dx, du, decrement)
@@ -247,7 +293,7 @@ class _State:
             failed = torch.nonzero(~accepted).squeeze(-1)
             if failed.numel() == 0:
                 break
-            pick = _picker(pending.numel(), failed)
+            pick = picker(pending.numel(), failed)
             pending = pending[failed]
             step[pending] = BACKTRACK * step[pending]
             part_form, x, mu, u, change = (
@@ -292,8 +338,8 @@ def _smooth_value(form: ConicForm, x: Tensor, u: list[Tensor], mu: Tensor) -> Te
     return value
 
 
-def _newton_direction(hessian: Tensor, gradient: Tensor, has_sum: bool) -> Tensor:
-    """Solve H dx = -gradient, with sum(dx) = 0 where there is an equality, by Cholesky and a Schur step."""
+def factor_hessian(hessian: Tensor) -> Tensor:
+    """Return the Cholesky factor of positive definite matrices (N, n, n)."""
     scale = hessian.diagonal(dim1=-2, dim2=-1)
     factor, info = torch.linalg.cholesky_ex(hessian)
     ridge = 1e-14
@@ -302,16 +348,21 @@ def _newton_direction(hessian: Tensor, gradient: Tensor, has_sum: bool) -> Tenso
         damped = hessian + torch.diag_embed(scale * torch.where(info > 0, ridge, 0.0).unsqueeze(-1))
         factor, info = torch.linalg.cholesky_ex(damped)
         ridge *= 100
-    right = gradient.unsqueeze(-1)
+    return factor
+
+
+def solve_factored(factor: Tensor, right: Tensor, has_sum: bool) -> Tensor:
+    """Solve H y = right, or with the multiplier of sum(y) = 0 where there is an equality: (N, n) -> (N, n)."""
+    columns = right.unsqueeze(-1)
     if has_sum:
-        right = torch.cat([right, torch.ones_like(right)], dim=-1)
-    solution = torch.cholesky_solve(right, factor)
+        columns = torch.cat([columns, torch.ones_like(columns)], dim=-1)
+    solution = torch.cholesky_solve(columns, factor)
     if not has_sum:
-        return -solution[..., 0]
+        return solution[..., 0]
     ratio = solution[..., 0].sum(dim=-1, keepdim=True) / solution[..., 1].sum(dim=-1, keepdim=True)
-    dx = solution[..., 1] * ratio - solution[..., 0]
+    y = solution[..., 0] - solution[..., 1] * ratio
     # Rounding of the Schur step must not let sum(x) drift.
-    return dx - dx.mean(dim=-1, keepdim=True)
+    return y - y.mean(dim=-1, keepdim=True)
 
 
 def _ratio(room: Tensor, toward: Tensor) -> Tensor:
@@ -319,16 +370,21 @@ def _ratio(room: Tensor, toward: Tensor) -> Tensor:
     return torch.where(toward > 0, room / toward, torch.inf).amin(dim=-1, keepdim=True)
 
 
-def _picker(size: int, index: Tensor):
+def picker(size: int, index: Tensor):
     """Return a function that picks instances from tensors, and from tuples, lists and dataclasses of them."""
 
-    def pick(item):
-        if isinstance(item, Tensor):
-            return item if item.shape[0] != size or size == 1 else item[index]
-        if isinstance(item, list | tuple):
-            return type(item)(pick(part) for part in item)
-        if hasattr(item, "__dataclass_fields__"):
-            return type(item)(*(pick(getattr(item, name)) for name in item.__dataclass_fields__))
-        return item
+    def pick(tensor: Tensor) -> Tensor:
+        return tensor if tensor.shape[0] != size or size == 1 else tensor[index]
 
-    return pick
+    return lambda item: _map(pick, item)
+
+
+def _map(fn: Callable[[Tensor], Tensor], item: Any) -> Any:
+    """Apply `fn` to every tensor in tuples, lists and dataclasses."""
+    if isinstance(item, Tensor):
+        return fn(item)
+    if isinstance(item, list | tuple):
+        return type(item)(_map(fn, part) for part in item)
+    if hasattr(item, "__dataclass_fields__"):
+        return type(item)(*(_map(fn, getattr(item, name)) for name in item.__dataclass_fields__))
+    return item

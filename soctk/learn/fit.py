@@ -1,21 +1,25 @@
-"""Learning from observed values: AdamW, then L-BFGS in float64, the best validation state kept."""
+"""Learning from observed values: AdamW, then second-order steps in float64, the best validation state kept."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from soctk.conditioning import AffinePart
 from soctk.learn.adam import adam, batches_per_epoch
 from soctk.learn.data import ValueData
 from soctk.learn.lbfgs import lbfgs
+from soctk.learn.levenberg import levenberg_marquardt
 from soctk.learn.losses import residual_loss
-from soctk.learn.profiling import Profiled, can_profile, centered, level_loss, level_targets
+from soctk.learn.profiling import Residuals, can_profile, level_loss, level_targets
 from soctk.learn.progress import Progress
 from soctk.learn.report import FitConfig, FitReport, FitStatus
+from soctk.learn.search import Run, Search
 from soctk.learn.units import Standardized, standardize
 from soctk.surrogate import ConvexSurrogate
 
@@ -23,6 +27,17 @@ __all__ = ["FitConfig", "FitReport", "FitStatus", "fit"]
 
 REQUIRED_IMPROVEMENT = 0.7
 """A larger structure is taken if its validation loss is below this share of the best smaller one's."""
+EXACT = 1e-9
+"""A validation loss, in units of the values' variance, that no larger structure need improve on."""
+RACE_SHARE = 0.6
+"""The share of a phase's iterations that every start gets before the best goes on."""
+NEWTON_PATIENCE = 5
+"""Levenberg-Marquardt steps without a better validation loss before it stops."""
+SLOPE_ITERATIONS = 40
+CANDIDATES_FOR_ONE = 2
+"""Candidates for each coefficient of an instance's affine function; many contexts tell more than many candidates."""
+
+Kind = TypeVar("Kind")
 
 
 def fit(
@@ -34,9 +49,11 @@ def fit(
     """Train `model` in place on observed values of candidate decisions.
 
     The model's units are set from the data (`standardize`) and it goes on speaking the user's. A surrogate with
-    a training of its own (least squares, lpcf) uses that. Otherwise: AdamW; L-BFGS on the curved part with the
-    affine part projected out, then on the affine part (`profiling`; for models that keep the two apart); L-BFGS on
-    everything. The state with the smallest validation loss is kept.
+    a training of its own (least squares, lpcf) uses that. Otherwise: from several starts, AdamW and a few second-order
+    iterations; from the best of them, second-order iterations on the curved part with the affine part projected out,
+    a regression of the affine part on the context (`profiling`; for models that keep the two apart), and
+    second-order iterations on everything. These are Levenberg-Marquardt's, or L-BFGS's for models of many weights.
+    The state with the smallest validation loss is kept.
 
     Args:
         model: the surrogate; its weights and units are changed.
@@ -83,74 +100,105 @@ class _Fit:
         # The units stay exact while the weights visit float32.
         self.units = {name: buffer.double().clone() for name, buffer in model.named_buffers(recurse=False)}
         self.done = 0
-        self.profiled = can_profile(model, data.candidates) and config.lbfgs_iterations > 0
+        self.profiled = can_profile(model, data.candidates)
+        self.residuals: dict[tuple[str, int], tuple[Residuals, Residuals]] = {}
 
     def run(self) -> FitReport:
         config, home = self.config, self.model.dtype
-        adam_steps = config.epochs * batches_per_epoch(config, self.data.instances, self.data.candidates)
-        trials = self.model.structure_count if self.profiled else 1
-        total = trials * (adam_steps + 3 * config.lbfgs_iterations // 4) + config.lbfgs_iterations
-        with Progress(total, enabled=config.progress) as progress:
-            if trials > 1:
-                self._choose_structure(progress)
-            else:
-                self.model.set_structure(self.model.structure_count - 1)
-                self._first_order(progress)
-            if config.lbfgs_iterations > 0 and self._time_left():
+        with Progress(self._total_steps(), enabled=config.progress) as progress:
+            self._race(progress)
+            if self._second_order_wanted and self._time_left():
                 self._second_order(progress)
         self.model.load_state_dict(self.best | self.units)
         self.model.to(home)
         return self.report
 
-    def _choose_structure(self, progress: Progress) -> None:
-        """Train every structure for a while, the smallest first; a larger one must be clearly better to be taken.
+    # -- where to begin --------------------------------------------------------------------------------
 
-        A norm that the data do not need splits a kink in two and costs more regret than it saves error.
+    def _race(self, progress: Progress) -> None:
+        """Train every structure from every start for a while and go on with the best on validation data.
+
+        The smallest structure comes first and a larger one must be clearly better to be taken, or the climb ends: a
+        norm that the data do not need splits a kink in two and costs more regret than it saves error.
         """
-        start, chosen, to_beat = self._state(), 0, math.inf
-        state = start
+        starts = self._starts()
+        chosen, state, to_beat = self.model.structure_count - 1, self.best, math.inf
         for index in range(self.model.structure_count):
-            self.model.load_state_dict(start)
+            reached, found = math.inf, state
             self.model.set_structure(index)
-            self.report.best_validation = math.inf
-            self._first_order(progress)
-            loss = self._curved(3 * self.config.lbfgs_iterations // 4, progress)
-            if loss < to_beat:
-                chosen, state, to_beat = index, self._state(), REQUIRED_IMPROVEMENT * loss
-            if not self._time_left():
+            for start in starts:
+                self.model.load_state_dict(start | self.units)
+                loss = self._try(progress, alone=self.model.structure_count * len(starts) == 1)
+                if loss < reached:
+                    reached, found = loss, self.best
+                if not self._time_left():
+                    break
+            if reached >= to_beat or not self._time_left():
+                break
+            chosen, state, to_beat = index, found, REQUIRED_IMPROVEMENT * reached
+            if reached <= EXACT:
                 break
         self.model.set_structure(chosen)
-        self.model.load_state_dict(state)
+        self.model.load_state_dict(state | self.units)
         self.best = state
 
-    def _first_order(self, progress: Progress) -> None:
+    def _starts(self) -> list[dict[str, Tensor]]:
+        """Return initial weights: the model's own, then others drawn afresh where it can draw them."""
+        states = [self._state()]
+        for k in range(1, self.config.starts):
+            other = self.model.redrawn(k)
+            if other is None:
+                break
+            states.append({name: tensor.detach().double() for name, tensor in other.state_dict().items()})
+        return states
+
+    def _try(self, progress: Progress, alone: bool) -> float:
+        """Train from the present weights: AdamW, then a few second-order iterations unless it races `alone`."""
+        self.report.best_validation, self.best = math.inf, self._state()
         if self.config.epochs > 0:
             self._adam(progress)
         self.model.to(torch.float64).load_state_dict(self.best | self.units)
+        if alone or not self._second_order_wanted or not self._time_left():
+            return self.report.best_validation
+        loss = self._curved(RACE_SHARE, progress, racing=True)
+        self.best = self._state()
+        return loss
+
+    # -- the phases ------------------------------------------------------------------------------------
 
     def _second_order(self, progress: Progress) -> None:
-        iterations = self.config.lbfgs_iterations
+        self.report.best_validation = self._curved(1.0, progress)
         if self.profiled:
-            iterations //= 2
-            self._curved(iterations if self.model.structure_count > 1 else 2 * iterations, progress)
             self._slope()
-        self._everything(iterations, progress)
+            self._everything(progress)
         if self.model.affine_part is not None:
             self._level()
         self.best = self._state()
 
+    @property
+    def _second_order_wanted(self) -> bool:
+        return self.config.lbfgs_iterations + self.config.newton_iterations > 0
+
     def _time_left(self) -> bool:
         return self.report.status != FitStatus.TIME_LIMIT
+
+    def _total_steps(self) -> int:
+        trials = self.model.structure_count * max(1, self.config.starts)
+        steps = self.config.epochs * batches_per_epoch(self.config, self.data.instances, self.data.candidates)
+        own = self.config.newton_iterations if self._by_newton(self._weights()) else self.config.lbfgs_iterations
+        return trials * (steps + math.ceil(RACE_SHARE * own)) + 2 * own
 
     def _state(self) -> dict[str, Tensor]:
         return {name: tensor.detach().double().clone() for name, tensor in self.model.state_dict().items()}
 
+    @property
+    def _level_weight(self) -> float:
+        """Where b0 is kept apart its best value is projected out and left to `_level`."""
+        return 0.0 if self.model.affine_part is not None else self.config.level_weight
+
     def _loss(self, part: Standardized) -> Tensor:
-        """Mean squared residual; where b0 is kept apart its best value is projected out and left to `_level`."""
         residual = self.model._value(part.x, part.context) - part.value
-        if self.model.affine_part is not None and residual.shape[1] > 1:
-            return centered(residual).square().mean()
-        return residual_loss(residual, self.config.level_weight)
+        return residual_loss(residual, self._level_weight)
 
     def _adam(self, progress: Progress) -> None:
         train = Standardized.of(self.model, self.data, torch.float32)
@@ -181,80 +229,167 @@ class _Fit:
         if loss < self.report.best_validation:
             self.report.best_validation, self.best = loss, self._state()
 
-    def _curved(self, iterations: int, progress: Progress) -> float:
-        """L-BFGS on the curved part, the best affine function of every instance projected out."""
-        count = max(1, self.config.lbfgs_rows // self.data.candidates)
-        train = Profiled(Standardized.of(self.model, self.data, torch.float64).instances(count))
-        held_out = Profiled(Standardized.of(self.model, self.validation, torch.float64).instances(count))
+    def _curved(self, share: float, progress: Progress, *, racing: bool = False) -> float:
+        """Fit the curved part, the best affine function of every instance projected out; else all weights."""
+        rows = self.config.rows // 2 if racing else self.config.rows
+        if not self.profiled:
+            return self._least_squares(self._weights(), *self._leveled(rows), share, progress)
         affine = {id(weight) for weight in self.model.affine_part.parameters()}  # type: ignore[union-attr]
-        return self._lbfgs(
-            [w for w in self.model.parameters() if w.requires_grad and id(w) not in affine],
-            lambda: train.residual(self.model).square().mean(),
-            lambda: held_out.residual(self.model).square().mean(),
-            iterations,
-            progress,
-        )
+        weights = [weight for weight in self._weights() if id(weight) not in affine]
+        return self._least_squares(weights, *self._profiled(rows), share, progress)
+
+    def _everything(self, progress: Progress) -> None:
+        """Fit all weights together."""
+        train, held_out = self._leveled(self.config.rows)
+        self.report.best_validation = self._by_lbfgs(self._weights(), train, held_out, 1.0, progress)
 
     def _slope(self) -> None:
-        """L-BFGS on v alone, as a regression on the context."""
-        train = Profiled(Standardized.of(self.model, self.data, torch.float64))
-        held_out = Profiled(Standardized.of(self.model, self.validation, torch.float64))
-        targets, held_out_targets = train.slope_targets(self.model), held_out.slope_targets(self.model)
-        self._lbfgs(
-            self.model.affine_part.slope_parameters(),  # type: ignore[union-attr]
-            lambda: train.slope_loss(self.model, targets),
-            lambda: held_out.slope_loss(self.model, held_out_targets),
-            self.config.affine_iterations,
+        """Levenberg-Marquardt on v alone: a regression on the context for every coordinate."""
+        part: AffinePart = self.model.affine_part  # type: ignore[assignment]
+        (context, targets), (held_out, held_out_targets) = self._both(self._slope_regression)
+        run = levenberg_marquardt(
+            self._search(
+                part.slope_parameters(),
+                lambda: (part.v(held_out)[:, 0] - held_out_targets).square().mean(),
+                SLOPE_ITERATIONS,
+                1,
+                SLOPE_ITERATIONS,
+                None,
+                self.model.dim,
+            ),
+            lambda: (part.v(context)[:, 0] - targets).mT,
+            lambda: part.v_jacobian(context),
         )
+        self._keep(run)
+
+    def _slope_regression(self, data: ValueData) -> tuple[Tensor, Tensor]:
+        part = Standardized.of(self.model, data, torch.float64)
+        return part.context, Residuals.profiled(part).slope_targets(self.model)
 
     def _level(self) -> None:
         """L-BFGS on b0 alone, as a regression on the context."""
-        train = Standardized.of(self.model, self.data, torch.float64)
-        held_out = Standardized.of(self.model, self.validation, torch.float64)
+        train, held_out = self._both(lambda data: Standardized.of(self.model, data, torch.float64))
         targets, held_out_targets = level_targets(self.model, train), level_targets(self.model, held_out)
-        self._lbfgs(
+        self._regression(
             self.model.affine_part.level_parameters(),  # type: ignore[union-attr]
             lambda: level_loss(self.model, train, targets),
             lambda: level_loss(self.model, held_out, held_out_targets),
-            self.config.affine_iterations,
         )
 
-    def _everything(self, iterations: int, progress: Progress) -> None:
-        """L-BFGS on all weights."""
-        share = max(1, self.config.lbfgs_rows // self.data.instances)
-        train = Standardized.of(self.model, self.data, torch.float64).candidates(share)
-        held_out = Standardized.of(self.model, self.validation, torch.float64).candidates(2 * share)
-        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        self.report.best_validation = self._lbfgs(
-            weights, lambda: self._loss(train), lambda: self._loss(held_out), iterations, progress
-        )
+    # -- how a phase is run ----------------------------------------------------------------------------
 
-    def _lbfgs(
+    def _weights(self) -> list[nn.Parameter]:
+        return [weight for weight in self.model.parameters() if weight.requires_grad]
+
+    def _both(self, make: Callable[[ValueData], Kind]) -> tuple[Kind, Kind]:
+        """Return the same thing made of the training data and of the validation data."""
+        return make(self.data), make(self.validation)
+
+    def _profiled(self, rows: int) -> tuple[Residuals, Residuals]:
+        """Return the residuals in the curved part: as many instances as `rows` allow.
+
+        Of each as many candidates as leave half of their information when its affine function is projected out.
+        """
+        if ("profiled", rows) not in self.residuals:
+            share = min(self.data.candidates, CANDIDATES_FOR_ONE * (self.model.dim + 1))
+            count = max(1, rows // share)
+
+            def make(data: ValueData) -> Residuals:
+                part = Standardized.of(self.model, data, torch.float64)
+                return Residuals.profiled(part.instances(count).candidates(share))
+
+            self.residuals["profiled", rows] = self._both(make)
+        return self.residuals["profiled", rows]
+
+    def _leveled(self, rows: int) -> tuple[Residuals, Residuals]:
+        """Return the residuals in all weights: an equal share of every instance's candidates, twice for validation."""
+        if ("leveled", rows) not in self.residuals:
+            share = max(1, rows // self.data.instances)
+            train, held_out = self._both(lambda data: Standardized.of(self.model, data, torch.float64))
+            weight = self._level_weight
+            self.residuals["leveled", rows] = (
+                Residuals.leveled(train.candidates(share), weight),
+                Residuals.leveled(held_out.candidates(2 * share), weight),
+            )
+        return self.residuals["leveled", rows]
+
+    def _least_squares(
+        self, weights: list[nn.Parameter], train: Residuals, held_out: Residuals, share: float, progress: Progress
+    ) -> float:
+        """Run Levenberg-Marquardt, or L-BFGS beyond `newton_weights` weights; return the best validation loss."""
+        if not self._by_newton(weights):
+            return self._by_lbfgs(weights, train, held_out, share, progress)
+        search = self._search(
+            weights,
+            lambda: held_out.residual(self.model).square().mean(),
+            math.ceil(share * self.config.newton_iterations),
+            1,
+            NEWTON_PATIENCE,
+            progress,
+        )
+        run = levenberg_marquardt(
+            search,
+            lambda: train.residual(self.model).reshape(1, -1),
+            lambda: train.jacobian(self.model, weights).flatten(end_dim=1).unsqueeze(0),
+            self.config.penalty,
+        )
+        return self._keep(run)
+
+    def _by_lbfgs(
+        self, weights: list[nn.Parameter], train: Residuals, held_out: Residuals, share: float, progress: Progress
+    ) -> float:
+        config = self.config
+        search = self._search(
+            weights,
+            lambda: held_out.residual(self.model).square().mean(),
+            math.ceil(share * config.lbfgs_iterations),
+            config.validate_every,
+            config.patience,
+            progress,
+        )
+        return self._keep(lbfgs(search, lambda: train.residual(self.model).square().mean(), history=config.history))
+
+    def _by_newton(self, weights: list[nn.Parameter]) -> bool:
+        count = sum(weight.numel() for weight in weights)
+        return self.model.gauss_newton and count <= self.config.newton_weights
+
+    def _regression(
+        self, weights: list[nn.Parameter], loss: Callable[[], Tensor], validate: Callable[[], Tensor]
+    ) -> None:
+        """L-BFGS for a part that is cheap to evaluate: many iterations, patiently."""
+        config = self.config
+        search = self._search(
+            weights, validate, config.affine_iterations, config.validate_every, 3 * config.patience, None
+        )
+        self._keep(lbfgs(search, loss, history=config.history))
+
+    def _search(
         self,
         weights: list[nn.Parameter],
-        loss: Callable[[], Tensor],
         validate: Callable[[], Tensor],
         iterations: int,
-        progress: Progress | None = None,
-    ) -> float:
-        """Run one L-BFGS phase, put its curves behind those of the phases before it; return its best validation."""
-
+        validate_every: int,
+        patience: int,
+        progress: Progress | None,
+        problems: int = 1,
+    ) -> Search:
+        @torch.no_grad()
         def quiet() -> float:
-            with torch.no_grad():
-                return float(validate())
+            return float(validate())
 
-        config = self.config
-        run = lbfgs(
+        return Search(
             weights,
-            loss,
             quiet,
             iterations=iterations,
-            history=config.history,
-            validate_every=config.validate_every,
-            patience=config.patience if progress is not None else 3 * config.patience,
+            validate_every=validate_every,
+            patience=patience,
             deadline=self.deadline,
             on_step=progress.advance if progress is not None else None,
+            problems=problems,
         )
+
+    def _keep(self, run: Run) -> float:
+        """Put a phase's curves behind those of the phases before it; return its best validation loss."""
         self.report.train += [(self.done + step, value) for step, value in run.train]
         self.report.validation += [(self.done + step, value) for step, value in run.validation]
         self.report.status = run.status

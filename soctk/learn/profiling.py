@@ -6,16 +6,20 @@ affine function of each instance can be projected out of the residual: with X_i 
     min over (b0, v) of ||y_i - h_i - X_i (b0, v)||^2  =  ||(I - Q_i Q_i') (y_i - h_i)||^2.
 
 1. h is learned on the right-hand side, undisturbed by how well b0 and v follow the context;
-2. then v is a plain regression on the context with targets Q_i'(y_i - h_i), which costs next to nothing:
-   ||R_i (b0, v)(theta_i) - Q_i'(y_i - h_i)||^2, where only the first row of R_i, upper triangular, sees b0.
+2. then every coordinate of v is a plain regression on the context, with targets R_i^-1 Q_i'(y_i - h_i): small
+   problems of their own, which cost next to nothing;
+3. and all weights are polished together.
 
 The level b0 never moves a decision: it is projected out of every phase (the column 1) and fitted last.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 from soctk.conditioning import AffinePart
 from soctk.learn.units import Standardized
@@ -24,6 +28,8 @@ from soctk.surrogate import ConvexSurrogate
 SPARE_CANDIDATES = 1.2
 """Candidates for each affine coefficient that an instance must have, so that projecting leaves information."""
 
+RANK_TOLERANCE = 1e-8
+
 
 def can_profile(model: ConvexSurrogate, candidates: int) -> bool:
     """Return whether the model keeps its affine part apart and the data can spare what projecting takes."""
@@ -31,41 +37,84 @@ def can_profile(model: ConvexSurrogate, candidates: int) -> bool:
     return part is not None and part.conditioned and candidates >= SPARE_CANDIDATES * (model.dim + 1)
 
 
-def centered(residual: Tensor) -> Tensor:
-    """Return residuals (N, M) without their instances' means: the best level projected out."""
-    return residual - residual.mean(dim=1, keepdim=True)
+class Residuals:
+    """Residuals of a model on data, their part in the span of some columns of every instance scaled down.
 
-
-class Profiled:
-    """Data with the affine functions of every instance projected out.
+    With Q an orthonormal basis of the columns: r - (1 - keep) QQ'r. One column of ones treats levels apart from
+    the variation within an instance (`losses.residual_loss`); the columns [1, x] and keep = 0 project out the best
+    affine function of every instance.
 
     Args:
         data: standardised data, float64.
+        columns: (N or 1, M, K), of full column rank for every instance.
+        keep: what is left of the part in their span.
     """
 
-    def __init__(self, data: Standardized) -> None:
-        self.data = data
-        columns = torch.cat([torch.ones_like(data.x[..., :1]), data.x], dim=-1)
+    def __init__(self, data: Standardized, columns: Tensor, keep: float = 0.0) -> None:
+        self.data, self.keep = data, keep
         self.basis, self.triangle = torch.linalg.qr(columns)
 
+    @classmethod
+    def leveled(cls, data: Standardized, level_weight: float) -> Residuals:
+        """Weigh the squared mean residual of an instance by `level_weight`; as it is for a single candidate."""
+        keep = math.sqrt(level_weight) if data.x.shape[1] > 1 else 1.0
+        return cls(data, torch.ones_like(data.x[:1, :, :1]), keep)
+
+    @classmethod
+    def profiled(cls, data: Standardized) -> Residuals:
+        """Project out the best affine function of every instance: zero gradient for the affine part."""
+        return cls(data, torch.cat([torch.ones_like(data.x[..., :1]), data.x], dim=-1))
+
+    def shrink(self, raw: Tensor) -> Tensor:
+        """Return r - (1 - keep) QQ'r for columns r: (N, M, K) -> (N, M, K)."""
+        return raw - (1 - self.keep) * (self.basis @ (self.basis.mT @ raw))
+
     def residual(self, model: ConvexSurrogate) -> Tensor:
-        """Return (I - QQ')(f - y), (N, M): zero gradient for the affine part, by construction."""
+        """Return the residuals at the model's weights, (N, M); differentiable."""
         raw = model._value(self.data.x, self.data.context) - self.data.value
-        return raw - (self.basis @ (self.basis.mT @ raw.unsqueeze(-1))).squeeze(-1)
+        return self.shrink(raw.unsqueeze(-1)).squeeze(-1)
+
+    def jacobian(self, model: ConvexSurrogate, weights: list[nn.Parameter]) -> Tensor:
+        """Return the derivatives of the residuals in `weights`, (N, M, number of weights).
+
+        The gradients of single values, vectorised over rows: the cost of a few passes over the data.
+        """
+        wanted = {id(weight) for weight in weights}
+        values = _Values(model)
+        state = {name: weight.detach() for name, weight in values.named_parameters()}
+        moved = {name: state[name] for name, weight in values.named_parameters() if id(weight) in wanted}
+
+        def value(moved: dict[str, Tensor], x: Tensor, context: Tensor) -> Tensor:
+            return functional_call(values, state | moved, (x, context))
+
+        gradients = vmap(vmap(grad(value), in_dims=(None, 0, None)), in_dims=(None, 0, 0))
+        slopes = gradients(moved, self.data.x, self.data.context)
+        return self.shrink(torch.cat([slopes[name].flatten(start_dim=2) for name in moved], dim=-1))
 
     @torch.no_grad()
     def slope_targets(self, model: ConvexSurrogate) -> Tensor:
-        """Return the rows of Q'(y - h) that see v alone, with the model's current h: (N, n)."""
+        """Return the v of the best affine function of every instance, with the model's current h: (N, n).
+
+        The smallest such v where the candidates leave it open, as on a simplex along (1, ..., 1).
+        """
         part = _affine_part(model)
         b0, v = part(self.data.context)
         curved = model._value(self.data.x, self.data.context) - b0 - (self.data.x * v).sum(dim=-1)
-        return (self.basis.mT @ (self.data.value - curved).unsqueeze(-1))[:, 1:, 0]
+        projected = self.basis.mT @ (self.data.value - curved).unsqueeze(-1)
+        # R is upper triangular: its first row alone sees b0.
+        inverse = torch.linalg.pinv(self.triangle[:, 1:, 1:], rtol=RANK_TOLERANCE)
+        return (inverse @ projected[:, 1:]).squeeze(-1)
 
-    def slope_loss(self, model: ConvexSurrogate, targets: Tensor) -> Tensor:
-        """Return the mean square of R v - targets: the part of the centred residual that v explains."""
-        v = _affine_part(model).v(self.data.context)
-        residual = (self.triangle[:, 1:, 1:] @ v.mT).squeeze(-1) - targets
-        return residual.square().sum(dim=-1).mean() / self.data.x.shape[1]
+
+class _Values(nn.Module):
+    """The model's value at one standardised point and context, as a module's forward pass."""
+
+    def __init__(self, model: ConvexSurrogate) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+        return self.model._value(x.reshape(1, 1, -1), context.reshape(1, -1)).reshape(())
 
 
 @torch.no_grad()

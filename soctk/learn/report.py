@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -25,21 +26,26 @@ class FitStatus(StrEnum):
 
 @dataclass(frozen=True)
 class FitConfig:
-    """The recipe: AdamW with a one-cycle rate, then full-batch L-BFGS in float64.
+    """The recipe: AdamW with a one-cycle rate, then second-order iterations in float64.
 
     Attributes:
         seed: of the mini-batches; the same seed gives bitwise the same fit on a CPU with one thread.
+        starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
         epochs: AdamW passes over the data; 0 skips the phase.
         learning_rate: peak of the one-cycle schedule (10 % warm-up).
         weight_decay: AdamW's.
         batch_rows: observed values in a mini-batch; whole instances are drawn, so with all their candidates.
         clip: largest gradient norm.
-        lbfgs_iterations: 0 skips the phase.
+        newton_iterations: Levenberg-Marquardt steps of a second-order phase.
+        newton_weights: phases of more weights use L-BFGS instead, as do models that say so (`gauss_newton`).
+        lbfgs_iterations: L-BFGS steps of a second-order phase.
         affine_iterations: of L-BFGS on the affine part alone, each as cheap as evaluating v and b0.
-    lbfgs_rows: observed values L-BFGS uses; every instance keeps an equal share of its candidates.
+        rows: observed values a second-order phase uses.
         history: correction pairs of L-BFGS.
         validate_every: L-BFGS iterations between validations.
         patience: validations without improvement before L-BFGS stops.
+        penalty: of the squared weights in Levenberg-Marquardt steps on the curved part. Without it, branches drift to
+            large curvatures and slopes that cancel, which the affine part then has to follow.
         level_weight: weight of the squared mean residual of an instance; the residual's variation within the
             instance, all that matters to a decision, has weight 1.
         time_limit: seconds, or None.
@@ -47,28 +53,34 @@ class FitConfig:
     """
 
     seed: int = 0
-    epochs: int = 10
+    starts: int = 4
+    epochs: int = 4
     learning_rate: float = 2e-2
     weight_decay: float = 0.0
     batch_rows: int = 1600
     clip: float = 10.0
-    lbfgs_iterations: int = 400
+    newton_iterations: int = 25
+    newton_weights: int = 3000
+    lbfgs_iterations: int = 300
     affine_iterations: int = 1000
-    lbfgs_rows: int = 9_600
+    rows: int = 9_600
     history: int = 40
     validate_every: int = 20
-    patience: int = 3
+    patience: int = 5
+    penalty: float = 1e-7
     level_weight: float = 0.1
     time_limit: float | None = None
     progress: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "lbfgs_iterations"):
+        for name in ("epochs", "newton_iterations", "newton_weights", "lbfgs_iterations", "affine_iterations"):
             check_count(getattr(self, name), name, minimum=0)
-        for name in ("batch_rows", "lbfgs_rows", "history", "validate_every", "patience"):
+        for name in ("starts", "batch_rows", "rows", "history", "validate_every", "patience"):
             check_count(getattr(self, name), name)
         for name in ("learning_rate", "clip", "level_weight"):
             check_positive(getattr(self, name), name)
+        if not (math.isfinite(self.penalty) and self.penalty >= 0):
+            raise ValueError(f"penalty: expected a finite number of at least 0, got {self.penalty!r}")
         if self.time_limit is not None:
             check_positive(self.time_limit, "time_limit")
 
@@ -80,7 +92,7 @@ class FitReport:
     Attributes:
         status: how it ended.
         seconds: wall-clock time.
-        train: (iteration, loss) pairs; AdamW steps, then L-BFGS iterations.
+        train: (iteration, loss) pairs; AdamW steps, then second-order iterations.
         validation: (iteration, loss) pairs.
         best_validation: the smallest validation loss, that of the state kept.
     """

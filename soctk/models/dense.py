@@ -73,7 +73,7 @@ class SOCICNN(ConvexSurrogate):
         passthrough: bool = True,
         linear: bool = True,
         conditioning: Conditioning = "full",
-        ridges: int = 8,
+        ridges: int = 12,
         affine_hidden: int = 64,
         structures: Sequence[Sequence[str]] = (),
         structure: int = -1,
@@ -115,6 +115,11 @@ class SOCICNN(ConvexSurrogate):
         names += [f"quadratic{k}" for k in range(len(self.quadratics))]
         names += [f"norm{k}" for k in range(len(self.norms))]
         return (*names, *(("backbone",) if self.hidden else ()))
+
+    @property
+    def gauss_newton(self) -> bool:
+        """Whether the branches outweigh the backbone."""
+        return sum(self.hidden) <= self.dim
 
     @property
     def structure_count(self) -> int:

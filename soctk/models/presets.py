@@ -1,9 +1,10 @@
 """Default sizes of the SOC-ICNN family, behind `make_surrogate`.
 
-General, not tuned to any task. SOC has a few hyperbolic branches and one of four structures, which `fit` chooses on
-validation data: a diagonal quadratic and one full norm; with a second norm; with a dense quadratic instead of the
-diagonal one (beyond dimension 32: of rank 16 beside it); with a small ReLU backbone. The ablations keep what their
-name says and get backbone width until they have at least SOC's number of weights.
+General, not tuned to any task. SOC has a few hyperbolic branches and one of three structures, which `fit` chooses on
+validation data: a diagonal quadratic and one norm of n / 2 rows; a dense quadratic (beyond dimension 32: of rank 16
+beside the diagonal one) and two such norms; with a norm of n rows and a small ReLU backbone. Norms of few rows are
+found from more starts than those of n rows. The ablations keep what their name says and get backbone width until they
+have at least SOC's number of weights.
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ MIN_WIDTH = 16
 
 def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
     """Return a SOC-ICNN: the largest of a ladder of sizes within `max_parameters`."""
-    rank = dim if dim <= FULL_RANK_DIM else LOW_RANK
+    rank, half = dim if dim <= FULL_RANK_DIM else LOW_RANK, (dim + 1) // 2
     full: dict[str, Any] = {
         "hidden": (SOC_HIDDEN,),
         "diagonal": True,
         "quadratics": (rank,),
-        "norms": (dim, dim),
+        "norms": (half, half, dim),
     }
-    one, two, dense = ("diagonal", "norm0"), ("diagonal", "norm0", "norm1"), ("quadratic0", "norm0", "norm1")
-    if rank < dim:
-        dense = (*dense, "diagonal")
-    choice = {"structures": (one, two, dense, (*dense, "backbone"))}
+    dense = ("quadratic0", *(("diagonal",) if rank < dim else ()))
+    choice = {
+        "structures": (
+            ("diagonal", "norm0"),
+            (*dense, "norm0", "norm1"),
+            (*dense, "norm0", "norm1", "norm2", "backbone"),
+        )
+    }
     ladder = [
         {**full, **choice, "hyperbolics": HYPERBOLICS},
         {**full, "hyperbolics": 2, "norms": (dim,)},

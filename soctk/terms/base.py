@@ -97,6 +97,22 @@ class Term(ABC):
         """Return the dual point y that the lagged duals stand for."""
         return smoothed.dual
 
+    def implicit_dual(self, u: Tensor, smoothed: Smoothed, lag: Any) -> Tensor:
+        """Return y near a solution as a function of u and of the term's own coefficients, for autograd: (N, M, K).
+
+        Value and derivative are those of the smoothed term at `smoothed`; where it has kinks the derivative is that of
+        the equation which defines the lagged dual, as in `hessian`.
+        """
+        return self.subgradient(u)
+
+    def envelope(self, u: Tensor, smoothed: Smoothed, lag: Any) -> Tensor:
+        """Return phi(u) with its duals held where they are at a solution, for autograd: (N, M, K) -> (N, M).
+
+        Its derivative in the term's own coefficients is that of the minimum (envelope theorem), at kinks too, where
+        that of phi at the solution is not.
+        """
+        return self.value(u)
+
     # -- CVXPY ---------------------------------------------------------------------------------------
 
     @abstractmethod

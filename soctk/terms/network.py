@@ -196,6 +196,29 @@ class Network(Term):
             return smoothed.dual
         return torch.cat(self.chain([0.5 * (1 + t) for t in lag])[0], dim=-1)
 
+    def implicit_dual(self, u: Tensor, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Tensor:
+        """Return nu from one Newton step on r(a) t = a, layer by layer."""
+        if lag is None:
+            return self.subgradient(u)
+        z: Tensor | None = None
+        slopes = []
+        for level, (part, (a, r), p, t) in enumerate(
+            zip(u.split(self.widths, dim=-1), smoothed.cache[0], smoothed.cache[1], lag, strict=True)
+        ):
+            moved = (part if z is None else part + z @ _transposed(self.mixing[level - 1])) - a
+            slopes.append(0.5 * (1 + a / r + (1 - t * a / r) / r * moved))
+            z = p * r + p * moved  # p r is the smoothed unit itself
+        return torch.cat(self.chain(slopes)[0], dim=-1)
+
+    def envelope(self, u: Tensor, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Tensor:
+        """Return c'z_L with every unit's slope (1 + t) / 2 held; softplus networks return themselves."""
+        if lag is None:
+            return self.value(u)
+        z: Tensor | None = None
+        for level, (part, t) in enumerate(zip(u.split(self.widths, dim=-1), lag, strict=True)):
+            z = 0.5 * (1 + t) * (part if z is None else part + z @ _transposed(self.mixing[level - 1]))
+        return (self.weights * z).sum(dim=-1)  # type: ignore[operator]
+
     # -- CVXPY -----------------------------------------------------------------------------------------
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:

@@ -100,6 +100,21 @@ class Norms(Term):
         """Return rho."""
         return lag
 
+    def implicit_dual(self, u: Tensor, smoothed: Smoothed, lag: Tensor) -> Tensor:
+        """Return rho from one Newton step on tau(u, kappa) rho = lambda u."""
+        point, tau = smoothed.cache
+        kappa = self.kappa.detach()
+        moved = (point * (u - point)).unflatten(-1, (-1, self.size)).sum(dim=-1) + kappa * (self.kappa - kappa)
+        return lag + self._spread(self.weights / tau) * u - self._spread(1 + moved / tau.square()) * lag
+
+    def envelope(self, u: Tensor, smoothed: Smoothed, lag: Tensor) -> Tensor:
+        """Return sum_g lambda_g (e_g'u_g + sqrt(1 - ||e_g||^2) |kappa_g|), e = rho / lambda held."""
+        weights = self.weights.detach().clamp(min=SMALLEST_WEIGHT)
+        share = lag / self._spread(weights)
+        rest = (1 - group_norms(share, self.size).square()).clamp(min=0).sqrt()
+        along = (share * u).unflatten(-1, (-1, self.size)).sum(dim=-1)
+        return (self.weights * (along + rest * self.kappa.abs())).sum(dim=-1)
+
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
         columns = cp.reshape(u, (self.size, u.size // self.size), order="F")

@@ -37,6 +37,13 @@ CLARABEL = 1e-6
 TIGHT_CLARABEL = 1e-9
 TIGHT_OPTIONS = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 
+# Derivatives of decisions against central differences of step 1e-5, whose own error is eps_decision / 1e-5 plus 1e-10:
+# a decision solved to 1e-10 in value is known to about 1e-11 where there is curvature of order one.
+IMPLICIT_MEDIAN, IMPLICIT_P90 = 1e-6, 1e-4
+
+# What first-order steps reach on small kinky problems in a few thousand iterations.
+FIRST_ORDER = 1e-5
+
 # A decision's certified relative gap, as asked for.
 CERTIFIED = 1e-6
 

@@ -10,12 +10,12 @@ import torch
 import soctk
 from soctk.affine import DenseMap
 from soctk.learn.losses import relative_error, residual_loss, value_loss
-from soctk.learn.profiling import Profiled, centered
+from soctk.learn.profiling import Residuals
 from soctk.learn.units import Standardized, standardize
 from soctk.terms import Logistic, Norms, Quadratic
 from soctk_tasks import Task
 
-QUICK = soctk.FitConfig(epochs=2, lbfgs_iterations=40, affine_iterations=40)
+QUICK = soctk.FitConfig(starts=1, epochs=2, newton_iterations=6, lbfgs_iterations=40, affine_iterations=40)
 
 
 def smooth_data(instances: int = 60, candidates: int = 16, dim: int = 3, context_dim: int = 2) -> soctk.ValueData:
@@ -31,7 +31,7 @@ def test_fit_learns_and_leaves_the_data_alone():
     data = smooth_data()
     before = [tensor.clone() for tensor in (data.context, data.x, data.value)]
     model = soctk.SOCICNN(3, 2, diagonal=True)
-    report = soctk.fit(model, data, soctk.FitConfig(epochs=10, lbfgs_iterations=200), validation=data)
+    report = soctk.fit(model, data, soctk.FitConfig(epochs=10), validation=data)
     assert relative_error(model, data) < 1e-3
     assert report.seconds > 0
     assert report.train
@@ -79,7 +79,7 @@ def test_one_value_one_candidate_one_instance_and_constant_values_stay_finite():
 def test_divergence_keeps_the_last_good_state():
     data = smooth_data()
     model = soctk.SOCICNN(3, 2)
-    config = soctk.FitConfig(epochs=2, learning_rate=1e30, clip=1e30, lbfgs_iterations=0)
+    config = soctk.FitConfig(epochs=2, learning_rate=1e30, clip=1e30, lbfgs_iterations=0, newton_iterations=0)
     report = soctk.fit(model, data, config)
     assert report.status == "diverged"
     assert all(bool(torch.isfinite(tensor).all()) for tensor in model.state_dict().values())
@@ -110,7 +110,7 @@ def test_projecting_out_the_affine_part_is_least_squares():
     model = soctk.SOCICNN(3, 2, diagonal=True)
     standardize(model, data)
     part = Standardized.of(model, data, torch.float64)
-    residual = Profiled(part).residual(model)
+    residual = Residuals.profiled(part).residual(model)
     raw = (model._value(part.x, part.context) - part.value).detach()
     columns = torch.cat([torch.ones_like(part.x[..., :1]), part.x], dim=-1)
     best = raw - (columns @ torch.linalg.lstsq(columns, raw.unsqueeze(-1)).solution).squeeze(-1)
@@ -122,7 +122,7 @@ def test_projecting_out_the_affine_part_is_least_squares():
 
 def test_structure_is_chosen_by_validation_smallest_first():
     data = smooth_data(instances=100)
-    config = soctk.FitConfig(epochs=10, lbfgs_iterations=200, affine_iterations=100)
+    config = soctk.FitConfig(epochs=10, affine_iterations=100)
     needless = soctk.SOCICNN(3, 2, hidden=(), diagonal=True, norms=(3,), structures=((), ("norm0",)))
     soctk.fit(needless, data, config)
     assert needless.structure == 0  # the data are exactly quadratic
@@ -137,8 +137,8 @@ def test_losses():
     residual = model.evaluate(data.x, data.context) - data.value
     assert float(value_loss(model, data).detach()) == pytest.approx(float(residual.detach().square().mean()))
     level = residual.mean(dim=1).square().mean()
-    expected = centered(residual).square().mean() + 0.3 * level
-    assert float(residual_loss(residual, 0.3)) == pytest.approx(float(expected))
+    expected = (residual - residual.mean(dim=1, keepdim=True)).square().mean() + 0.3 * level
+    assert float(residual_loss(residual.detach(), 0.3)) == pytest.approx(float(expected.detach()))
 
 
 def unseen_task(theta: torch.Tensor) -> soctk.ConicForm:
@@ -169,7 +169,7 @@ def unseen_task(theta: torch.Tensor) -> soctk.ConicForm:
 
 
 def test_defaults_carry_over_to_a_task_nobody_tuned_them_to():
-    """Half the least-squares quadratic's regret at the most, and 2 % of the objective's spread of order one."""
+    """0.2 % of the objective's spread, which is of order one, and far below the least-squares quadratic's."""
     task = Task("unseen", 8, 0, soctk.Box(8), 5, unseen_task)
     train, validation = task.sample(1000, 64, seed=1), task.sample(1000, 64, seed=2)
     contexts = task.contexts(200, seed=3)
@@ -181,5 +181,5 @@ def test_defaults_carry_over_to_a_task_nobody_tuned_them_to():
         soctk.fit(model, train, validation=validation)
         decision = soctk.minimize(model, task.feasible_set, contexts)
         regret[name] = float((task.objective(decision.x, contexts) - optimum).mean())
-    assert regret["soc"] < 2e-2
-    assert regret["soc"] < 0.5 * regret["quadratic"]
+    assert regret["soc"] < 2e-3
+    assert regret["soc"] < 0.1 * regret["quadratic"]

@@ -1,0 +1,273 @@
+"""Time for a decision, with its quality beside it: this library and the solvers it replaces, one thread, one process.
+
+Every method decides the same contexts of the same model (a SOC-ICNN with every branch on and random weights) over the
+same set. A method that decides one context at a time is given a few of them. Beside each of this library's own times
+stands the time that its arithmetic alone would take: the floating-point operations of its matrix products and
+factorisations, over the rate of a large matrix product measured in the same run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import clarabel
+import cvxpy as cp
+import numpy as np
+import scs
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+import soctk
+from soctk import ConvexSurrogate, Decision, DecisionLayer, FeasibleSet
+from soctk.decide.lifted import LiftedProblem
+from soctk_baselines import CvxpyLayerDecider
+from soctk_evaluation.cells import Cell, machine, make_config
+from soctk_evaluation.store import Row
+
+CONTEXT_DIM = 8
+SHAKE = 0.2
+TOLERANCE = 1e-6
+ROUGH_SCS = 1e-3
+SETS: dict[str, Callable[[int], FeasibleSet]] = {
+    "simplex": soctk.Simplex,
+    "box": soctk.Box,
+    "budget": lambda dim: soctk.Budget(dim, total=0.3 * dim),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one method took for one decision.
+
+    Attributes:
+        seconds: for a decision: the best of the repeats.
+        instances: decisions made in a repeat.
+        gap_max: the largest certified relative gap; NaN for derivatives.
+        certified: the share of decisions with a relative gap of at most 1e-6.
+        iterations: the median, where the method counts its own.
+        limit: seconds that the arithmetic alone would take, for this library's own methods.
+    """
+
+    seconds: float
+    instances: int
+    gap_max: float = float("nan")
+    certified: float = float("nan")
+    iterations: float = float("nan")
+    limit: float = float("nan")
+
+
+def example(dim: int, seed: int = 0) -> ConvexSurrogate:
+    """Return a SOC-ICNN with every branch on, all weights moved at random."""
+    model = soctk.make_surrogate("soc", dim, CONTEXT_DIM, seed=seed)
+    model.set_structure(model.structure_count - 1)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(SHAKE * torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
+    return model
+
+
+class Race:
+    """All methods on one set and dimension.
+
+    Args:
+        name: "simplex", "box" or "budget".
+        dim: the decision dimension.
+        repeats: of each measurement; the best counts.
+    """
+
+    def __init__(self, name: str, dim: int, repeats: int = 3) -> None:
+        self.name, self.dim, self.repeats = name, dim, repeats
+        self.model, self.feasible_set = example(dim), SETS[name](dim)
+        self.flops_per_second = matrix_product_rate()
+
+    def contexts(self, count: int) -> Tensor:
+        """Return the first contexts of a fixed stream."""
+        return torch.randn(count, CONTEXT_DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def best(self, run: Callable[[], Any]) -> tuple[float, Any]:
+        """Return the least time of the repeats, after one run to warm up, and what the last returned."""
+        answer, least = run(), float("inf")
+        for _ in range(self.repeats):
+            started = time.perf_counter()
+            answer = run()
+            least = min(least, time.perf_counter() - started)
+        return least, answer
+
+    def newton(self, batch: int) -> Measured:
+        """`soctk.minimize` for a whole batch."""
+        rows = self.contexts(batch)
+        seconds, decision = self.best(lambda: soctk.minimize(self.model, self.feasible_set, rows, tol=TOLERANCE))
+        with FlopCounterMode(display=False) as counter:
+            soctk.minimize(self.model, self.feasible_set, rows, tol=TOLERANCE)
+        steps = float(decision.iterations.sum())
+        flops = counter.get_total_flops() + steps * (self.dim**3 / 3 + 8 * self.dim**2)
+        return self._scored(decision, seconds, batch, flops / self.flops_per_second / batch)
+
+    def layer(self, batch: int) -> Measured:
+        """`soctk.DecisionLayer`, forward and backward."""
+        rows, layer = self.contexts(batch).requires_grad_(), DecisionLayer(self.model, self.feasible_set)
+
+        def run() -> None:
+            layer(rows).square().sum().backward()
+
+        return Measured(self.best(run)[0] / batch, batch)
+
+    def cvxpy(self, solver: str, count: int) -> Measured:
+        """CVXPY re-solving one compiled DPP program, one context at a time."""
+        form = self.model.conic_form(self.contexts(max(count, 2))).detach()
+        lifted = LiftedProblem(form, self.feasible_set)
+        values = [tensor.numpy() for tensor in lifted.parameter_values(form)]
+
+        def run() -> Tensor:
+            answers = []
+            for row in range(count):
+                lifted.solve([value[row] for value in values], solver, {})
+                answers.append(torch.from_numpy(np.array(lifted.x.value)))
+            return torch.stack(answers)
+
+        seconds, x = self.best(run)
+        return self._certified(x, seconds, count)
+
+    def direct(self, solver: str, count: int) -> Measured:
+        """The solver called on cone data that are already assembled: its own solve time alone."""
+        data = [self._cone_data(row, solver) for row in range(count)]
+        total, answers = 0.0, []
+        for problem, arguments in data:
+            least = float("inf")
+            for _ in range(self.repeats):
+                solution, seconds = _direct_clarabel(arguments) if solver == "CLARABEL" else _direct_scs(arguments)
+                least = min(least, seconds)
+            total += least
+            problem.unpack_results(solution, *problem._soctk_chain)
+            answers.append(torch.from_numpy(np.array(problem._soctk_x.value)))
+        return self._certified(torch.stack(answers), total, count)
+
+    def _cone_data(self, row: int, solver: str) -> tuple[cp.Problem, dict[str, Any]]:
+        x = cp.Variable(self.dim)
+        cost = self.model.to_cvxpy(x, self.contexts(row + 1)[row])
+        problem = cp.Problem(cp.Minimize(cost), self.feasible_set.constraints(x))
+        data, chain, inverse = problem.get_problem_data(solver)
+        problem._soctk_chain, problem._soctk_x = (chain, inverse), x
+        return problem, data
+
+    def cvxpylayers(self, count: int, *, backward: bool) -> Measured:
+        """A cvxpylayers layer on the same lift."""
+        decider = CvxpyLayerDecider(self.model, self.feasible_set)
+        rows = self.contexts(count).requires_grad_()
+
+        def run() -> Tensor:
+            x = decider.layer(rows)
+            if backward:
+                x.square().sum().backward()
+            return x.detach()
+
+        seconds, x = self.best(run)
+        return Measured(seconds / count, count) if backward else self._certified(x, seconds, count)
+
+    def _scored(self, decision: Decision, seconds: float, count: int, limit: float) -> Measured:
+        gap = decision.relative_gap
+        return Measured(
+            seconds / count,
+            count,
+            float(gap.max()),
+            float((gap <= TOLERANCE).double().mean()),
+            float(decision.iterations.double().median()),
+            limit,
+        )
+
+    def _certified(self, x: Tensor, seconds: float, count: int) -> Measured:
+        """Project the answers to the set and certify them: infeasibility is not rewarded."""
+        points = self.feasible_set.project(x)
+        certificate = soctk.certify(self.model, self.feasible_set, points, self.contexts(count))
+        gap = certificate.relative_gap
+        return Measured(seconds / count, count, float(gap.max()), float((gap <= TOLERANCE).double().mean()))
+
+
+def _direct_clarabel(data: dict[str, Any]) -> tuple[Any, float]:
+    from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL, dims_to_solver_cones
+
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    solver = clarabel.DefaultSolver(
+        data["P"] if data.get("P") is not None else np.zeros((0, 0)),
+        data["c"],
+        data["A"],
+        data["b"],
+        dims_to_solver_cones(data[CLARABEL.DIMS]),
+        settings,
+    )
+    solution = solver.solve()
+    return solution, solution.solve_time
+
+
+def _direct_scs(data: dict[str, Any]) -> tuple[Any, float]:
+    from cvxpy.reductions.solvers.conic_solvers.scs_conif import SCS, dims_to_solver_dict
+
+    arguments = {name: data[name] for name in ("A", "b", "c")}
+    if data.get("P") is not None:
+        arguments["P"] = data["P"]
+    solver = scs.SCS(
+        arguments, dims_to_solver_dict(data[SCS.DIMS]), verbose=False, eps_abs=ROUGH_SCS, eps_rel=ROUGH_SCS
+    )
+    solution = solver.solve()
+    return solution, solution["info"]["solve_time"] / 1000
+
+
+def matrix_product_rate(size: int = 768, repeats: int = 5) -> float:
+    """Return the floating-point operations a second of a float64 matrix product on this machine."""
+    a = torch.randn(size, size, dtype=torch.float64)
+    least = float("inf")
+    for _ in range(repeats):
+        started = time.perf_counter()
+        a @ a
+        least = min(least, time.perf_counter() - started)
+    return 2 * size**3 / least
+
+
+def timing_rows(name: str, dim: int, batches: tuple[int, ...], count: int) -> Iterator[Row]:
+    """Race all methods on one set and dimension; one results row for each as it is measured.
+
+    Args:
+        name: the set.
+        dim: the decision dimension.
+        batches: batch sizes for this library's methods.
+        count: contexts given to the methods that take one at a time.
+    """
+    torch.set_num_threads(1)
+    race = Race(name, dim)
+    runs: list[tuple[str, int, Callable[[], Measured]]] = []
+    for batch in batches:
+        runs.append(("newton", batch, lambda batch=batch: race.newton(batch)))
+        runs.append(("layer_backward", batch, lambda batch=batch: race.layer(batch)))
+    runs += [
+        ("cvxpy_clarabel", 1, lambda: race.cvxpy("CLARABEL", count)),
+        ("cvxpy_scs", 1, lambda: race.cvxpy("SCS", count)),
+        ("clarabel", 1, lambda: race.direct("CLARABEL", count)),
+        ("scs_1e-3", 1, lambda: race.direct("SCS", count)),
+        ("cvxpylayers", 1, lambda: race.cvxpylayers(count, backward=False)),
+        ("cvxpylayers_backward", 1, lambda: race.cvxpylayers(count, backward=True)),
+    ]
+    for method, batch, run in runs:
+        cell = Cell("timing", name, dim, method, 0, "exact", make_config({"batch": batch, "count": count}))
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        measured = run()
+        yield cell.identity | {
+            "batch": batch,
+            "decide_ms": 1000 * measured.seconds,
+            "instances": measured.instances,
+            "gap_max": measured.gap_max,
+            "certified": measured.certified,
+            "iterations": measured.iterations,
+            "limit_ms": 1000 * measured.limit,
+            "status": "ok",
+            "key": cell.key,
+            "versions": cell.versions,
+            "machine": machine(),
+            "started": started,
+        }

@@ -1,0 +1,57 @@
+"""The first-order method: certified like the Newton method, and in dimensions where that one does not go."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from reference import clarabel_optimum
+from tolerances import DOUBLE, FIRST_ORDER, TIGHT_CLARABEL
+from zoo import MODELS, SETS, shaken
+
+from soctk import SOCICNN, Box, Simplex, minimize
+
+CURVED = [name for name in MODELS if name not in ("relu", "affine", "norms_only", "no_passthrough")]
+
+
+def contexts(count: int) -> torch.Tensor:
+    return torch.randn(count, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+
+
+@pytest.mark.parametrize("kind", SETS)
+@pytest.mark.parametrize("name", CURVED)
+def test_it_reaches_its_tolerance_and_its_bounds_are_bounds(name, kind):
+    model, feasible_set, rows = shaken(MODELS[name](8)), SETS[kind](8), contexts(16)
+    decision = minimize(model, feasible_set, rows, method="first_order", tol=FIRST_ORDER)
+    assert (decision.status == "optimal").all()
+    assert float(feasible_set.violation(decision.x).max()) <= 1e-9
+    newton = minimize(model, feasible_set, rows, tol=1e-9)
+    scale = newton.value.abs().clamp(min=1.0)
+    assert float(((decision.lower_bound - newton.value) / scale).max()) <= TIGHT_CLARABEL
+    assert float(((newton.lower_bound - decision.value) / scale).max()) <= TIGHT_CLARABEL
+    optimum = clarabel_optimum(model, feasible_set, rows[0])
+    assert float(decision.lower_bound[0]) <= optimum + TIGHT_CLARABEL * max(1.0, abs(optimum))
+
+
+def test_it_is_the_default_in_many_dimensions():
+    model = SOCICNN(800, 2, hidden=(6,), diagonal=True, norms=(3,), hyperbolics=4, ridges=0, seed=1)
+    rows = contexts(3)[:, :2]
+    decision = minimize(model, Box(800, -1.0, 1.0), rows, tol=1e-4)
+    assert (decision.status == "optimal").all()
+    assert int(decision.iterations.max()) > 60  # not Newton steps
+
+
+def test_limits_return_the_best_point_and_an_honest_gap():
+    model, feasible_set, rows = shaken(MODELS["soc"](8)), Simplex(8), contexts(5)
+    few = minimize(model, feasible_set, rows, method="first_order", tol=1e-9, max_iter=20)
+    assert (few.status == "iteration_limit").all()
+    started = time.perf_counter()
+    short = minimize(model, feasible_set, rows, method="first_order", tol=1e-13, time_limit=0.05)
+    assert time.perf_counter() - started < 5.0
+    assert (short.status == "time_limit").all()
+    tight = minimize(model, feasible_set, rows, tol=1e-9)
+    for decision in (few, short):
+        assert float(feasible_set.violation(decision.x).max()) <= 1e-9
+        assert bool((decision.lower_bound <= tight.value + 1e-9).all())
+        assert bool((decision.value >= tight.lower_bound - 1e-9).all())

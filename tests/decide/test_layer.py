@@ -1,0 +1,136 @@
+"""The decision layer's derivatives against finite differences of tight decisions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tolerances import DOUBLE, IMPLICIT_MEDIAN, IMPLICIT_P90
+from zoo import MODELS, SETS, shaken
+
+from soctk import Box, Budget, DecisionLayer, Simplex
+
+CURVED = [name for name in MODELS if name not in ("relu", "affine", "no_passthrough", "norms_only")]
+STEP, SMALL_STEP = 1e-5, 1e-6
+
+
+def contexts(count: int, dim: int = 3, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, dim, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
+
+
+def relative_errors(layer: DecisionLayer, rows: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    """Return each row's error of d <w, x_hat> / d context along a random direction, relative to its size."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.randn(rows.shape[0], layer.model.dim, generator=generator, dtype=DOUBLE)
+    direction = torch.randn(rows.shape, generator=generator, dtype=DOUBLE)
+    point = rows.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad((weights * layer(point)).sum(), point)
+    with torch.no_grad():
+        forward, backward = layer(rows + STEP * direction), layer(rows - STEP * direction)
+    expected = (weights * (forward - backward)).sum(dim=-1) / (2 * STEP)
+    actual = (gradient * direction).sum(dim=-1)
+    return (actual - expected).abs() / expected.abs().clamp(min=1e-2)
+
+
+@pytest.mark.parametrize("kind", SETS)
+@pytest.mark.parametrize("name", CURVED)
+def test_derivatives_in_the_context_are_those_of_finite_differences(name, kind):
+    model = shaken(MODELS[name](6))
+    errors = relative_errors(DecisionLayer(model, SETS[kind](6), tol=1e-10), contexts(40))
+    assert float(errors.median()) <= IMPLICIT_MEDIAN
+    assert float(errors.quantile(0.9)) <= IMPLICIT_P90
+
+
+@pytest.mark.parametrize("name", CURVED)
+def test_derivatives_in_the_weights(name):
+    model = shaken(MODELS[name](5))
+    layer, rows = DecisionLayer(model, Budget(5, 1.5), tol=1e-11), contexts(20)
+    target = torch.rand(20, 5, generator=torch.Generator().manual_seed(3), dtype=DOUBLE)
+    weights = list(model.parameters())
+    generator = torch.Generator().manual_seed(4)
+    direction = [torch.randn(weight.shape, generator=generator, dtype=DOUBLE) for weight in weights]
+
+    def losses(sign: float = 0.0) -> torch.Tensor:
+        moved = {
+            name: weight + sign * SMALL_STEP * step
+            for (name, weight), step in zip(model.named_parameters(), direction, strict=True)
+        }
+        with torch.nn.utils.stateless._reparametrize_module(model, moved):
+            return (layer(rows) - target).square().sum(dim=-1)
+
+    def along(loss: torch.Tensor) -> float:
+        slopes = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
+        return float(sum((slope * step).sum() for slope, step in zip(slopes, direction, strict=True)))
+
+    actual = torch.tensor([along(loss) for loss in losses()], dtype=DOUBLE)
+    expected = (losses(1.0) - losses(-1.0)).detach() / (2 * SMALL_STEP)
+    errors = (actual - expected).abs() / expected.abs().clamp(min=1e-2)
+    assert float(errors.median()) <= IMPLICIT_MEDIAN
+    assert float(errors.quantile(0.9)) <= IMPLICIT_P90
+
+
+def test_gradcheck_where_f_is_smooth():
+    model = shaken(MODELS["hyperbolic"](4))
+    layer = DecisionLayer(model, Simplex(4), tol=1e-12)
+    assert torch.autograd.gradcheck(layer, contexts(3).requires_grad_(), eps=1e-5, atol=1e-5, rtol=1e-4)
+
+
+def test_the_optimal_value_has_the_envelope_gradient():
+    model = shaken(MODELS["soc"](5))
+    layer, rows = DecisionLayer(model, Box(5), tol=1e-10), contexts(10)
+    direction = contexts(10, seed=5)
+    point = rows.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(layer.optimal_value(point).sum(), point)
+    change = (layer.optimal_value(rows + STEP * direction) - layer.optimal_value(rows - STEP * direction)) / (2 * STEP)
+    torch.testing.assert_close((gradient * direction).sum(dim=-1), change.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_it_learns_an_inverse_problem():
+    """Decisions of another model are imitated by changing the weights along the layer's derivatives."""
+    truth, model = MODELS["quad"](4), shaken(MODELS["quad"](4))
+    rows, feasible_set = contexts(32), Budget(4, 1.2)
+    wanted = DecisionLayer(truth, feasible_set)(rows).detach()
+    layer = DecisionLayer(model, feasible_set)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(100):
+        optimizer.zero_grad()
+        loss = (layer(rows) - wanted).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_shapes_dtypes_and_sets_that_leave_no_choice():
+    model = MODELS["soc"](3)
+    layer = DecisionLayer(model, Budget(3, 1.0, lower=(0.0, 0.25, 0.0), upper=(1.0, 0.25, 1.0)))
+    x = layer(contexts(6).reshape(2, 3, 3).requires_grad_())
+    assert x.shape == (2, 3, 3)
+    assert float((x.detach()[..., 1] - 0.25).abs().max()) == 0.0
+    x[..., 0].sum().backward()
+    assert layer(contexts(1)[0]).shape == (3,)
+    assert layer(contexts(0)).shape == (0, 3)
+    single = DecisionLayer(MODELS["soc"](3).float(), Simplex(3))
+    assert single(contexts(4).float()).dtype == torch.float32
+    point = DecisionLayer(model, Budget(3, 3.0))(contexts(2).requires_grad_())
+    torch.testing.assert_close(point, torch.ones_like(point))
+
+
+def test_a_decision_that_is_too_inaccurate_is_not_differentiated():
+    model = shaken(MODELS["soc"](5))
+    rows = contexts(4).requires_grad_()
+    x = DecisionLayer(model, Box(5), max_iter=2)(rows)
+    assert torch.isfinite(x).all()
+    with pytest.raises(RuntimeError, match="4 of 4 decisions have a relative gap above max_gap = 1e-06"):
+        x.sum().backward()
+    (0.0 * DecisionLayer(model, Box(5), max_iter=2)(rows)).sum().backward()  # no weight in the loss: nothing to refuse
+
+
+def test_wrong_arguments_say_so():
+    model = MODELS["soc"](3)
+    with pytest.raises(ValueError, match="expected dimension 3"):
+        DecisionLayer(model, Box(4))
+    with pytest.raises(ValueError, match="tol"):
+        DecisionLayer(model, Box(3), tol=0.0)
+    with pytest.raises(ValueError, match="context"):
+        DecisionLayer(model, Box(3))(torch.full((3,), torch.nan))
