@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 _MAX_STEPS = 200
+_SUM_ROUNDING = 16.0
 
 
 def project_capped_simplex(y: Tensor, lo: Tensor, hi: Tensor, total: Tensor) -> Tensor:
@@ -68,8 +69,10 @@ def _solve_multiplier(y: Tensor, lo: Tensor, hi: Tensor, total: Tensor, start: T
         inside = (free > 0) & (newton > lower) & (newton < upper)
         following = torch.where(inside, newton, 0.5 * (lower + upper))
         scale = torch.maximum(tau.abs(), x.abs().amax(dim=-1, keepdim=True)) * torch.finfo(y.dtype).eps
-        done = ((excess == 0) | ((following - tau).abs() <= scale)).squeeze(-1)
-        result[active] = torch.where(excess == 0, tau, following)
+        # As small as the rounding of the sum itself: what remains is absorbed by the coordinates between their bounds.
+        exact = excess.abs() <= _SUM_ROUNDING * torch.finfo(y.dtype).eps * x.abs().sum(dim=-1, keepdim=True)
+        done = (exact | ((following - tau).abs() <= scale)).squeeze(-1)
+        result[active] = torch.where(exact, tau, following)
         if bool(done.all()):
             break
         keep = ~done
