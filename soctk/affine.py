@@ -12,6 +12,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+FEWEST_FOR_OUTER = 4
+"""Contexts from which on one product with the outer products of the rows is faster than a product for each."""
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor, sign: float = 1.0) -> None:
+    """Add sign * left' right to `total` (N, n, n) in place: (N or 1, K, n) both."""
+    size = total.shape[0]
+    total.baddbmm_(left.mT.expand(size, -1, -1), right.expand(size, -1, -1), alpha=sign)
+
 
 @dataclass(frozen=True, eq=False)
 class DenseMap:
@@ -47,12 +56,13 @@ class DenseMap:
         """Return A'y: (N, M, K) -> (N, M, n)."""
         return y @ (self.matrix[0] if self.shared else self.matrix)
 
-    def gram(self, weights: Tensor) -> Tensor:
-        """Return A' diag(w) A for every context: (N, K) -> (N, n, n)."""
-        n = self.dim
-        if self.shared:
-            return (weights @ self._outer_products()).reshape(-1, n, n)
-        return (self.matrix * weights[:, :, None]).mT @ self.matrix
+    def add_gram(self, total: Tensor, weights: Tensor) -> None:
+        """Add A' diag(w) A to `total` (N, n, n) for every context: weights (N or 1, K)."""
+        if self.shared and total.shape[0] >= FEWEST_FOR_OUTER:
+            weights = weights.expand(total.shape[0], -1)
+            total.view(total.shape[0], -1).addmm_(weights, self._outer_products())
+        else:
+            add_product(total, self.matrix * weights[:, :, None], self.matrix)
 
     def group_adjoint(self, y: Tensor, size: int) -> Tensor:
         """Return A_g'y_g for each group g of `size` consecutive rows: (N, K) -> (N, K / size, n)."""

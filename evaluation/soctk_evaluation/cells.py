@@ -17,8 +17,8 @@ from typing import Any
 PACKAGES = ("soctk", "soctk_tasks", "soctk_baselines", "soctk_evaluation")
 """The packages whose source determines a result."""
 
-PRESENTATION = ("cli.py", "figures.py", "report.py", "summary.py")
-"""Files of `soctk_evaluation` that only show results: changing one leaves every result as it is."""
+PRESENTATION = ("cli.py", "figures.py", "report.py", "summary.py", "timing.py")
+"""Files of `soctk_evaluation` that no learned result depends on: they show results, or measure time alone."""
 
 LIBRARIES = ("torch", "numpy", "scipy", "cvxpy", "clarabel")
 """The libraries whose version determines a result."""

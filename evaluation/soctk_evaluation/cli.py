@@ -88,8 +88,35 @@ class Report:
     files: tyro.conf.OmitArgPrefixes[Files]
 
 
+@dataclass(frozen=True)
+class Timing:
+    """Time a decision beside the solvers it replaces; races already in the store are not run again.
+
+    Attributes:
+        models: compact (the leaderboard's SOC-ICNN), wide (two layers of 64 ReLUs); both by default.
+        sets: simplex, box, budget; budget by default.
+        dims: decision dimensions; 10 20 50 by default.
+        batches: batch sizes; 1 64 1024 by default.
+        count: contexts given to the methods that take one at a time.
+        store: the results file, made where it does not exist.
+        markdown: where to write the tables.
+        figure: where to draw time against quality.
+    """
+
+    models: tuple[Literal["compact", "wide"], ...] = ("compact", "wide")
+    sets: tuple[Literal["simplex", "box", "budget"], ...] = ("budget",)
+    dims: tuple[int, ...] = (10, 20, 50)
+    batches: tuple[int, ...] = (1, 64, 1024)
+    count: int = 20
+    store: Path = Path("evaluation/results/timing.jsonl")
+    markdown: Path | None = None
+    figure: Path | None = None
+
+
 Command = (
-    Annotated[Leaderboard, tyro.conf.subcommand("leaderboard")] | Annotated[Report, tyro.conf.subcommand("report")]
+    Annotated[Leaderboard, tyro.conf.subcommand("leaderboard")]
+    | Annotated[Timing, tyro.conf.subcommand("timing")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
 )
 
 
@@ -111,7 +138,9 @@ def main(args: Sequence[str] | None = None) -> int:
         description="Learn a convex objective and decide with it.",
     )
     try:
-        return _leaderboard(command) if isinstance(command, Leaderboard) else _report(command)
+        if isinstance(command, Leaderboard):
+            return _leaderboard(command)
+        return _timing(command) if isinstance(command, Timing) else _report(command)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except UsageError as error:
@@ -130,6 +159,37 @@ def _report(command: Report) -> int:
         raise UsageError(f"no results file {command.store}; `soctk leaderboard` makes one")
     contents = ResultsStore(command.store).read()
     _show(contents, (), command.files)
+    return 0
+
+
+def _timing(command: Timing) -> int:
+    for name in ("dims", "batches"):
+        if any(value < 1 for value in getattr(command, name)):
+            raise UsageError(f"--{name}: expected positive integers, got {getattr(command, name)}")
+    if command.count < 1:
+        raise UsageError(f"--count: expected a positive integer, got {command.count}")
+    from soctk_evaluation.timing import run_race, timing_cells, timing_table
+
+    store = ResultsStore(command.store)
+    races = timing_cells(command.models, command.sets, command.dims, command.batches, command.count)
+    for number, race in enumerate(races, start=1):
+        done = store.done()
+        if all(cell.key in done for cell in race):
+            continue
+        model = dict(race[0].config)["model"]
+        print(f"[{number}/{len(races)}] d={race[0].dim} {race[0].task} {model}", file=sys.stderr)
+        for row in list(run_race(race)):  # a race is stored whole or not at all: its ratios belong together
+            store.append(row)
+    wanted = {cell.key for race in races for cell in race}
+    rows = [row for row in store.read().latest().values() if row["key"] in wanted]
+    table = timing_table(rows)
+    print(table)
+    if command.markdown is not None:
+        command.markdown.write_text(table)
+    if command.figure is not None:
+        from soctk_evaluation.figures import timing_figure
+
+        timing_figure(rows, command.figure)
     return 0
 
 

@@ -9,12 +9,12 @@ factorisations, over the rate of a large matrix product measured in the same run
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import clarabel
+import clarabel  # pyright: ignore[reportMissingTypeStubs]
 import cvxpy as cp
 import numpy as np
 import scs
@@ -30,7 +30,8 @@ from soctk_evaluation.cells import Cell, machine, make_config
 from soctk_evaluation.store import Row
 
 CONTEXT_DIM = 8
-SHAKE = 0.2
+SHAKE = 0.1
+MODELS = ("compact", "wide")
 TOLERANCE = 1e-6
 ROUGH_SCS = 1e-3
 SETS: dict[str, Callable[[int], FeasibleSet]] = {
@@ -61,10 +62,20 @@ class Measured:
     limit: float = float("nan")
 
 
-def example(dim: int, seed: int = 0) -> ConvexSurrogate:
-    """Return a SOC-ICNN with every branch on, all weights moved at random."""
-    model = soctk.make_surrogate("soc", dim, CONTEXT_DIM, seed=seed)
-    model.set_structure(model.structure_count - 1)
+def example(kind: str, dim: int, seed: int = 0) -> ConvexSurrogate:
+    """Return a SOC-ICNN with all weights moved at random.
+
+    Args:
+        kind: "compact", the leaderboard's with every branch on; "wide", a backbone of two layers of 64 ReLUs, a full
+            quadratic and a full norm, a size as the paper's.
+        dim: the decision dimension.
+        seed: of the weights.
+    """
+    if kind == "compact":
+        model = soctk.make_surrogate("soc", dim, CONTEXT_DIM, seed=seed)
+        model.set_structure(model.structure_count - 1)
+    else:
+        model = soctk.SOCICNN(dim, CONTEXT_DIM, hidden=(64, 64), quadratics=(dim,), norms=(dim,), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():
@@ -73,17 +84,18 @@ def example(dim: int, seed: int = 0) -> ConvexSurrogate:
 
 
 class Race:
-    """All methods on one set and dimension.
+    """All methods on one model and set.
 
     Args:
-        name: "simplex", "box" or "budget".
+        model: "compact" or "wide".
+        feasible_set: "simplex", "box" or "budget".
         dim: the decision dimension.
         repeats: of each measurement; the best counts.
     """
 
-    def __init__(self, name: str, dim: int, repeats: int = 3) -> None:
-        self.name, self.dim, self.repeats = name, dim, repeats
-        self.model, self.feasible_set = example(dim), SETS[name](dim)
+    def __init__(self, model: str, feasible_set: str, dim: int, repeats: int = 3) -> None:
+        self.dim, self.repeats = dim, repeats
+        self.model, self.feasible_set = example(model, dim), SETS[feasible_set](dim)
         self.flops_per_second = matrix_product_rate()
 
     def contexts(self, count: int) -> Tensor:
@@ -136,25 +148,19 @@ class Race:
 
     def direct(self, solver: str, count: int) -> Measured:
         """The solver called on cone data that are already assembled: its own solve time alone."""
-        data = [self._cone_data(row, solver) for row in range(count)]
         total, answers = 0.0, []
-        for problem, arguments in data:
-            least = float("inf")
+        for context in self.contexts(count):
+            x = cp.Variable(self.dim)
+            problem = cp.Problem(cp.Minimize(self.model.to_cvxpy(x, context)), self.feasible_set.constraints(x))
+            data, chain, inverse = problem.get_problem_data(solver, solver_opts={})
+            least, solution = float("inf"), None
             for _ in range(self.repeats):
-                solution, seconds = _direct_clarabel(arguments) if solver == "CLARABEL" else _direct_scs(arguments)
+                solution, seconds = _direct_clarabel(data) if solver == "CLARABEL" else _direct_scs(data)
                 least = min(least, seconds)
             total += least
-            problem.unpack_results(solution, *problem._soctk_chain)
-            answers.append(torch.from_numpy(np.array(problem._soctk_x.value)))
+            problem.unpack_results(solution, chain, inverse)  # pyright: ignore[reportArgumentType]
+            answers.append(torch.from_numpy(np.array(x.value)))
         return self._certified(torch.stack(answers), total, count)
-
-    def _cone_data(self, row: int, solver: str) -> tuple[cp.Problem, dict[str, Any]]:
-        x = cp.Variable(self.dim)
-        cost = self.model.to_cvxpy(x, self.contexts(row + 1)[row])
-        problem = cp.Problem(cp.Minimize(cost), self.feasible_set.constraints(x))
-        data, chain, inverse = problem.get_problem_data(solver)
-        problem._soctk_chain, problem._soctk_x = (chain, inverse), x
-        return problem, data
 
     def cvxpylayers(self, count: int, *, backward: bool) -> Measured:
         """A cvxpylayers layer on the same lift."""
@@ -192,9 +198,9 @@ class Race:
 def _direct_clarabel(data: dict[str, Any]) -> tuple[Any, float]:
     from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL, dims_to_solver_cones
 
-    settings = clarabel.DefaultSettings()
+    settings = clarabel.DefaultSettings()  # pyright: ignore[reportAttributeAccessIssue]
     settings.verbose = False
-    solver = clarabel.DefaultSolver(
+    solver = clarabel.DefaultSolver(  # pyright: ignore[reportAttributeAccessIssue]
         data["P"] if data.get("P") is not None else np.zeros((0, 0)),
         data["c"],
         data["A"],
@@ -225,40 +231,61 @@ def matrix_product_rate(size: int = 768, repeats: int = 5) -> float:
     least = float("inf")
     for _ in range(repeats):
         started = time.perf_counter()
-        a @ a
+        torch.mm(a, a)
         least = min(least, time.perf_counter() - started)
     return 2 * size**3 / least
 
 
-def timing_rows(name: str, dim: int, batches: tuple[int, ...], count: int) -> Iterator[Row]:
-    """Race all methods on one set and dimension; one results row for each as it is measured.
+def timing_cells(
+    models: Sequence[str], sets: Sequence[str], dims: Sequence[int], batches: Sequence[int], count: int
+) -> list[list[Cell]]:
+    """Return the cells, those that are raced side by side in one list.
 
     Args:
-        name: the set.
-        dim: the decision dimension.
+        models: of `MODELS`.
+        sets: of `SETS`.
+        dims: decision dimensions.
         batches: batch sizes for this library's methods.
         count: contexts given to the methods that take one at a time.
     """
+    races = []
+    for dim in dims:
+        for model in models:
+            for name in sets:
+                own = [(method, batch) for batch in batches for method in ("newton", "layer")]
+                others = [(method, 1) for method in OTHERS]
+                races.append(
+                    [
+                        Cell("timing", name, dim, method, 0, "exact", make_config(config | {"batch": batch}))
+                        for config in ({"model": model, "count": count},)
+                        for method, batch in (*own, *others)
+                    ]
+                )
+    return races
+
+
+OTHERS = ("cvxpy_clarabel", "cvxpy_scs", "clarabel", "scs_1e-3", "cvxpylayers", "cvxpylayers_backward")
+
+
+def run_race(cells: Sequence[Cell]) -> Iterator[Row]:
+    """Measure the cells of one race, one after the other on one thread; one results row for each as it is done."""
     torch.set_num_threads(1)
-    race = Race(name, dim)
-    runs: list[tuple[str, int, Callable[[], Measured]]] = []
-    for batch in batches:
-        runs.append(("newton", batch, lambda batch=batch: race.newton(batch)))
-        runs.append(("layer_backward", batch, lambda batch=batch: race.layer(batch)))
-    runs += [
-        ("cvxpy_clarabel", 1, lambda: race.cvxpy("CLARABEL", count)),
-        ("cvxpy_scs", 1, lambda: race.cvxpy("SCS", count)),
-        ("clarabel", 1, lambda: race.direct("CLARABEL", count)),
-        ("scs_1e-3", 1, lambda: race.direct("SCS", count)),
-        ("cvxpylayers", 1, lambda: race.cvxpylayers(count, backward=False)),
-        ("cvxpylayers_backward", 1, lambda: race.cvxpylayers(count, backward=True)),
-    ]
-    for method, batch, run in runs:
-        cell = Cell("timing", name, dim, method, 0, "exact", make_config({"batch": batch, "count": count}))
+    config = dict(cells[0].config)
+    race, count = Race(config["model"], cells[0].task, cells[0].dim), config["count"]
+    runs: dict[str, Callable[[int], Measured]] = {
+        "newton": race.newton,
+        "layer": race.layer,
+        "cvxpy_clarabel": lambda _: race.cvxpy("CLARABEL", count),
+        "cvxpy_scs": lambda _: race.cvxpy("SCS", count),
+        "clarabel": lambda _: race.direct("CLARABEL", count),
+        "scs_1e-3": lambda _: race.direct("SCS", count),
+        "cvxpylayers": lambda _: race.cvxpylayers(count, backward=False),
+        "cvxpylayers_backward": lambda _: race.cvxpylayers(count, backward=True),
+    }
+    for cell in cells:
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        measured = run()
+        measured = runs[cell.method](dict(cell.config)["batch"])
         yield cell.identity | {
-            "batch": batch,
             "decide_ms": 1000 * measured.seconds,
             "instances": measured.instances,
             "gap_max": measured.gap_max,
@@ -271,3 +298,54 @@ def timing_rows(name: str, dim: int, batches: tuple[int, ...], count: int) -> It
             "machine": machine(),
             "started": started,
         }
+
+
+def timing_table(rows: Sequence[Row]) -> str:
+    """Return Markdown tables, one for each race: time, quality, and how many times this library is faster."""
+    races: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row["experiment"] == "timing":
+            races.setdefault((row["dim"], row["config"]["model"], row["task"]), []).append(row)
+    parts = []
+    for (dim, model, name), race in sorted(races.items()):
+        largest = max(row["config"]["batch"] for row in race)
+        own = {row["method"]: row["decide_ms"] for row in race if row["config"]["batch"] == largest}
+        lines = [
+            f"**d = {dim}, {name}, {model} model**\n",
+            f"| method | batch | ms a decision | times slower than ours at {largest} | certified 1e-6 | largest gap |",
+            "| --- | ---: | ---: | ---: | ---: | ---: |",
+        ]
+        for row in race:
+            ours = own["layer" if row["method"] in ("layer", "cvxpylayers_backward") else "newton"]
+            quality = ["", ""] if row["certified"] is None else [f"{row['certified']:.0%}", f"{row['gap_max']:.0e}"]
+            label, batch = LABELS[row["method"]], row["config"]["batch"]
+            lines.append(
+                "| "
+                + " | ".join([label, str(batch), f"{row['decide_ms']:.3g}", f"{row['decide_ms'] / ours:.3g}", *quality])
+                + " |"
+            )
+        limits = [row for row in race if row["limit_ms"]]
+        lines += ["", *(_limit_line(row) for row in limits if row["config"]["batch"] == largest)]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+LABELS = {
+    "newton": "`soctk.minimize`",
+    "layer": "`soctk.DecisionLayer`, forward and backward",
+    "cvxpy_clarabel": "CVXPY re-solve, Clarabel",
+    "cvxpy_scs": "CVXPY re-solve, SCS",
+    "clarabel": "Clarabel alone, solve time",
+    "scs_1e-3": "SCS alone at 1e-3, solve time",
+    "cvxpylayers": "cvxpylayers, forward",
+    "cvxpylayers_backward": "cvxpylayers, forward and backward",
+}
+
+
+def _limit_line(row: Row) -> str:
+    share = row["decide_ms"] / row["limit_ms"]
+    return (
+        f"Its matrix products and factorisations alone, at the rate of a large matrix product: "
+        f"{row['limit_ms']:.2g} ms a decision; `soctk.minimize` takes {share:.2g} times that, "
+        f"in {row['iterations']:.0f} iterations (median)."
+    )

@@ -130,7 +130,7 @@ def _linearized(form: ConicForm, bounds: Bounds, final: Final) -> tuple[Tensor, 
     for term, plain, lag in zip(form.terms, fixed.terms, final.lags, strict=True):
         smoothed = plain.smooth(plain.inner(points), final.mu)
         duals.append(term.implicit_dual(term.inner(points), smoothed, lag))
-        hessian = hessian + plain.hessian(smoothed, lag)
+        plain.add_hessian(hessian, smoothed, lag)
     return form.slope(Dual(tuple(duals))).squeeze(1).expand_as(final.x), hessian
 
 

@@ -34,6 +34,8 @@ BACKTRACK = 0.4
 LINE_SEARCH_TRIALS = 12
 MULTIPLIER_RANGE = 1e6
 STALL_ITERATIONS = 25
+WORTH_CERTIFYING = 10.0
+"""The barrier's part of the gap, in units of the tolerance, from which on a certificate is tried."""
 DEFAULT_ITERATIONS = 60
 
 
@@ -143,15 +145,19 @@ def solve_newton(
     state = _State.initial(form, feasible_set, bounds, x)
     best.final = Final.of(state) if keep_final else None
     for iteration in range(max_iter + 1):
-        done, stalled = _record(best, active, form, feasible_set, state, tol, iteration)
+        late = time.perf_counter() > deadline
+        done, stalled = _record(
+            best, active, form, feasible_set, state, bounds, tol, iteration, force=late or iteration == max_iter
+        )
         for mask, status in ((done, Status.OPTIMAL), (stalled & ~done, Status.STALLED)):
-            best.status[active[mask].cpu().numpy()] = status
+            if bool(mask.any()):
+                best.status[active[mask].cpu().numpy()] = status
         keep = ~(done | stalled)
         if best.final is not None:
             best.final.put(active, Final.of(state))
         if not bool(keep.any()):
             break
-        if time.perf_counter() > deadline:
+        if late:
             best.status[active[keep].cpu().numpy()] = Status.TIME_LIMIT
             break
         if iteration == max_iter:
@@ -169,22 +175,39 @@ def _record(
     form: ConicForm,
     feasible_set: FeasibleSet,
     state: _State,
+    bounds: Bounds,
     tol: float,
     iteration: int,
+    *,
+    force: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Update the best points and bounds of the active instances; return which are done and which are stalled."""
-    x = feasible_set._project(state.x)
-    value = form.evaluate(x.unsqueeze(1)).squeeze(-1)
-    previous = relative_gap(best.value[active], best.lower_bound[active])
-    better = value < best.value[active]
-    best.x[active] = torch.where(better.unsqueeze(-1), x, best.x[active])
-    best.value[active] = torch.where(better, value, best.value[active])
-    bound = state.bound(form, feasible_set)
-    best.lower_bound[active] = torch.maximum(best.lower_bound[active], bound)
+    """Update the best points and bounds of the active instances; return which are done and which are stalled.
+
+    While the barrier alone keeps the gap far above `tol` there is nothing to certify, and it is not tried unless
+    `force` says that this is the last chance.
+    """
     best.iterations[active] = iteration
-    gap = relative_gap(best.value[active], best.lower_bound[active])
-    state.stuck = torch.where(gap < 0.9 * previous, 0, state.stuck + 1)
-    return gap <= tol, state.stuck >= STALL_ITERATIONS
+    scale = tol * state.value.abs().clamp(min=1.0)
+    ready = (bounds.count * state.mu <= WORTH_CERTIFYING * scale).squeeze(-1) | force
+    done, stalled = torch.zeros_like(ready), torch.zeros_like(ready)
+    index = torch.nonzero(ready).squeeze(-1)
+    if index.numel() == 0:
+        return done, stalled
+    part, here, rows = form, state, active
+    if index.numel() < ready.numel():
+        part, here, rows = form.select(index), state.select(index), active[index]
+    x = feasible_set._project(here.x)
+    value = part.evaluate(x.unsqueeze(1)).squeeze(-1)
+    previous = relative_gap(best.value[rows], best.lower_bound[rows])
+    better = value < best.value[rows]
+    best.x[rows] = torch.where(better.unsqueeze(-1), x, best.x[rows])
+    best.value[rows] = torch.where(better, value, best.value[rows])
+    best.lower_bound[rows] = torch.maximum(best.lower_bound[rows], here.bound(part, feasible_set))
+    gap = relative_gap(best.value[rows], best.lower_bound[rows])
+    stuck = torch.where(gap < 0.9 * previous, 0, here.stuck + 1)
+    state.stuck[index] = stuck
+    done[index], stalled[index] = gap <= tol, stuck >= STALL_ITERATIONS
+    return done, stalled
 
 
 @dataclass
@@ -229,28 +252,31 @@ class _State:
 
     def bound(self, form: ConicForm, feasible_set: FeasibleSet) -> Tensor:
         """Return the better lower bound of the smoothed slopes and of the lagged duals, (N,)."""
-        smooth = Dual(tuple(part.dual for part in self.smoothed))
-        lagged = Dual(
-            tuple(t.lagged_dual(s, lag) for t, s, lag in zip(form.terms, self.smoothed, self.lags, strict=True))
+        both = (
+            torch.cat([part.dual.expand_as(lagged), lagged], dim=1)
+            for part, lagged in (
+                (part, t.lagged_dual(part, lag))
+                for t, part, lag in zip(form.terms, self.smoothed, self.lags, strict=True)
+            )
         )
-        return torch.maximum(form.bound(smooth, feasible_set), form.bound(lagged, feasible_set)).squeeze(-1)
+        return form.bound(Dual(tuple(both)), feasible_set).amax(dim=-1)
 
     def advance(self, form: ConicForm, bounds: Bounds, tol: float) -> None:
         """Take one Newton step, update the duals, and lower mu where the smoothed problem is solved well."""
         x, mu = self.x, self.mu
         room_lo = x - bounds.lo
         gradient = form.linear[:, 0].expand_as(x)
-        hessian = torch.zeros((), dtype=x.dtype, device=x.device)
-        for term, part, lag in zip(form.terms, self.smoothed, self.lags, strict=True):
+        for term, part in zip(form.terms, self.smoothed, strict=True):
             gradient = gradient + term.map.adjoint(part.dual)[:, 0]
-            hessian = hessian + term.hessian(part, lag)
         barrier_gradient = gradient - mu / room_lo
         diagonal = self.s_lo / room_lo
         if self.s_hi is not None:
             room_hi = bounds.hi - x
             barrier_gradient = barrier_gradient + mu / room_hi
             diagonal = diagonal + self.s_hi / room_hi
-        hessian = hessian + torch.diag_embed(diagonal)
+        hessian = torch.diag_embed(diagonal)
+        for term, part, lag in zip(form.terms, self.smoothed, self.lags, strict=True):
+            term.add_hessian(hessian, part, lag)
         dx = -solve_factored(factor_hessian(hessian), barrier_gradient, bounds.total is not None)
         decrement = -(barrier_gradient * dx).sum(dim=-1, keepdim=True)
         du = [term.map.forward(dx.unsqueeze(1)) for term in form.terms]

@@ -82,8 +82,15 @@ class Term(ABC):
         """Return the term smoothed so that it moves by O(mu), mu (N, 1); smooth terms return themselves."""
 
     @abstractmethod
+    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
+        """Add A' (Hessian of phi) A with the lagged duals `lag`, positive semidefinite, to `total` (N, n, n)."""
+
     def hessian(self, smoothed: Smoothed, lag: Any) -> Tensor:
-        """Return A' (Hessian of phi) A with the lagged duals `lag`: (N, n, n), positive semidefinite."""
+        """Return what `add_hessian` adds, (N, n, n)."""
+        n = self.map.dim
+        total = smoothed.dual.new_zeros(max(smoothed.dual.shape[0], self.weights.shape[0]), n, n)
+        self.add_hessian(total, smoothed, lag)
+        return total
 
     def initial_lag(self, smoothed: Smoothed) -> Any:
         """Return the lagged duals that agree with the smoothed pass; None for a smooth term."""

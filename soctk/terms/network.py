@@ -24,6 +24,8 @@ from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Ter
 from soctk.terms.smooth import binary_entropy, log1p_exp, safe_divisor
 
 Activation = Literal["relu", "softplus"]
+CACHED_ENTRIES = 2**17
+"""Numbers of an intermediate result worked on at a time: a megabyte in float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,17 +160,25 @@ class Network(Term):
             return [p * (1 - p) for p in slopes]
         return [(1 - t * a / r) / (2 * r) for (a, r), t in zip(layers, lag, strict=True)]
 
-    def hessian(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Tensor:
-        """Return sum_l J_l' diag(nubar_l k_l) J_l with J_1 = W_1, J_l = W_l + U_l diag(p_{l-1}) J_{l-1}."""
+    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> None:
+        """Add sum_l J_l' diag(nubar_l k_l) J_l with J_1 = W_1, J_l = W_l + U_l diag(p_{l-1}) J_{l-1}."""
         _, slopes, nubar = smoothed.cache
         weights = [(bar * k)[:, 0] for bar, k in zip(nubar, self._curvatures(smoothed, lag), strict=True)]
         first, *rest = self.layer_maps()
-        total = first.gram(weights[0])
-        jacobian = first.matrix
-        for level, layer in enumerate(rest, start=1):
-            jacobian = layer.matrix + self.mixing[level - 1] @ (slopes[level - 1][:, 0, :, None] * jacobian)
-            total = total + (jacobian * weights[level][:, :, None]).mT @ jacobian
-        return total
+        first.add_gram(total, weights[0])
+        # The J' are kept, (N, n, h_l), so that multiplying by a shared U_l is one matrix product for many contexts; not
+        # for all at once, so that the intermediate results stay in the processor's cache.
+        size, entries = total.shape[0], self.map.dim * max(self.widths)
+        piece = max(1, CACHED_ENTRIES // entries)
+        for start in range(0, size if rest else 0, piece):
+            here = slice(start, start + piece)
+            jacobian = first.matrix[_rows(first.matrix, here)].mT
+            for level, layer in enumerate(rest, start=1):
+                mixing, slope = self.mixing[level - 1], slopes[level - 1]
+                jacobian = (jacobian * slope[_rows(slope, here)]) @ _transposed(mixing[_rows(mixing, here)])
+                jacobian = jacobian.add_(layer.matrix[_rows(layer.matrix, here)].mT)
+                weight = weights[level][_rows(weights[level], here)].unsqueeze(1)
+                total[here].baddbmm_(jacobian * weight, jacobian.mT)
 
     def layer_maps(self) -> list:
         """Return the maps W_1, ..., W_L, views of the stacked map."""
@@ -242,6 +252,11 @@ class Network(Term):
     def _split(self, u: cp.Expression) -> list[cp.Expression]:
         starts = [sum(self.widths[:k]) for k in range(len(self.widths))]
         return [u[start : start + width] for start, width in zip(starts, self.widths, strict=True)]
+
+
+def _rows(tensor: Tensor, here: slice) -> slice:
+    """Return the slice for a tensor that may be shared by all contexts."""
+    return here if tensor.shape[0] > 1 else slice(None)
 
 
 def _transposed(matrix: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import cvxpy as cp
 import torch
 from torch import Tensor
 
+from soctk.affine import add_product
 from soctk.checks import check_finite
 from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, group_norms
 
@@ -79,16 +80,17 @@ class Norms(Term):
         """Return rho = lambda u / tau."""
         return smoothed.dual
 
-    def hessian(self, smoothed: Smoothed, lag: Tensor) -> Tensor:
-        """Return sum_g (lambda/tau) A'A - (A'u (A'rho)' + A'rho (A'u)') / (2 tau^2)  (Chan, Golub and Mulet 1999)."""
+    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Tensor) -> None:
+        """Add sum_g (lambda/tau) A'A - (A'u (A'rho)' + A'rho (A'u)') / (2 tau^2)  (Chan, Golub and Mulet 1999)."""
         u, tau = (part[:, 0] for part in smoothed.cache)
         rho, weight = lag[:, 0], self.weights[:, 0] / tau
         if self.size == 1:
-            return self.map.gram(weight - rho * u / tau.square())
+            self.map.add_gram(total, weight - rho * u / tau.square())
+            return
         primal = self.map.group_adjoint(u, self.size)
         dual = self.map.group_adjoint(rho, self.size) / (2 * tau.square()).unsqueeze(-1)
-        cross = primal.mT @ dual
-        return self.map.gram(self._spread(weight)) - cross - cross.mT
+        self.map.add_gram(total, self._spread(weight))
+        add_product(total, torch.cat([primal, dual], dim=1), torch.cat([dual, primal], dim=1), sign=-1.0)
 
     def advance_lag(self, smoothed: Smoothed, lag: Tensor, du: Tensor) -> Tensor:
         """Return rho after the linearised optimality condition tau rho = lambda u, projected to the ball."""

@@ -42,9 +42,9 @@ class Quadratic(Term):
         y = self.subgradient(u)
         return Smoothed(0.5 * (y * u).sum(dim=-1), y, None)
 
-    def hessian(self, smoothed: Smoothed, lag: Any) -> Tensor:
-        """Return B' diag(alpha) B."""
-        return self.map.gram(self.weights[:, 0])
+    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
+        """Add B' diag(alpha) B."""
+        self.map.add_gram(total, self.weights[:, 0])
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from soctk.affine import add_product
 from soctk.terms.base import Coefficient, Convex, Smoothed, Term
 
 
@@ -39,10 +40,10 @@ class Logistic(Term):
         p = torch.sigmoid(u)
         return Smoothed(self.value(u), self.weights * p, p)
 
-    def hessian(self, smoothed: Smoothed, lag: Any) -> Tensor:
-        """Return A' diag(beta p (1 - p)) A."""
+    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
+        """Add A' diag(beta p (1 - p)) A."""
         p = smoothed.cache
-        return self.map.gram((self.weights * p * (1 - p))[:, 0])
+        self.map.add_gram(total, (self.weights * p * (1 - p))[:, 0])
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
@@ -92,11 +93,12 @@ class LogSumExp(Term):
         p = self._softmax(u)
         return Smoothed(self.value(u), self._spread(self.weights) * p, p)
 
-    def hessian(self, smoothed: Smoothed, lag: Any) -> Tensor:
-        """Return sum_g beta_g A_g'(diag(p_g) - p_g p_g') A_g."""
+    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
+        """Add sum_g beta_g A_g'(diag(p_g) - p_g p_g') A_g."""
         p = smoothed.cache[:, 0]
         means = self.map.group_adjoint(p, self.size)
-        return self.map.gram(smoothed.dual[:, 0]) - means.mT @ (means * self.weights[:, 0].unsqueeze(-1))
+        self.map.add_gram(total, smoothed.dual[:, 0])
+        add_product(total, means, means * self.weights[:, 0].unsqueeze(-1), sign=-1.0)
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
@@ -139,9 +141,9 @@ class Huber(Term):
         """Return the term itself: its gradient is Lipschitz, and Newton's method semismooth."""
         return Smoothed(self.value(u), self.subgradient(u), u)
 
-    def hessian(self, smoothed: Smoothed, lag: Any) -> Tensor:
-        """Return A' diag(beta 1[|u| <= delta]) A, an element of the generalised Hessian."""
-        return self.map.gram((self.weights * (smoothed.cache.abs() <= self.delta))[:, 0])
+    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
+        """Add A' diag(beta 1[|u| <= delta]) A, an element of the generalised Hessian."""
+        self.map.add_gram(total, (self.weights * (smoothed.cache.abs() <= self.delta))[:, 0])
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY, whose huber atom is twice ours."""
