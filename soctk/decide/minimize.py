@@ -36,7 +36,7 @@ def minimize(
     max_iter: int | None = None,
     time_limit: float | None = None,
     method: Method | None = None,
-    x0: ArrayLike | None = None,
+    x0: ArrayLike | Decision | None = None,
     solver: str = "CLARABEL",
     solver_options: dict[str, Any] | None = None,
     seed: int = 0,
@@ -54,7 +54,7 @@ def minimize(
             for thousands of variables); "cvxpy" (an outside solver on the lift, verified); "projected_gradient" and
             "projected_adam" (the paper's protocol: 5 restarts of 200 steps). By default "newton", beyond 500
             variables "first_order", and "cvxpy" for a model that brings its own CVXPY expression.
-        x0: (*batch, n) feasible starting points; the set's centre by default.
+        x0: (*batch, n) points to start from, or the `Decision` of similar contexts; the set's centre by default.
         solver: for "cvxpy", the name of any installed solver.
         solver_options: for "cvxpy", keywords for `cp.Problem.solve`.
         seed: of the protocol's random restarts.
@@ -190,11 +190,11 @@ def _empty(model: ConvexSurrogate, contexts: Tensor) -> Result:
 
 
 def _check_start(
-    x0: ArrayLike | None, feasible_set: FeasibleSet, batch: tuple[int, ...], model: ConvexSurrogate
+    x0: ArrayLike | Decision | None, feasible_set: FeasibleSet, batch: tuple[int, ...], model: ConvexSurrogate
 ) -> Tensor | None:
     if x0 is None:
         return None
-    start = as_tensor(x0, "x0").to(device=model.device, dtype=model.dtype)
+    start = as_tensor(x0.x if isinstance(x0, Decision) else x0, "x0").to(device=model.device, dtype=model.dtype)
     check_last_dim(start, model.dim, "x0")
     if tuple(start.shape[:-1]) != batch:
         raise ValueError(f"x0: expected batch shape {batch} as the contexts', got {tuple(start.shape[:-1])}")

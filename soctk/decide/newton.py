@@ -34,6 +34,8 @@ BACKTRACK = 0.4
 LINE_SEARCH_TRIALS = 12
 MULTIPLIER_RANGE = 1e6
 STALL_ITERATIONS = 25
+WARM_SHARE = (0.01, 0.5)
+"""The share of the centre in a warm start."""
 WORTH_CERTIFYING = 10.0
 """The barrier's part of the gap, in units of the tolerance, from which on a certificate is tried."""
 DEFAULT_ITERATIONS = 60
@@ -127,13 +129,13 @@ def solve_newton(
         tol: relative gap (value - lower bound) / max(1, |value|) to reach.
         max_iter: Newton steps for each instance.
         deadline: `time.perf_counter()` value to stop at.
-        start: (N, n) strictly feasible starting points; the centre by default.
+        start: (N, n) feasible starting points; the centre by default.
         keep_final: whether to return where the iterations ended.
     """
     size, n = form.size, form.dim
     bounds = Bounds.of(feasible_set, form.linear)
     center = feasible_set.center(form.dtype, form.linear.device)
-    x = center.expand(size, n).clone() if start is None else 0.9 * start + 0.1 * center
+    x = center.expand(size, n).clone() if start is None else _warm(form, feasible_set, start, center)
     best = Result(
         x=x.clone(),
         value=x.new_full((size,), torch.inf),
@@ -167,6 +169,20 @@ def solve_newton(
             active, form, state = active[index], form.select(index), state.select(index)
         state.advance(form, bounds, tol)
     return best
+
+
+def _warm(form: ConicForm, feasible_set: FeasibleSet, start: Tensor, center: Tensor) -> Tensor:
+    """Move given points into the interior: the less, the better they are beside the centre.
+
+    Close to the boundary a barrier method is quick where the solution is near and slow where it is not.
+    """
+    points, middle = start.unsqueeze(1), center.reshape(1, 1, -1)
+    bound = torch.maximum(
+        form.bound(form.subgradients(points), feasible_set), form.bound(form.subgradients(middle), feasible_set)
+    )
+    share = (form.evaluate(points) - bound) / (form.evaluate(middle) - bound).clamp(min=torch.finfo(start.dtype).tiny)
+    share = share.clamp(*WARM_SHARE)
+    return (1 - share) * start + share * center
 
 
 def _record(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import zoo
 from reference import clarabel_optimum
-from tolerances import DOUBLE, SINGLE, TIGHT_CLARABEL
+from tolerances import CERTIFIED, DOUBLE, SINGLE, TIGHT_CLARABEL
 
 from soctk import (
     SOCICNN,
@@ -225,3 +226,32 @@ def test_a_model_that_is_not_finite_is_refused(model, context) -> None:
 def test_an_error_for_undecided_decisions_exists() -> None:
     assert issubclass(UndecidedError, RuntimeError)
     assert ConicForm(torch.zeros(1, 1), torch.zeros(1, 1, 2)).terms == ()
+
+
+def test_the_decisions_of_similar_contexts_are_a_good_start_and_a_bad_start_costs_little():
+    model, feasible_set = zoo.shaken(zoo.MODELS["soc"](10)), Budget(10, 3.0)
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(40, 3, generator=generator, dtype=DOUBLE)
+    before = minimize(model, feasible_set, context)
+    near = context + 0.02 * torch.randn(40, 3, generator=generator, dtype=DOUBLE)
+    cold, warm = minimize(model, feasible_set, near), minimize(model, feasible_set, near, x0=before)
+    vertices = feasible_set.linear_minimizer(torch.randn(40, 10, generator=generator, dtype=DOUBLE))
+    misled = minimize(model, feasible_set, near, x0=vertices)
+    for decision in (cold, warm, misled):
+        assert bool(decision.optimal.all())
+    mean = cold.iterations.double().mean()
+    assert float(warm.iterations.double().mean()) <= 0.75 * float(mean)
+    assert float(misled.iterations.double().mean()) <= 1.25 * float(mean)
+
+
+@pytest.mark.parametrize("kind", zoo.SETS)
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_a_decision_from_elsewhere_is_certified_tightly_at_kinks_too(name, kind):
+    model, feasible_set = zoo.shaken(zoo.MODELS[name](6)), zoo.SETS[kind](6)
+    context = torch.randn(10, 3, generator=torch.Generator().manual_seed(2), dtype=DOUBLE)
+    decision = minimize(model, feasible_set, context, tol=1e-8)
+    certificate = certify(model, feasible_set, decision.x, context)
+    assert float(certificate.relative_gap.max()) <= CERTIFIED
+    assert bool((certificate.lower_bound <= decision.value + 1e-9).all())
+    worse = certify(model, feasible_set, feasible_set.sample(10, torch.Generator().manual_seed(3)), context)
+    assert bool((worse.value - worse.lower_bound >= worse.value - decision.value - 1e-9).all())
