@@ -4,6 +4,7 @@ Input-convex networks with quadratic and conic branches (SOC-ICNN), which are ex
 common interface for them and their rivals; decisions with a certified optimality gap.
 """
 
+from soctk import losses
 from soctk.conic_form import ConicForm, Dual
 from soctk.decide.certificate import Certificate, certify
 from soctk.decide.decision import Decision, Status
@@ -43,6 +44,7 @@ __all__ = [
     "certify",
     "fit",
     "load",
+    "losses",
     "make_surrogate",
     "minimize",
     "save",

@@ -35,6 +35,7 @@ FLOORS = {
     "models": 4,
     "decide": 4,
     "learn": 5,
+    "losses": 5,
     "registry": 5,
     "imports": 5,
     "persist": 6,

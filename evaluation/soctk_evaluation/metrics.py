@@ -14,7 +14,7 @@ from soctk.checks import ArrayLike, as_tensor, check_last_dim
 from soctk.decide.decision import Decision
 from soctk.decide.minimize import Method, minimize
 from soctk.learn.data import ValueData
-from soctk.learn.losses import relative_error
+from soctk.losses import relative_error
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 

@@ -15,12 +15,12 @@ from soctk.learn.adam import adam, batches_per_epoch
 from soctk.learn.data import ValueData
 from soctk.learn.lbfgs import lbfgs
 from soctk.learn.levenberg import levenberg_marquardt
-from soctk.learn.losses import residual_loss
 from soctk.learn.profiling import Residuals, can_profile, level_loss, level_targets
 from soctk.learn.progress import Progress
 from soctk.learn.report import FitConfig, FitReport, FitStatus
 from soctk.learn.search import Run, Search
 from soctk.learn.units import Standardized, standardize
+from soctk.losses import residual_loss
 from soctk.surrogate import ConvexSurrogate
 
 __all__ = ["FitConfig", "FitReport", "FitStatus", "fit"]

@@ -7,7 +7,7 @@ import torch
 from tolerances import DOUBLE, IMPLICIT_MEDIAN, IMPLICIT_P90
 from zoo import MODELS, SETS, shaken
 
-from soctk import Box, Budget, DecisionLayer, Simplex
+from soctk import Box, Budget, DecisionLayer, Simplex, losses
 
 CURVED = [name for name in MODELS if name not in ("relu", "affine", "no_passthrough", "norms_only")]
 STEP, SMALL_STEP = 1e-5, 1e-6
@@ -134,3 +134,25 @@ def test_wrong_arguments_say_so():
         DecisionLayer(model, Box(3), tol=0.0)
     with pytest.raises(ValueError, match="context"):
         DecisionLayer(model, Box(3))(torch.full((3,), torch.nan))
+
+
+def test_decision_losses_are_zero_at_the_truth_and_fall_along_their_gradients():
+    model, truth, feasible_set = shaken(MODELS["soc"](5)), MODELS["soc"](5), Budget(5, 1.5)
+    rows = contexts(30)
+    own, layer = DecisionLayer(truth, feasible_set), DecisionLayer(model, feasible_set)
+    with torch.no_grad():
+        optima, optimum = own(rows), own.optimal_value(rows)
+        assert float(losses.suboptimality_loss(own, optima, rows)) == pytest.approx(0.0, abs=1e-8)
+        assert float(losses.regret_loss(own, truth, rows, optimum)) == pytest.approx(0.0, abs=1e-8)
+    for loss in (
+        lambda: losses.suboptimality_loss(layer, optima, rows),
+        lambda: losses.regret_loss(layer, truth, rows, optimum),
+    ):
+        value = loss()
+        assert float(value.detach()) > 1e-3
+        slopes = torch.autograd.grad(value, list(model.parameters()), allow_unused=True, materialize_grads=True)
+        length = 1e-3 * float(value.detach()) / float(sum(slope.square().sum() for slope in slopes))
+        with torch.no_grad():
+            for weight, slope in zip(model.parameters(), slopes, strict=True):
+                weight.sub_(length * slope)
+        assert float(loss().detach()) < float(value.detach()) * (1 - 5e-4)

@@ -9,9 +9,9 @@ import torch
 
 import soctk
 from soctk.affine import DenseMap
-from soctk.learn.losses import relative_error, residual_loss, value_loss
 from soctk.learn.profiling import Residuals
 from soctk.learn.units import Standardized, standardize
+from soctk.losses import relative_error, residual_loss, value_loss
 from soctk.terms import Logistic, Norms, Quadratic
 from soctk_tasks import Task
 
