@@ -15,6 +15,9 @@ from torch import Tensor
 FEWEST_FOR_OUTER = 4
 """Contexts from which on one product with the outer products of the rows is faster than a product for each."""
 
+LARGEST_OUTER = 2**24
+"""Numbers kept of them at most: 128 MB in float64."""
+
 
 def add_product(total: Tensor, left: Tensor, right: Tensor, sign: float = 1.0) -> None:
     """Add sign * left' right to `total` (N, n, n) in place: (N or 1, K, n) both."""
@@ -58,7 +61,7 @@ class DenseMap:
 
     def add_gram(self, total: Tensor, weights: Tensor) -> None:
         """Add A' diag(w) A to `total` (N, n, n) for every context: weights (N or 1, K)."""
-        if self.shared and total.shape[0] >= FEWEST_FOR_OUTER:
+        if self.shared and total.shape[0] >= FEWEST_FOR_OUTER and self.rows * self.dim**2 <= LARGEST_OUTER:
             weights = weights.expand(total.shape[0], -1)
             total.view(total.shape[0], -1).addmm_(weights, self._outer_products())
         else:

@@ -116,6 +116,8 @@ class ConvexSurrogate(nn.Module, ABC):
 
     def redrawn(self, seed: int) -> ConvexSurrogate | None:
         """Return a new surrogate of the same sizes with other initial weights, or None where there are none to draw."""
+        if type(self).config is ConvexSurrogate.config:
+            return None
         config = self.config()
         return type(self)(**config | {"seed": config["seed"] + SEED_STEP * seed}) if "seed" in config else None
 
@@ -179,10 +181,16 @@ class ConvexSurrogate(nn.Module, ABC):
         batch = tuple(contexts.shape[:-1]) if self.context_dim > 0 else ()
         dtype = torch.promote_types(contexts.dtype, self.dtype)
         rows = contexts.to(dtype).reshape(-1, max(self.context_dim, 1))[:, : self.context_dim]
+        # Units are folded in in the higher precision: in float32 v'x_mean / x_scale would cancel to few digits.
         form = self._conic_form(self._standard_context(rows).to(self.dtype))
-        form = form.transformed(scale=self.value_scale, shift=self.value_mean, x_scale=self.x_scale, x_mean=self.x_mean)
-        form = ConicForm(form.constant, form.linear, form.terms, batch)
-        return form if form.dtype == dtype else form.to(dtype)
+        form = form if form.dtype == dtype else form.to(dtype)
+        form = form.transformed(
+            scale=self.value_scale.to(dtype),
+            shift=self.value_mean.to(dtype),
+            x_scale=self.x_scale.to(dtype),
+            x_mean=self.x_mean.to(dtype),
+        )
+        return ConicForm(form.constant, form.linear, form.terms, batch)
 
     def to_cvxpy(self, x: cp.Expression, context: ArrayLike | None = None) -> cp.Expression:
         """Return f(x, context) as a DCP-convex CVXPY expression, for any objective or constraint.

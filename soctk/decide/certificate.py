@@ -77,7 +77,7 @@ def certify(
     value = model(points, context)
     violation = feasible_set.violation(points)
     if model.has_conic_form:
-        form = model.conic_form(context)
+        form = model.conic_form(_in_dtype(context, points.dtype))
         internal = points.to(form.dtype).reshape((-1, 1, model.dim) if form.batch_shape else (1, -1, model.dim))
         lower = best_bound(form, feasible_set, internal).reshape(value.shape)
         doubtful = relative_gap(value, lower) > tol
@@ -86,6 +86,11 @@ def certify(
     else:
         lower = value - frank_wolfe_gap(model, feasible_set, points, context)
     return Certificate(value, lower, violation)
+
+
+def _in_dtype(context: ArrayLike | None, dtype: torch.dtype) -> Tensor | None:
+    """Return the context in the precision that the value is computed in, so that bound and value are one function's."""
+    return None if context is None else as_tensor(context, "context").to(dtype)
 
 
 def _solved_bound(form: ConicForm, feasible_set: FeasibleSet, wanted: Tensor) -> Tensor:

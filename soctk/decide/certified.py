@@ -52,19 +52,25 @@ def solve_certified(
     if method == "newton" and max_iter is None:
         missed = np.isin(result.status, [Status.STALLED, Status.ITERATION_LIMIT])
         if missed.any() and time.perf_counter() < deadline:
-            _finish_by_lift(result, form, feasible_set, torch.from_numpy(np.flatnonzero(missed)), tol)
+            _finish_by_lift(result, form, feasible_set, np.flatnonzero(missed), tol, deadline)
     return result
 
 
-def _finish_by_lift(result: Result, form: ConicForm, feasible_set: FeasibleSet, index: Tensor, tol: float) -> None:
-    """Solve the instances `index` again by Clarabel, keeping whatever value and bound are better."""
-    x, value, lower, _ = solve_lifted(form.select(index), feasible_set, "CLARABEL", {})
+def _finish_by_lift(
+    result: Result, form: ConicForm, feasible_set: FeasibleSet, rows: np.ndarray, tol: float, deadline: float
+) -> None:
+    """Solve the instances `rows` again by Clarabel, keeping whatever value and bound are better."""
+    device = result.x.device
+    index = torch.from_numpy(rows).to(device)
+    on_cpu = form.select(index).apply(Tensor.cpu)
+    answer = solve_lifted(on_cpu, feasible_set, "CLARABEL", {}, deadline)
+    x, value, lower = (part.to(device) for part in answer[:3])
     better = value < result.value[index]
     result.x[index] = torch.where(better.unsqueeze(-1), x, result.x[index])
     result.value[index] = torch.where(better, value, result.value[index])
     result.lower_bound[index] = torch.maximum(result.lower_bound[index], lower)
     reached = relative_gap(result.value[index], result.lower_bound[index]) <= tol
-    result.status[index[reached].numpy()] = Status.OPTIMAL
+    result.status[rows[reached.cpu().numpy()]] = Status.OPTIMAL
 
 
 def _only_point(form: ConicForm, reduction: Reduction) -> Result:

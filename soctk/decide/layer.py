@@ -40,7 +40,7 @@ class DecisionLayer(nn.Module):
     """context -> argmin over the set of f(., context), differentiable in the context and in the model's weights.
 
     Solved in float64 whatever the model's dtype. A decision whose certified gap exceeds `max_gap` is returned all the
-    same, but not differentiated.
+    same, but not differentiated. Second derivatives (create_graph=True) are refused.
 
     Args:
         model: a surrogate with a conic form.
@@ -83,7 +83,8 @@ class DecisionLayer(nn.Module):
         """
         form, reduction = self._problem(context)
         if reduction.single_point:
-            x = reduction.point.expand(form.size, -1).clone()
+            # Part of the graph, with derivatives that are zero.
+            x = reduction.point.expand(form.size, -1) + 0.0 * form.constant
         else:
             reduced, feasible_set = reduction.form(form), reduction.reduced_set
             result = self._solve(reduced, feasible_set)
@@ -96,7 +97,7 @@ class DecisionLayer(nn.Module):
         return x.reshape(*form.batch_shape, self.model.dim).to(self._dtype(context))
 
     def optimal_value(self, context: ArrayLike | None = None) -> Tensor:
-        """Return min f(., context) over the set, (*batch), differentiable by the envelope theorem."""
+        """Return min f(., context) over the set, (*batch), differentiable once by the envelope theorem."""
         form, reduction = self._problem(context)
         if reduction.single_point:
             value = form.evaluate(reduction.point.reshape(1, 1, -1)).squeeze(-1)
@@ -161,6 +162,8 @@ class _Implicit(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: second derivatives of a decision are not available")
         hessian, gap = ctx.saved_tensors
         (incoming,) = outer
         refused = ~(gap <= ctx.max_gap) & (incoming != 0).any(dim=-1)

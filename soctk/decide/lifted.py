@@ -11,6 +11,7 @@ point y_j: the solver's own dual is turned into a lower bound that does not trus
 
 from __future__ import annotations
 
+import time
 import warnings
 from typing import Any
 
@@ -113,9 +114,15 @@ class LiftedProblem:
 
 
 def solve_lifted(
-    form: ConicForm, feasible_set: FeasibleSet, solver: str, options: dict[str, Any]
+    form: ConicForm,
+    feasible_set: FeasibleSet,
+    solver: str,
+    options: dict[str, Any],
+    deadline: float = float("inf"),
 ) -> tuple[Tensor, Tensor, Tensor, np.ndarray]:
-    """Minimise every function of `form` by an outside solver, verified by our certificate.
+    """Minimise every function of `form`, on the CPU, by an outside solver, verified by our certificate.
+
+    Instances that are not begun before the deadline (a `time.perf_counter()` value) get no answer.
 
     Returns:
         x (N, n) projected to the set (NaN where there is none), value (N,), lower bound (N,), status (N,).
@@ -128,6 +135,9 @@ def solve_lifted(
     status = np.full(size, Status.FAILED, dtype=object)
     has_dual = torch.zeros(size, dtype=torch.bool)
     for row in range(size):
+        if time.perf_counter() > deadline:
+            status[row:] = Status.TIME_LIMIT
+            break
         status[row] = lifted.solve([value[row] for value in values], solver, options)
         answer = lifted.x.value
         if status[row] in (Status.INFEASIBLE, Status.UNBOUNDED, Status.FAILED) or answer is None:

@@ -72,7 +72,7 @@ def minimize(
     contexts = model.check_context(context)
     batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
     size = int(np.prod(batch))
-    start = _check_start(x0, feasible_set, batch, model)
+    start = _check_start(x0, feasible_set, batch, torch.promote_types(contexts.dtype, model.dtype), model.device)
     deadline = float("inf") if time_limit is None else started + time_limit
     if size == 0:
         result = _empty(model, contexts)
@@ -190,15 +190,19 @@ def _empty(model: ConvexSurrogate, contexts: Tensor) -> Result:
 
 
 def _check_start(
-    x0: ArrayLike | Decision | None, feasible_set: FeasibleSet, batch: tuple[int, ...], model: ConvexSurrogate
+    x0: ArrayLike | Decision | None,
+    feasible_set: FeasibleSet,
+    batch: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Tensor | None:
     if x0 is None:
         return None
-    start = as_tensor(x0.x if isinstance(x0, Decision) else x0, "x0").to(device=model.device, dtype=model.dtype)
-    check_last_dim(start, model.dim, "x0")
+    start = as_tensor(x0.x if isinstance(x0, Decision) else x0, "x0").to(device=device, dtype=dtype)
+    check_last_dim(start, feasible_set.dim, "x0")
     if tuple(start.shape[:-1]) != batch:
         raise ValueError(f"x0: expected batch shape {batch} as the contexts', got {tuple(start.shape[:-1])}")
-    return feasible_set._project(start.reshape(-1, model.dim))
+    return feasible_set._project(start.reshape(-1, feasible_set.dim))
 
 
 def _check_arguments(

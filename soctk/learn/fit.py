@@ -100,7 +100,7 @@ class _Fit:
         # The units stay exact while the weights visit float32.
         self.units = {name: buffer.double().clone() for name, buffer in model.named_buffers(recurse=False)}
         self.done = 0
-        self.profiled = can_profile(model, data.candidates)
+        self.profiled = can_profile(model, min(data.candidates, validation.candidates))
         self.residuals: dict[tuple[str, int], tuple[Residuals, Residuals]] = {}
 
     def run(self) -> FitReport:
@@ -122,7 +122,7 @@ class _Fit:
         norm that the data do not need splits a kink in two and costs more regret than it saves error.
         """
         starts = self._starts()
-        chosen, state, to_beat = self.model.structure_count - 1, self.best, math.inf
+        chosen, state, best = 0, self.best, math.inf
         for index in range(self.model.structure_count):
             reached, found = math.inf, state
             self.model.set_structure(index)
@@ -133,14 +133,14 @@ class _Fit:
                     reached, found = loss, self.best
                 if not self._time_left():
                     break
-            if reached >= to_beat or not self._time_left():
+            if index > 0 and reached >= REQUIRED_IMPROVEMENT * best:
                 break
-            chosen, state, to_beat = index, found, REQUIRED_IMPROVEMENT * reached
-            if reached <= EXACT:
+            chosen, state, best = index, found, reached
+            if reached <= EXACT or not self._time_left():
                 break
         self.model.set_structure(chosen)
         self.model.load_state_dict(state | self.units)
-        self.best = state
+        self.best, self.report.best_validation = state, best
 
     def _starts(self) -> list[dict[str, Tensor]]:
         """Return initial weights: the model's own, then others drawn afresh where it can draw them."""
@@ -236,7 +236,10 @@ class _Fit:
             return self._least_squares(self._weights(), *self._leveled(rows), share, progress)
         affine = {id(weight) for weight in self.model.affine_part.parameters()}  # type: ignore[union-attr]
         weights = [weight for weight in self._weights() if id(weight) not in affine]
-        return self._least_squares(weights, *self._profiled(rows), share, progress)
+        train, held_out = self._profiled(rows)
+        if not weights:  # an affine model has no curved part
+            return float(held_out.residual(self.model).square().mean().detach())
+        return self._least_squares(weights, train, held_out, share, progress)
 
     def _everything(self, progress: Progress) -> None:
         """Fit all weights together."""
@@ -304,8 +307,11 @@ class _Fit:
     def _leveled(self, rows: int) -> tuple[Residuals, Residuals]:
         """Return the residuals in all weights: an equal share of every instance's candidates, twice for validation."""
         if ("leveled", rows) not in self.residuals:
-            share = max(1, rows // self.data.instances)
-            train, held_out = self._both(lambda data: Standardized.of(self.model, data, torch.float64))
+            # At least two of each instance, where it has them: a single value says nothing of the variation within it.
+            share = min(self.data.candidates, max(2, rows // self.data.instances))
+            train, held_out = self._both(
+                lambda data: Standardized.of(self.model, data, torch.float64).instances(max(1, rows // share))
+            )
             weight = self._level_weight
             self.residuals["leveled", rows] = (
                 Residuals.leveled(train.candidates(share), weight),
@@ -359,7 +365,7 @@ class _Fit:
         """L-BFGS for a part that is cheap to evaluate: many iterations, patiently."""
         config = self.config
         search = self._search(
-            weights, validate, config.affine_iterations, config.validate_every, 3 * config.patience, None
+            weights, validate, config.level_iterations, config.validate_every, 3 * config.patience, None
         )
         self._keep(lbfgs(search, loss, history=config.history))
 

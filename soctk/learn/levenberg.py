@@ -46,7 +46,7 @@ def levenberg_marquardt(
     damping, rise = torch.full_like(loss, FIRST_DAMPING), torch.full_like(loss, 2.0)
     curvature = gradient = scale = torch.empty(0)
     moved, rejections = True, 0
-    while rejections < MAX_REJECTIONS:
+    while rejections < MAX_REJECTIONS and search.iterations > 0:
         if moved:
             slopes = jacobian()
             curvature = slopes.mT @ slopes

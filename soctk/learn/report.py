@@ -39,7 +39,7 @@ class FitConfig:
         newton_iterations: Levenberg-Marquardt steps of a second-order phase.
         newton_weights: phases of more weights use L-BFGS instead, as do models that say so (`gauss_newton`).
         lbfgs_iterations: L-BFGS steps of a second-order phase.
-        affine_iterations: of L-BFGS on the affine part alone, each as cheap as evaluating v and b0.
+        level_iterations: of L-BFGS on b0 alone, each as cheap as evaluating it.
         rows: observed values a second-order phase uses.
         history: correction pairs of L-BFGS.
         validate_every: L-BFGS iterations between validations.
@@ -62,7 +62,7 @@ class FitConfig:
     newton_iterations: int = 25
     newton_weights: int = 3000
     lbfgs_iterations: int = 300
-    affine_iterations: int = 1000
+    level_iterations: int = 500
     rows: int = 9_600
     history: int = 40
     validate_every: int = 20
@@ -73,7 +73,7 @@ class FitConfig:
     progress: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "newton_iterations", "newton_weights", "lbfgs_iterations", "affine_iterations"):
+        for name in ("epochs", "newton_iterations", "newton_weights", "lbfgs_iterations", "level_iterations"):
             check_count(getattr(self, name), name, minimum=0)
         for name in ("starts", "batch_rows", "rows", "history", "validate_every", "patience"):
             check_count(getattr(self, name), name)

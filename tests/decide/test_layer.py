@@ -114,6 +114,9 @@ def test_shapes_dtypes_and_sets_that_leave_no_choice():
     assert single(contexts(4).float()).dtype == torch.float32
     point = DecisionLayer(model, Budget(3, 3.0))(contexts(2).requires_grad_())
     torch.testing.assert_close(point, torch.ones_like(point))
+    rows = contexts(2).requires_grad_()
+    DecisionLayer(model, Budget(3, 3.0))(rows).sum().backward()
+    assert float(rows.grad.abs().max()) == 0.0
 
 
 def test_a_decision_that_is_too_inaccurate_is_not_differentiated():
@@ -156,3 +159,10 @@ def test_decision_losses_are_zero_at_the_truth_and_fall_along_their_gradients():
             for weight, slope in zip(model.parameters(), slopes, strict=True):
                 weight.sub_(length * slope)
         assert float(loss().detach()) < float(value.detach()) * (1 - 5e-4)
+
+
+def test_second_derivatives_are_refused():
+    rows = contexts(3).requires_grad_()
+    x = DecisionLayer(shaken(MODELS["soc"](5)), Box(5))(rows)
+    with pytest.raises(RuntimeError, match="second derivatives"):
+        torch.autograd.grad(x.square().sum(), rows, create_graph=True)

@@ -255,3 +255,13 @@ def test_a_decision_from_elsewhere_is_certified_tightly_at_kinks_too(name, kind)
     assert bool((certificate.lower_bound <= decision.value + 1e-9).all())
     worse = certify(model, feasible_set, feasible_set.sample(10, torch.Generator().manual_seed(3)), context)
     assert bool((worse.value - worse.lower_bound >= worse.value - decision.value - 1e-9).all())
+
+
+def test_a_start_and_a_certificate_in_another_precision_than_the_models(context) -> None:
+    model = zoo.shaken(zoo.MODELS["soc"](5)).float()
+    rows = torch.randn(4, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+    decision = minimize(model, Simplex(5), rows, tol=1e-5)
+    again = minimize(model, Simplex(5), rows, tol=1e-5, x0=decision)
+    assert bool(again.optimal.all())
+    certificate = certify(model, Simplex(5), again.x, rows.float())
+    assert bool((certificate.lower_bound <= certificate.value + 1e-12).all())

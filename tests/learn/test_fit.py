@@ -15,7 +15,7 @@ from soctk.losses import relative_error, residual_loss, value_loss
 from soctk.terms import Logistic, Norms, Quadratic
 from soctk_tasks import Task
 
-QUICK = soctk.FitConfig(starts=1, epochs=2, newton_iterations=6, lbfgs_iterations=40, affine_iterations=40)
+QUICK = soctk.FitConfig(starts=1, epochs=2, newton_iterations=6, lbfgs_iterations=40, level_iterations=40)
 
 
 def smooth_data(instances: int = 60, candidates: int = 16, dim: int = 3, context_dim: int = 2) -> soctk.ValueData:
@@ -122,7 +122,7 @@ def test_projecting_out_the_affine_part_is_least_squares():
 
 def test_structure_is_chosen_by_validation_smallest_first():
     data = smooth_data(instances=100)
-    config = soctk.FitConfig(epochs=10, affine_iterations=100)
+    config = soctk.FitConfig(epochs=10, level_iterations=100)
     needless = soctk.SOCICNN(3, 2, hidden=(), diagonal=True, norms=(3,), structures=((), ("norm0",)))
     soctk.fit(needless, data, config)
     assert needless.structure == 0  # the data are exactly quadratic
@@ -183,3 +183,58 @@ def test_defaults_carry_over_to_a_task_nobody_tuned_them_to():
         regret[name] = float((task.objective(decision.x, contexts) - optimum).mean())
     assert regret["soc"] < 2e-3
     assert regret["soc"] < 0.1 * regret["quadratic"]
+
+
+class Bare(soctk.ConvexSurrogate):
+    """The least a surrogate can be: a conic form, nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.center = torch.nn.Linear(2, 3, dtype=torch.float64)
+        self.log_weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+
+    def _conic_form(self, context: torch.Tensor) -> soctk.ConicForm:
+        identity = DenseMap(torch.eye(3, dtype=self.dtype)[None])
+        term = Quadratic(identity, -self.center(context).unsqueeze(1), self.log_weight.exp().reshape(1, 1, -1))
+        return soctk.ConicForm(self.dtype_zero(), self.dtype_zero().expand(1, 1, 3), (term,), (context.shape[0],))
+
+    def dtype_zero(self) -> torch.Tensor:
+        return torch.zeros(1, 1, dtype=self.dtype)
+
+
+def test_a_surrogate_with_the_one_required_method_can_be_fitted():
+    data = smooth_data()
+    model = Bare()
+
+    def variation_missed() -> float:
+        residual = (model.evaluate(data.x, data.context) - data.value).detach()
+        return float((residual - residual.mean(dim=1, keepdim=True)).square().mean())
+
+    before = variation_missed()
+    soctk.fit(model, data)
+    assert variation_missed() < 0.1 * before
+
+
+def test_a_time_limit_keeps_what_was_learned_before_it():
+    data = smooth_data()
+    for limit in (1e-9, 0.2):
+        model = soctk.SOCICNN(3, 2, seed=3)
+        before = relative_error(model, data)
+        report = soctk.fit(model, data, soctk.FitConfig(time_limit=limit, epochs=3))
+        assert report.status == "time_limit"
+        assert relative_error(model, data) < before
+
+
+def test_unusual_data_are_learned_all_the_same():
+    data, config = smooth_data(), soctk.FitConfig(starts=1, epochs=4)
+    single = soctk.ValueData(data.context, data.x[:, :1], data.value[:, :1])
+    model = soctk.SOCICNN(3, 2, diagonal=True)
+    soctk.fit(model, data, config, validation=single)  # too few candidates to project an affine function out
+    assert relative_error(model, data) < 0.05
+    affine = soctk.SOCICNN(3, 2, hidden=())
+    soctk.fit(affine, data, config)
+    assert relative_error(affine, data) < 0.5
+    many = smooth_data(instances=200)
+    model = soctk.SOCICNN(3, 2, diagonal=True)
+    soctk.fit(model, many, soctk.FitConfig(starts=1, epochs=4, rows=150))  # more instances than rows
+    assert relative_error(model, many) < 0.05

@@ -1,0 +1,44 @@
+"""`soctk timing`: what it stores, that it resumes, and that its numbers belong to the methods named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from soctk_evaluation.cli import main
+from soctk_evaluation.timing import LABELS, OTHERS, Race
+
+
+def test_a_race_is_stored_once_and_shown(tmp_path, capsys):
+    store, table, figure = tmp_path / "timing.jsonl", tmp_path / "timing.md", tmp_path / "timing.svg"
+    args = ["timing", "--models", "compact", "--dims", "3", "--batches", "1", "4", "--count", "2"]
+    args += ["--store", str(store)]
+    assert main([*args, "--markdown", str(table), "--figure", str(figure)]) == 0
+    rows = [json.loads(line) for line in store.read_text().splitlines()]
+    assert [row["method"] for row in rows] == ["newton", "layer", "newton", "layer", *OTHERS]
+    assert all(row["decide_ms"] > 0 for row in rows)
+    exact = {row["method"]: row["certified"] for row in rows if row["certified"] is not None}
+    assert exact["newton"] == exact["cvxpy_clarabel"] == exact["clarabel"] == exact["cvxpylayers"] == 1.0
+    assert all(label in table.read_text() for label in LABELS.values())
+    assert "<svg" in figure.read_text()
+    capsys.readouterr()
+    assert main(args) == 0
+    assert len(store.read_text().splitlines()) == len(rows)
+    assert "[1/1]" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--dims", "0"), ("--batches", "0"), ("--count", "0")])
+def test_sizes_below_one_are_refused(flag, value, capsys):
+    assert main(["timing", flag, value]) == 2
+    assert f"{flag}: expected" in capsys.readouterr().err
+
+
+def test_every_method_decides_the_same():
+    race = Race("wide", "simplex", 4, repeats=1)
+    assert race.newton(3).certified == 1.0
+    assert race.newton(3).limit > 0
+    for measured in (race.cvxpy("CLARABEL", 2), race.direct("CLARABEL", 2), race.cvxpylayers(2, backward=False)):
+        assert measured.gap_max < 1e-5
+        assert measured.instances == 2
+    assert race.direct("SCS", 2).gap_max < 1e-1
