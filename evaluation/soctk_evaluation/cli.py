@@ -168,7 +168,8 @@ def _timing(command: Timing) -> int:
             raise UsageError(f"--{name}: expected positive integers, got {getattr(command, name)}")
     if command.count < 1:
         raise UsageError(f"--count: expected a positive integer, got {command.count}")
-    from soctk_evaluation.timing import run_race, timing_cells, timing_table
+    from soctk_evaluation.cells import machine
+    from soctk_evaluation.timing import PAGE, run_race, timing_cells, timing_table
 
     store = ResultsStore(command.store)
     races = timing_cells(command.models, command.sets, command.dims, command.batches, command.count)
@@ -185,7 +186,7 @@ def _timing(command: Timing) -> int:
     table = timing_table(rows)
     print(table)
     if command.markdown is not None:
-        command.markdown.write_text(table)
+        command.markdown.write_text(PAGE.format(machine=machine()) + table)
     if command.figure is not None:
         from soctk_evaluation.figures import timing_figure
 
