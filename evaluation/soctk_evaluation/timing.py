@@ -349,9 +349,9 @@ Written by `soctk timing --markdown docs/timing.md --figure docs/images/timing.s
 [`evaluation/results/timing.jsonl`](../evaluation/results/timing.jsonl). One process, one thread, the best of three
 repeats; every method decides the same contexts of the same random SOC-ICNN. The *compact* model is the leaderboard's
 with every branch on; the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a full norm. Gaps
-are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised program; the solvers alone
-are called on assembled cone data and only their own solve time counts. Batches are where this library is fast: a
-single decision takes its Python calls nearly as long as a batch of 64, and CVXPY is mostly quicker there.
+are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised program; the solvers
+alone are called on assembled cone data and only their own solve time counts. Batches are where this library is fast:
+for a single decision its Python calls cost more than all of CVXPY's work, except with large models.
 
 ![Milliseconds for a decision by every method](images/timing.svg)
 
