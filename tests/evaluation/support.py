@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,11 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])}
 
 
+def heed_ctrl_c() -> None:
+    """Undo what a shell does to the jobs it starts in the background: they ignore Ctrl-C, and so do their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start_sweep(run: str, store: Path, folder: Path, count: int, jobs: int) -> subprocess.Popen[str]:
     """Start a sweep of `count` fake cells."""
     folder.mkdir(exist_ok=True)
@@ -66,6 +72,7 @@ def start_sweep(run: str, store: Path, folder: Path, count: int, jobs: int) -> s
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heed_ctrl_c,
     )
 
 

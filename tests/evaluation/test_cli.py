@@ -111,7 +111,12 @@ def test_ctrl_c_says_what_is_stored_and_how_to_go_on(tmp_path: Path) -> None:
     store = ResultsStore(tmp_path / "store.jsonl")
     command = [*COMMAND, "--methods", "oracle", "--seeds", *map(str, range(40)), "--store", str(store.path)]
     process = subprocess.Popen(
-        command, env=support.environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=support.environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=support.heed_ctrl_c,
     )
     deadline = time.monotonic() + 60
     while not store.done() and time.monotonic() < deadline:
