@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from soctk.conic_form import ConicForm
-from soctk.decide.decision import Status, relative_gap
+from soctk.decide.decision import Status
 from soctk.decide.first_order import DEFAULT_STEPS, solve_first_order
 from soctk.decide.lifted import solve_lifted
-from soctk.decide.newton import DEFAULT_ITERATIONS, Result, solve_newton
+from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
 from soctk.decide.reduction import Reduction
+from soctk.decide.result import Result
 from soctk.sets import FeasibleSet
 
 NEWTON_DIM = 500
@@ -65,12 +66,8 @@ def _finish_by_lift(
     on_cpu = form.select(index).apply(Tensor.cpu)
     answer = solve_lifted(on_cpu, feasible_set, "CLARABEL", {}, deadline)
     x, value, lower = (part.to(device) for part in answer[:3])
-    better = value < result.value[index]
-    result.x[index] = torch.where(better.unsqueeze(-1), x, result.x[index])
-    result.value[index] = torch.where(better, value, result.value[index])
-    result.lower_bound[index] = torch.maximum(result.lower_bound[index], lower)
-    reached = relative_gap(result.value[index], result.lower_bound[index]) <= tol
-    result.status[rows[reached.cpu().numpy()]] = Status.OPTIMAL
+    result.improve(index, x, value, lower)
+    result.status[rows[(result.relative_gap(index) <= tol).cpu().numpy()]] = Status.OPTIMAL
 
 
 def _only_point(form: ConicForm, reduction: Reduction) -> Result:

@@ -17,13 +17,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.conic_form import ConicForm, Dual
-from soctk.decide.decision import Status, relative_gap
-from soctk.decide.newton import Result, picker
+from soctk.decide.decision import Status
+from soctk.decide.newton import picker
+from soctk.decide.result import Result
 from soctk.sets import FeasibleSet
 
 DEFAULT_STEPS = 20_000
@@ -57,13 +57,7 @@ def solve_first_order(
     """
     size = form.size
     x = feasible_set.center(form.dtype, form.linear.device).expand(size, form.dim) if start is None else start
-    best = Result(
-        x=x.clone(),
-        value=x.new_full((size,), torch.inf),
-        lower_bound=x.new_full((size,), -torch.inf),
-        iterations=torch.zeros(size, dtype=torch.int64, device=x.device),
-        status=np.full(size, Status.ITERATION_LIMIT, dtype=object),
-    )
+    best = Result.unanswered(x)
     active = torch.arange(size, device=x.device)
     state = _State.initial(form, feasible_set, x)
     for iteration in range(max_iter + 1):
@@ -153,9 +147,6 @@ def _record(
     settled = movable < 0.5 * (value - bound)
     state.mu = torch.where(settled.unsqueeze(-1), SMOOTHING_FALL * state.mu, state.mu)
     state.momentum = torch.where(settled.unsqueeze(-1), 1.0, state.momentum)
-    better = value < best.value[active]
-    best.x[active] = torch.where(better.unsqueeze(-1), x, best.x[active])
-    best.value[active] = torch.where(better, value, best.value[active])
-    best.lower_bound[active] = torch.maximum(best.lower_bound[active], bound)
+    best.improve(active, x, value, bound)
     best.iterations[active] = iteration
-    return relative_gap(best.value[active], best.lower_bound[active]) <= tol
+    return best.relative_gap(active) <= tol

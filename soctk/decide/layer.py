@@ -25,13 +25,12 @@ from soctk.decide.decision import relative_gap
 from soctk.decide.newton import (
     DEFAULT_ITERATIONS,
     Bounds,
-    Final,
-    Result,
     factor_hessian,
     solve_factored,
     solve_newton,
 )
 from soctk.decide.reduction import Reduction
+from soctk.decide.result import Final, Result
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 

@@ -15,8 +15,8 @@ from soctk.decide.certificate import best_bound, certify, frank_wolfe_gap
 from soctk.decide.certified import NEWTON_DIM, solve_certified
 from soctk.decide.decision import Decision, Status, relative_gap
 from soctk.decide.lifted import SOLVER_STATUS, solve_lifted
-from soctk.decide.newton import Result
 from soctk.decide.protocol import LEARNING_RATE, RESTARTS, STEPS, projected_descent
+from soctk.decide.result import Result
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 

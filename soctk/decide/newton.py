@@ -16,16 +16,14 @@ value and best bound meet.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.conic_form import ConicForm, Dual
-from soctk.decide.decision import Status, relative_gap
+from soctk.decide.decision import Status
+from soctk.decide.result import Final, Result, map_tensors
 from soctk.sets import FeasibleSet
 
 TO_BOUNDARY = 0.995
@@ -62,55 +60,6 @@ class Bounds:
         return self.lo.numel() * (2 if self.has_hi else 1)
 
 
-@dataclass
-class Result:
-    """The flat outcome of the solver: tensors with leading size N, statuses as an object array."""
-
-    x: Tensor
-    value: Tensor
-    lower_bound: Tensor
-    iterations: Tensor
-    status: np.ndarray
-    final: Final | None = None
-
-
-@dataclass
-class Final:
-    """Where the iterations ended, all a derivative needs: tensors with leading size N.
-
-    Attributes:
-        x: the last iterate, strictly inside the bounds.
-        mu: the last barrier weight, (N, 1).
-        s_lo: multipliers of the lower bounds.
-        s_hi: multipliers of the upper bounds, where there are any.
-        lags: the lagged duals of each term.
-    """
-
-    x: Tensor
-    mu: Tensor
-    s_lo: Tensor
-    s_hi: Tensor | None
-    lags: list
-
-    @classmethod
-    def of(cls, state: _State) -> Final:
-        """Copy what a state holds."""
-        return _map(torch.clone, cls(state.x, state.mu, state.s_lo, state.s_hi, state.lags))
-
-    def put(self, index: Tensor, other: Final) -> None:
-        """Overwrite the instances `index`."""
-
-        def write(mine: Any, theirs: Any) -> None:
-            if isinstance(mine, Tensor):
-                mine[index] = theirs
-            elif isinstance(mine, list | tuple):
-                for pair in zip(mine, theirs, strict=True):
-                    write(*pair)
-
-        for name in self.__dataclass_fields__:
-            write(getattr(self, name), getattr(other, name))
-
-
 def solve_newton(
     form: ConicForm,
     feasible_set: FeasibleSet,
@@ -136,13 +85,7 @@ def solve_newton(
     bounds = Bounds.of(feasible_set, form.linear)
     center = feasible_set.center(form.dtype, form.linear.device)
     x = center.expand(size, n).clone() if start is None else _warm(form, feasible_set, start, center)
-    best = Result(
-        x=x.clone(),
-        value=x.new_full((size,), torch.inf),
-        lower_bound=x.new_full((size,), -torch.inf),
-        iterations=torch.zeros(size, dtype=torch.int64, device=x.device),
-        status=np.full(size, Status.ITERATION_LIMIT, dtype=object),
-    )
+    best = Result.unanswered(x)
     active = torch.arange(size, device=x.device)
     state = _State.initial(form, feasible_set, bounds, x)
     best.final = Final.of(state) if keep_final else None
@@ -155,8 +98,9 @@ def solve_newton(
             if bool(mask.any()):
                 best.status[active[mask].cpu().numpy()] = status
         keep = ~(done | stalled)
-        if best.final is not None:
-            best.final.put(active, Final.of(state))
+        leaving = torch.nonzero(~keep | late | (iteration == max_iter)).squeeze(-1)
+        if best.final is not None and leaving.numel() > 0:
+            best.final.put(active[leaving], Final.of(state.select(leaving)))
         if not bool(keep.any()):
             break
         if late:
@@ -214,12 +158,9 @@ def _record(
         part, here, rows = form.select(index), state.select(index), active[index]
     x = feasible_set._project(here.x)
     value = part.evaluate(x.unsqueeze(1)).squeeze(-1)
-    previous = relative_gap(best.value[rows], best.lower_bound[rows])
-    better = value < best.value[rows]
-    best.x[rows] = torch.where(better.unsqueeze(-1), x, best.x[rows])
-    best.value[rows] = torch.where(better, value, best.value[rows])
-    best.lower_bound[rows] = torch.maximum(best.lower_bound[rows], here.bound(part, feasible_set))
-    gap = relative_gap(best.value[rows], best.lower_bound[rows])
+    previous = best.relative_gap(rows)
+    best.improve(rows, x, value, here.bound(part, feasible_set))
+    gap = best.relative_gap(rows)
     stuck = torch.where(gap < 0.9 * previous, 0, here.stuck + 1)
     state.stuck[index] = stuck
     done[index], stalled[index] = gap <= tol, stuck >= STALL_ITERATIONS
@@ -418,15 +359,4 @@ def picker(size: int, index: Tensor):
     def pick(tensor: Tensor) -> Tensor:
         return tensor if tensor.shape[0] != size or size == 1 else tensor[index]
 
-    return lambda item: _map(pick, item)
-
-
-def _map(fn: Callable[[Tensor], Tensor], item: Any) -> Any:
-    """Apply `fn` to every tensor in tuples, lists and dataclasses."""
-    if isinstance(item, Tensor):
-        return fn(item)
-    if isinstance(item, list | tuple):
-        return type(item)(_map(fn, part) for part in item)
-    if hasattr(item, "__dataclass_fields__"):
-        return type(item)(*(_map(fn, getattr(item, name)) for name in item.__dataclass_fields__))
-    return item
+    return lambda item: map_tensors(pick, item)

@@ -215,7 +215,7 @@ class _Fit:
         # The affine part's networks are left fresh for their own phases: noisy steps leave dead units behind.
         later = {id(weight) for weight in part.network_parameters()} if part is not None else set()
         self.report.status = adam(
-            [w for w in self.model.parameters() if w.requires_grad and id(w) not in later],
+            [weight for weight in self._weights() if id(weight) not in later],
             self._loss,
             train,
             self.config,
@@ -238,7 +238,7 @@ class _Fit:
         weights = [weight for weight in self._weights() if id(weight) not in affine]
         train, held_out = self._profiled(rows)
         if not weights:  # an affine model has no curved part
-            return float(held_out.residual(self.model).square().mean().detach())
+            return float(held_out.loss(self.model).detach())
         return self._least_squares(weights, train, held_out, share, progress)
 
     def _everything(self, progress: Progress) -> None:
@@ -327,7 +327,7 @@ class _Fit:
             return self._by_lbfgs(weights, train, held_out, share, progress)
         search = self._search(
             weights,
-            lambda: held_out.residual(self.model).square().mean(),
+            lambda: held_out.loss(self.model),
             math.ceil(share * self.config.newton_iterations),
             1,
             NEWTON_PATIENCE,
@@ -347,13 +347,13 @@ class _Fit:
         config = self.config
         search = self._search(
             weights,
-            lambda: held_out.residual(self.model).square().mean(),
+            lambda: held_out.loss(self.model),
             math.ceil(share * config.lbfgs_iterations),
             config.validate_every,
             config.patience,
             progress,
         )
-        return self._keep(lbfgs(search, lambda: train.residual(self.model).square().mean(), history=config.history))
+        return self._keep(lbfgs(search, lambda: train.loss(self.model), history=config.history))
 
     def _by_newton(self, weights: list[nn.Parameter]) -> bool:
         count = sum(weight.numel() for weight in weights)

@@ -74,6 +74,10 @@ class Residuals:
         raw = model._value(self.data.x, self.data.context) - self.data.value
         return self.shrink(raw.unsqueeze(-1)).squeeze(-1)
 
+    def loss(self, model: ConvexSurrogate) -> Tensor:
+        """Return the mean square of the residuals."""
+        return self.residual(model).square().mean()
+
     def jacobian(self, model: ConvexSurrogate, weights: list[nn.Parameter]) -> Tensor:
         """Return the derivatives of the residuals in `weights`, (N, M, number of weights).
 
