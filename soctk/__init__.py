@@ -5,14 +5,21 @@ common interface for them and their rivals; decisions with a certified optimalit
 """
 
 from soctk import losses
+from soctk.cone_program import ConeProgram, ConeSolution
 from soctk.conic_form import ConicForm, Dual
 from soctk.decide.certificate import Certificate, certify
 from soctk.decide.decision import Decision, Status
 from soctk.decide.layer import DecisionLayer
 from soctk.decide.minimize import minimize
+from soctk.embedding import Embedding
+from soctk.exports.onnx import to_onnx
+from soctk.exports.pieces import affine_pieces
+from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
+from soctk.imports.expression import from_cvxpy
 from soctk.learn.data import ValueData
 from soctk.learn.fit import FitConfig, FitReport, fit
 from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
+from soctk.models.exact import ExactSurrogate
 from soctk.persist import CheckpointError, load, save
 from soctk.registry import make_surrogate, surrogate_names
 from soctk.sets import Box, Budget, FeasibleSet, Simplex
@@ -26,11 +33,15 @@ __all__ = [
     "Budget",
     "Certificate",
     "CheckpointError",
+    "ConeProgram",
+    "ConeSolution",
     "ConicForm",
     "ConvexSurrogate",
     "Decision",
     "DecisionLayer",
     "Dual",
+    "Embedding",
+    "ExactSurrogate",
     "FeasibleSet",
     "FitConfig",
     "FitReport",
@@ -41,12 +52,18 @@ __all__ = [
     "SoftplusICNN",
     "Status",
     "ValueData",
+    "affine_pieces",
     "certify",
     "fit",
+    "from_cvxpy",
+    "from_max_affine",
+    "from_quadratic",
     "load",
     "losses",
     "make_surrogate",
     "minimize",
     "save",
     "surrogate_names",
+    "tangent_planes",
+    "to_onnx",
 ]

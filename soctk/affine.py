@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -73,6 +74,20 @@ class DenseMap:
         if self.shared:
             return torch.einsum("ngk,gki->ngi", groups, blocks[0])
         return torch.einsum("ngk,ngki->ngi", groups, blocks)
+
+    def row_squares(self) -> Tensor:
+        """Return the squared length of every row, (N or 1, K)."""
+        return self.matrix.square().sum(dim=-1)
+
+    def to_sparse(self) -> sp.csr_array:
+        """Return A (K, n) of a map of one context.
+
+        Raises:
+            ValueError: the contexts have matrices of their own.
+        """
+        if not self.shared:
+            raise ValueError(f"expected one context, got {self.matrix.shape[0]} with matrices of their own")
+        return sp.csr_array(self.matrix[0].detach().cpu().double().numpy())
 
     def _outer_products(self) -> Tensor:
         """Return the products a_k a_k' of the rows as one (K, n^2) matrix, so that a Gram matrix is one GEMM."""

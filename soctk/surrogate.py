@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim
 from soctk.conditioning import AffinePart
 from soctk.conic_form import ConicForm
+from soctk.embedding import affine_expression
 
 if TYPE_CHECKING:  # names for annotations only: the library imports downwards
     from soctk.learn.data import ValueData
@@ -192,18 +193,25 @@ class ConvexSurrogate(nn.Module, ABC):
         )
         return ConicForm(form.constant, form.linear, form.terms, batch)
 
-    def to_cvxpy(self, x: cp.Expression, context: ArrayLike | None = None) -> cp.Expression:
+    def to_cvxpy(self, x: cp.Expression, context: ArrayLike | cp.Parameter | None = None) -> cp.Expression:
         """Return f(x, context) as a DCP-convex CVXPY expression, for any objective or constraint.
 
         Args:
             x: a CVXPY variable or affine expression of shape (n,).
-            context: one context (p,), or None where p = 0.
+            context: one context (p,), or None where p = 0. A `cp.Parameter` (p,) gives an expression that is DPP in it,
+                for the models whose context enters b0, v and the offsets alone, and affinely
+                (`conditioning="additive", affine_hidden=0`); `soctk.Embedding` is DPP for all.
 
         Raises:
-            ValueError: a wrong shape, or weights that are not finite or make the function non-convex.
+            ValueError: a wrong shape, weights that are not finite or make the function non-convex, or a parameter where
+                the context enters otherwise.
         """
         if x.shape != (self.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
+        if isinstance(context, cp.Expression):
+            if context.shape != (self.context_dim,) or self.context_dim == 0:
+                raise ValueError(f"context: expected a parameter of shape ({self.context_dim},), got {context.shape}")
+            return affine_expression(self, x, context)
         contexts = self.check_context(context)
         if contexts.ndim != 1:
             raise ValueError(

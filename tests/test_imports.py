@@ -27,9 +27,14 @@ FLOORS = {
     "projection": 1,
     "sampling": 1,
     "sets": 1,
+    "status": 1,
+    "cones": 1,
     "affine": 1,
     "conditioning": 1,
     "terms": 2,
+    "cone_program": 2,
+    "geometry": 2,
+    "embedding": 2,
     "conic_form": 2,
     "surrogate": 3,
     "models": 4,
@@ -38,6 +43,7 @@ FLOORS = {
     "losses": 5,
     "registry": 5,
     "imports": 5,
+    "exports": 5,
     "persist": 6,
 }
 

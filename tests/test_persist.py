@@ -6,6 +6,7 @@ import json
 import pickle
 import struct
 
+import cvxpy as cp
 import pytest
 import torch
 
@@ -115,3 +116,29 @@ def test_a_failed_save_leaves_the_old_file(saved, monkeypatch):
         soctk.save(model, path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+TAMPERED = {
+    "network0_weights": "network.c",
+    "network0_U2": "network.U2",
+    "quadratic1_weights": "quadratic.alpha",
+    "norms2_weights": "norms.lambda",
+}
+
+
+@pytest.mark.parametrize("buffer", TAMPERED)
+def test_a_negative_weight_is_refused_by_name_wherever_it_comes_from(buffer: str, tmp_path) -> None:
+    """Set by hand, the model is refused by `conic_form`, `to_cvxpy` and `minimize`; written to a file, by `load`."""
+    learned = soctk.SOCICNN(4, 2, hidden=(5, 4), quadratics=(4,), norms=(2,), seed=1)
+    model = soctk.ExactSurrogate.of(learned.conic_form(torch.zeros(2)).detach())
+    getattr(model, buffer)[..., 0] = -0.5
+    name = TAMPERED[buffer]
+    with pytest.raises(ValueError, match=rf"{name}: expected non-negative"):
+        model.conic_form()
+    with pytest.raises(ValueError, match=rf"{name}: expected non-negative"):
+        model.to_cvxpy(cp.Variable(4))
+    with pytest.raises(ValueError, match=rf"{name}: expected non-negative"):
+        soctk.minimize(model, soctk.Simplex(4))
+    soctk.save(model, tmp_path / "tampered.safetensors")
+    with pytest.raises(soctk.CheckpointError, match=rf"{name}: expected non-negative"):
+        soctk.load(tmp_path / "tampered.safetensors")

@@ -1,12 +1,7 @@
 """Minimising a conic form through CVXPY: one parameterised program, re-solved for every context.
 
-The program is the paper's lift with the pre-activations as variables:
-
-    min b0 + v'x + sum_j phi_j(u_j)    s.t. u_j = A_j x + d_j,  x in the set,
-
-network terms by their epigraph variables z. Written like this it is DPP in *every* coefficient, whatever
-depends on the context (A, U and c of a PCF included), and the multiplier of u_j = A_j x + d_j is the dual
-point y_j: the solver's own dual is turned into a lower bound that does not trust the solver.
+The program is the lift of `soctk.embedding`, whose multipliers are the dual point y_j of every term: the solver's own
+dual is turned into a lower bound that does not trust the solver.
 """
 
 from __future__ import annotations
@@ -22,8 +17,8 @@ from torch import Tensor
 
 from soctk.conic_form import ConicForm, Dual
 from soctk.decide.decision import Status
+from soctk.embedding import FormEmbedding
 from soctk.sets import FeasibleSet
-from soctk.terms import Term
 
 SOLVER_STATUS = {
     cp.OPTIMAL: Status.OPTIMAL,
@@ -39,11 +34,9 @@ SOLVER_STATUS = {
 class LiftedProblem:
     """The parameterised program of a conic form over a set.
 
-    Coefficients that differ between contexts become parameters; shared ones are constants.
-
     Args:
         form: any form of the structure to solve; its shared coefficients are baked in.
-        feasible_set: the set; None leaves x to the caller's constraints.
+        feasible_set: the set.
 
     Attributes:
         x: the decision variable (n,).
@@ -53,43 +46,10 @@ class LiftedProblem:
 
     def __init__(self, form: ConicForm, feasible_set: FeasibleSet) -> None:
         self.x = cp.Variable(form.dim, name="x")
-        self._batched = form.size > 1
-        self.parameters: list[cp.Parameter] = []
-        self._varies: list[bool] = []
-        self._links: list[cp.Constraint] = []
-        v = self._coefficient(form.linear[:, 0], "v", nonneg=False)
-        objective: Any = v @ self.x
-        constraints: list[cp.Constraint] = []
-        for index, term in enumerate(form.terms):
-            part, more = self._term(term, f"{type(term).__name__.lower()}{index}")
-            objective = objective + part
-            constraints += more
-        self.problem = cp.Problem(
-            cp.Minimize(objective), [*self._links, *constraints, *feasible_set.constraints(self.x)]
-        )
-
-    def _term(self, term: Term, name: str) -> tuple[cp.Expression, list[cp.Constraint]]:
-        data = {
-            key: self._coefficient(tensor, f"{name}.{key}", nonneg=key == "weights" or key.startswith("U"))
-            for key, tensor in term.coefficients().items()
-        }
-        u = cp.Variable(term.map.rows, name=f"{name}.u")
-        self._links.append(u == data["A"] @ self.x + data["offset"])
-        return term.epigraph(u, data)
-
-    def _coefficient(self, tensor: Tensor, name: str, *, nonneg: bool) -> Any:
-        self._varies.append(self._batched and tensor.shape[0] > 1)
-        if not self._varies[-1]:
-            return _numpy(tensor[0])
-        parameter = cp.Parameter(tuple(tensor.shape[1:]), name=name, nonneg=nonneg)
-        self.parameters.append(parameter)
-        return parameter
-
-    def parameter_values(self, form: ConicForm) -> list[Tensor]:
-        """Return the tensors of `parameters` at the functions of a form, in their order, each (N, ...)."""
-        tensors = [form.linear[:, 0]] + [t for term in form.terms for t in term.coefficients().values()]
-        varying = [tensor for tensor, varies in zip(tensors, self._varies, strict=True) if varies]
-        return [tensor.expand(form.size, *tensor.shape[1:]) for tensor in varying]
+        self._embedded = FormEmbedding(form, self.x)
+        self.parameters, self.parameter_values = self._embedded.parameters, self._embedded.parameter_values
+        constraints = [*self._embedded.constraints, *feasible_set.constraints(self.x)]
+        self.problem = cp.Problem(cp.Minimize(self._embedded.value), constraints)
 
     def solve(self, values: list[np.ndarray], solver: str, options: dict[str, Any]) -> Status:
         """Solve at one instance's parameter values; the outcome stays in `x` and the links' dual values."""
@@ -105,7 +65,7 @@ class LiftedProblem:
 
     def duals(self) -> list[np.ndarray] | None:
         """Return y_j for every term from the last solve, or None where the solver gave none."""
-        given = [link.dual_value for link in self._links]
+        given = [link.dual_value for link in self._embedded.links]
         if any(dual is None for dual in given):
             return None
         duals = [np.asarray(dual, dtype=float) for dual in given]

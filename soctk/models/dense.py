@@ -231,7 +231,8 @@ class SOCICNN(ConvexSurrogate):
             return []
         rows = torch.tensor([matrix.shape[0] for matrix in matrices], device=self.device)
         weights = alpha[..., active].repeat_interleave(rows, dim=-1)
-        return [Quadratic(DenseMap(torch.cat(matrices).unsqueeze(0)), torch.cat(offsets, dim=-1), weights)]
+        blocks = tuple(int(count) for count in rows)
+        return [Quadratic(DenseMap(torch.cat(matrices).unsqueeze(0)), torch.cat(offsets, dim=-1), weights, blocks)]
 
     def _norm_terms(self, context: Tensor) -> list[Term]:
         terms: list[Term] = []

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from soctk.affine import DenseMap
 from soctk.checks import check_finite
+from soctk.cones import Affine, ConeBuilder
 
 Coefficient = np.ndarray | cp.Parameter | cp.Expression
 Convex = Any
@@ -32,6 +33,13 @@ TermType = TypeVar("TermType", bound="Term")
 
 SMALLEST_WEIGHT = 1e-12
 """What a smoothing width mu / weight divides by at least: its square is then finite in float32, for weight 0 too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dual:
+    """One dual point: a y for each term of a conic form, each (N, M, K)."""
+
+    parts: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +82,25 @@ class Term(ABC):
     @abstractmethod
     def conjugate(self, y: Tensor) -> Tensor:
         """Return phi*(y) for y in its domain: (N, M, K) -> (N, M)."""
+
+    def dual_violation(self, y: Tensor) -> Tensor:
+        """Return the largest violation of the constraints on a dual point, y in dom phi*: (N, M, K) -> (N, M)."""
+        return (y - self.nearest_dual(y)).abs().amax(dim=-1)
+
+    def kinked(self, u: Tensor) -> Tensor:
+        """Return whether phi is not twice differentiable at u, bool (N, M)."""
+        return torch.zeros_like(u[..., 0], dtype=torch.bool)
+
+    def slope_range(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Return bounds of every subgradient of phi over the box low <= u <= high, each (N, 1, K).
+
+        By default those at its corners: the subgradients of a phi whose derivatives grow with every entry of u.
+        """
+        return self.subgradient(low), self.subgradient(high)
+
+    def slope_ball(self) -> Tensor | None:
+        """Return a bound (N,) of ||A'y|| over all subgradients y of phi; None where there is none without a box."""
+        return None
 
     # -- the smoothing Newton method (terms with kinks override the last three) ------------------------
 
@@ -129,6 +156,16 @@ class Term(ABC):
     def epigraph(self, u: cp.Expression, data: dict[str, Coefficient]) -> tuple[Convex, list[cp.Constraint]]:
         """Return phi(u) as the minimum of the first part under the second: DPP in every coefficient."""
         return self.expression(u, data), []
+
+    @abstractmethod
+    def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
+        """Return phi(u) as the minimum of a linear expression (one row) over the cones that are added to `builder`.
+
+        Args:
+            builder: takes the epigraph's variables and rows.
+            u: the term's argument.
+            data: `coefficients` of one context.
+        """
 
     def coefficients(self) -> dict[str, Tensor]:
         """Return the named tensors that a CVXPY form needs, each with its batch dimension."""

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import cvxpy as cp
+import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.affine import DenseMap
 from soctk.checks import check_finite
+from soctk.cones import Affine, ConeBuilder
 from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, check_nonnegative
 from soctk.terms.smooth import binary_entropy, log1p_exp, safe_divisor
 
@@ -103,6 +105,20 @@ class Network(Term):
     def nearest_dual(self, y: Tensor) -> Tensor:
         """Return the chain nearest to y."""
         return torch.cat(self.chain(self.slopes_of(y))[0], dim=-1)
+
+    def dual_violation(self, y: Tensor) -> Tensor:
+        """Return the largest violation of 0 <= nu_L <= c and 0 <= nu_l <= U_{l+1}' nu_{l+1}."""
+        nu = y.split(self.widths, dim=-1)
+        above = [(nu[-1] - self.weights).amax(dim=-1)]
+        for part, outer, matrix in zip(nu[:-1], nu[1:], self.mixing, strict=True):
+            above.append((part - outer @ (matrix[0] if matrix.shape[0] == 1 else matrix)).amax(dim=-1))
+        return torch.stack(torch.broadcast_tensors(*above, (-y).amax(dim=-1))).amax(dim=0).clamp(min=0)
+
+    def kinked(self, u: Tensor) -> Tensor:
+        """Return whether any ReLU is at its kink."""
+        if self.activation == "softplus":
+            return super().kinked(u)
+        return torch.stack([(a == 0).any(dim=-1) for a in self.preactivations(u)]).any(dim=0)
 
     def conjugate(self, y: Tensor) -> Tensor:
         """Return 0 for the ReLU, -sum nubar'H(p) for softplus."""
@@ -248,6 +264,21 @@ class Network(Term):
             z = cp.Variable(self.widths[level], nonneg=True, name=f"z{level + 1}")
             constraints.append(z >= (a if self.activation == "relu" else cp.logistic(a)))
         return data["weights"] @ z, constraints
+
+    def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
+        """Return c'z_L over z_l >= act(u_l + U_l z_{l-1}): linear rows for the ReLU, exponential cones for softplus."""
+        z: Affine | None = None
+        for level, width in enumerate(self.widths, start=1):
+            start = sum(self.widths[: level - 1])
+            part = u[start : start + width]
+            a = part if z is None else part + z.times(data[f"U{level}"])
+            z = builder.variable(f"z{level}", width)
+            if self.activation == "relu":
+                builder.require(f"layer{level}", "nonneg", z - a)
+                builder.require(f"active{level}", "nonneg", z)
+            else:
+                builder.above_log1p_exp(f"layer{level}", z, a)
+        return z.times(data["weights"][None])  # type: ignore[union-attr]
 
     def _split(self, u: cp.Expression) -> list[cp.Expression]:
         starts = [sum(self.widths[:k]) for k in range(len(self.widths))]

@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import cvxpy as cp
+import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.affine import add_product
 from soctk.checks import check_finite
+from soctk.cones import Affine, ConeBuilder, interleave
 from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, group_norms
 
 
@@ -64,6 +66,24 @@ class Norms(Term):
         norms = group_norms(y, self.size)
         shrink = torch.where(norms > self.weights, self.weights / torch.where(norms > 0, norms, 1.0), 1.0)
         return self._spread(shrink) * y
+
+    def dual_violation(self, y: Tensor) -> Tensor:
+        """Return the largest ||y_g|| - lambda_g above zero."""
+        return (group_norms(y, self.size) - self.weights).amax(dim=-1).clamp(min=0)
+
+    def kinked(self, u: Tensor) -> Tensor:
+        """Return whether any group is at its apex."""
+        return (group_norms(u, self.size).square() + self.kappa.square() == 0).any(dim=-1)
+
+    def slope_range(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the box around the ball of radius lambda."""
+        weights = self._spread(self.weights)
+        return -weights, weights
+
+    def slope_ball(self) -> Tensor:
+        """Return sum_g lambda_g ||A_g||_F."""
+        lengths = self.map.row_squares().unflatten(-1, (-1, self.size)).sum(dim=-1).sqrt()
+        return (self.weights[:, 0] * lengths).sum(dim=-1)
 
     def conjugate(self, y: Tensor) -> Tensor:
         """Return -sum kappa sqrt(lambda^2 - ||y||^2)."""
@@ -124,3 +144,13 @@ class Norms(Term):
         if isinstance(kappa, cp.Expression) or bool((kappa != 0).any()):
             columns = cp.vstack([columns, cp.reshape(kappa, (1, kappa.size), order="F")])
         return cp.sum(cp.multiply(data["weights"], cp.norm(columns, 2, axis=0)))
+
+    def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
+        """Return sum_g lambda_g t_g over ||(u_g, kappa_g)|| <= t_g."""
+        kappa, groups = data["kappa"], u.size // self.size
+        t = builder.variable("t", groups)
+        columns = [t, *(u[np.arange(k, u.size, self.size)] for k in range(self.size))]
+        if bool((kappa != 0).any()):
+            columns.append(Affine.of(kappa, groups))
+        builder.require("norm", "soc", interleave(columns), len(columns))
+        return t.times(data["weights"][None])

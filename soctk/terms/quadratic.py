@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.cones import Affine, ConeBuilder
 from soctk.terms.base import Coefficient, Convex, Smoothed, Term
 
 
+@dataclass(frozen=True, eq=False)
 class Quadratic(Term):
     """sum_k alpha_k / 2 u_k^2, u = B x + e. Several blocks are stacked; a block's rows share its alpha.
 
     Dual (paper, Section 3): y = alpha u, phi*(y) = sum_k y_k^2 / (2 alpha_k), finite where alpha_k = 0 only
     for y_k = 0.
+
+    Attributes:
+        blocks: the rows of each block, where the lift is to have the paper's cone for every block; one cone otherwise.
     """
 
+    blocks: tuple[int, ...] = ()
     weights_name = "alpha"
 
     def value(self, u: Tensor) -> Tensor:
@@ -49,3 +57,15 @@ class Quadratic(Term):
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
         return 0.5 * cp.sum(cp.multiply(data["weights"], cp.square(u)))
+
+    def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
+        """Return sum_h alpha_h s_h over s_h >= ||u_h||^2 / 2, a rotated cone for every block."""
+        alpha = data["weights"]
+        if not self.blocks:
+            s = builder.variable("s", 1)
+            builder.above_half_square("quadratic", s, u.scaled(np.sqrt(alpha)), (u.size,))
+            return s
+        s = builder.variable("s", len(self.blocks))
+        builder.above_half_square("quadratic", s, u, self.blocks)
+        first = np.cumsum([0, *self.blocks[:-1]])
+        return s.times(alpha[first][None])

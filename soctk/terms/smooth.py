@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from soctk.affine import add_product
+from soctk.cones import Affine, ConeBuilder, interleave
 from soctk.terms.base import Coefficient, Convex, Smoothed, Term
 
 
@@ -48,6 +50,12 @@ class Logistic(Term):
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
         return cp.sum(cp.multiply(data["weights"], cp.logistic(u)))
+
+    def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
+        """Return sum_k beta_k t_k over t_k >= log(1 + exp(u_k))."""
+        t = builder.variable("t", u.size)
+        builder.above_log1p_exp("logistic", t, u)
+        return t.times(data["weights"][None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +113,21 @@ class LogSumExp(Term):
         columns = cp.reshape(u, (self.size, u.size // self.size), order="F")
         return cp.sum(cp.multiply(data["weights"], cp.log_sum_exp(columns, axis=0)))
 
+    def slope_range(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the box [0, beta] around the simplex."""
+        weights = self._spread(self.weights)
+        return torch.zeros_like(weights), weights
+
+    def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
+        """Return sum_g beta_g t_g over sum_k exp(u_gk - t_g) <= 1."""
+        groups = u.size // self.size
+        t, p = builder.variable("t", groups), builder.variable("p", u.size)
+        spread = np.repeat(np.eye(groups), self.size, axis=0)
+        builder.require("sum", "nonneg", Affine.of(1.0, groups) - p.times(spread.T))
+        rows = [u - t.times(spread), Affine.of(1.0, u.size), p]
+        builder.require("exp", "exp", interleave(rows), 3)
+        return t.times(data["weights"][None])
+
 
 @dataclass(frozen=True, eq=False)
 class Huber(Term):
@@ -149,6 +172,18 @@ class Huber(Term):
         """Return phi(u) in CVXPY, whose huber atom is twice ours."""
         twice = cp.huber(u, self.delta)  # pyright: ignore[reportArgumentType]
         return 0.5 * cp.sum(cp.multiply(data["weights"], twice))
+
+    def kinked(self, u: Tensor) -> Tensor:
+        """Return whether any |u_k| is exactly delta, where the curvature jumps."""
+        return (u.abs() == self.delta).any(dim=-1)
+
+    def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
+        """Return sum_k beta_k (s_k + delta t_k) over s_k >= w_k^2 / 2 and t_k >= |u_k - w_k|."""
+        w, s, t = (builder.variable(name, u.size) for name in ("w", "s", "t"))
+        builder.above_half_square("huber", s, w, (1,) * u.size)
+        builder.require("above", "nonneg", t - (u - w))
+        builder.require("below", "nonneg", t + (u - w))
+        return (s + t.scaled(self.delta)).times(data["weights"][None])
 
 
 def log1p_exp(u: Tensor) -> Tensor:

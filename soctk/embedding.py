@@ -1,0 +1,181 @@
+"""A surrogate inside a CVXPY problem of the user's own, its coefficients as parameters.
+
+    f(x) = min b0 + v'x + sum_j phi_j(u_j)    s.t. u_j = A_j x + d_j,
+
+network terms by their epigraph variables z. With the arguments u_j as variables the program is DPP in *every*
+coefficient, whatever depends on the context (A, U and c of a PCF included), and the multiplier of u_j = A_j x + d_j is
+the dual point y_j of the certificate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.checks import ArrayLike
+from soctk.conic_form import ConicForm
+from soctk.terms import Term
+
+if TYPE_CHECKING:  # a surrogate's own `to_cvxpy` calls this module
+    from soctk.surrogate import ConvexSurrogate
+
+AFFINE_TOLERANCE = 1e-9
+
+
+class FormEmbedding:
+    """The parameterised lift of a conic form.
+
+    Coefficients that differ between contexts become parameters; shared ones are constants.
+
+    Args:
+        form: any form of the structure to embed; its shared coefficients are baked in.
+        x: the decision, a CVXPY expression of shape (n,).
+
+    Attributes:
+        value: f(x) where it is minimised or bounded from above; together with `constraints`.
+        constraints: what ties `value` to x.
+        parameters: the parameters in a fixed order, see `parameter_values`.
+        links: the constraints u_j = A_j x + d_j among them.
+    """
+
+    def __init__(self, form: ConicForm, x: cp.Expression) -> None:
+        if x.shape != (form.dim,):
+            raise ValueError(f"x: expected a CVXPY expression of shape ({form.dim},), got {x.shape}")
+        self._batched = form.size > 1
+        self._varies: list[bool] = []
+        self.parameters: list[cp.Parameter] = []
+        self.links: list[cp.Constraint] = []
+        epigraphs: list[cp.Constraint] = []
+        total: Any = self._coefficient(form.constant, "b0")[0] + self._coefficient(form.linear[:, 0], "v") @ x
+        for index, term in enumerate(form.terms):
+            part, more = self._term(term, x, f"{type(term).__name__.lower()}{index}")
+            total = total + part
+            epigraphs += more
+        self.value: cp.Expression = total
+        self.constraints = [*self.links, *epigraphs]
+
+    def _term(self, term: Term, x: cp.Expression, name: str) -> tuple[cp.Expression, list[cp.Constraint]]:
+        data = {
+            key: self._coefficient(tensor, f"{name}.{key}", nonneg=key == "weights" or key.startswith("U"))
+            for key, tensor in term.coefficients().items()
+        }
+        u = cp.Variable(term.map.rows, name=f"{name}.u")
+        self.links.append(u == data["A"] @ x + data["offset"])
+        return term.epigraph(u, data)
+
+    def _coefficient(self, tensor: Tensor, name: str, *, nonneg: bool = False) -> Any:
+        self._varies.append(self._batched and tensor.shape[0] > 1)
+        if not self._varies[-1]:
+            return _numpy(tensor[0])
+        parameter = cp.Parameter(tuple(tensor.shape[1:]), name=name, nonneg=nonneg)
+        self.parameters.append(parameter)
+        return parameter
+
+    def parameter_values(self, form: ConicForm) -> list[Tensor]:
+        """Return the tensors of `parameters` at the functions of a form, in their order, each (N, ...)."""
+        tensors = [form.constant, form.linear[:, 0]] + [t for term in form.terms for t in term.coefficients().values()]
+        varying = [tensor for tensor, varies in zip(tensors, self._varies, strict=True) if varies]
+        return [tensor.expand(form.size, *tensor.shape[1:]) for tensor in varying]
+
+
+class Embedding(FormEmbedding):
+    """A surrogate as part of a CVXPY problem that is re-solved for one context after another.
+
+        embedded = soctk.Embedding(model, x)
+        problem = cp.Problem(cp.Minimize(embedded.value), embedded.constraints + my_constraints)
+        embedded.set_context(theta);  problem.solve()
+
+    It is DPP for every surrogate with a conic form. `value` equals f(x) where it is minimised or bounded from above.
+
+    Args:
+        model: a surrogate with a conic form.
+        x: the decision, a CVXPY expression of shape (n,).
+
+    Raises:
+        ValueError: x has another shape, or weights that make the function non-convex.
+        NotImplementedError: the surrogate has no conic form.
+    """
+
+    def __init__(self, model: ConvexSurrogate, x: cp.Expression) -> None:
+        # Two contexts make the coefficients that depend on the context show; only the structure is used.
+        contexts = torch.zeros(2, model.context_dim, dtype=model.dtype, device=model.device)
+        super().__init__(model.conic_form(contexts if model.context_dim else None).detach(), x)
+        self._model = model
+
+    def coefficients(self, context: ArrayLike) -> list[Tensor]:
+        """Return the values of `parameters` at contexts (*batch, p), each (N, ...), differentiable.
+
+        What a `CvxpyLayer` made of the problem takes as its arguments.
+        """
+        return self.parameter_values(self._model.form_at(self._model.check_context(context)))
+
+    def set_context(self, context: ArrayLike) -> None:
+        """Give the parameters their values at one context (p,).
+
+        Raises:
+            ValueError: a bad context, or several.
+        """
+        checked = self._model.check_context(context)
+        if checked.ndim != 1:
+            raise ValueError(f"context: expected one of shape ({self._model.context_dim},), got {tuple(checked.shape)}")
+        values = self.parameter_values(self._model.form_at(checked).check().detach())
+        for parameter, value in zip(self.parameters, values, strict=True):
+            parameter.value = _numpy(value[0])
+
+
+def affine_expression(model: ConvexSurrogate, x: cp.Expression, context: cp.Expression) -> cp.Expression:
+    """Return f(x, context) for a parameter as the context: DPP, without further variables or constraints.
+
+    Possible where the context enters b0, v and the offsets alone, and affinely; found out by evaluating the
+    coefficients at unit contexts and checking them at others.
+
+    Raises:
+        ValueError: a coefficient depends on the context in another way; the message names it.
+    """
+    p = model.context_dim
+    generator = torch.Generator().manual_seed(0)
+    probes = torch.cat([torch.zeros(1, p), torch.eye(p), torch.randn(2, p, generator=generator)])
+    probes = probes.to(model.x_mean)
+    form = model.conic_form(probes).detach()
+    total: Any = _affine(form.constant, probes, context, "b0")[0]
+    total = total + _affine(form.linear[:, 0], probes, context, "v") @ x
+    for index, term in enumerate(form.terms):
+        name = f"{type(term).__name__.lower()}{index}"
+        data: dict[str, Any] = {}
+        for key, tensor in term.coefficients().items():
+            if key != "offset" and _spread(tensor) > AFFINE_TOLERANCE:
+                raise _not_dpp(f"{name}.{key}", "depends on the context")
+            data[key] = _numpy(tensor[0]) if key != "offset" else _affine(tensor, probes, context, f"{name}.offset")
+        total = total + term.expression(data["A"] @ x + data["offset"], data)
+    return total
+
+
+def _affine(tensor: Tensor, probes: Tensor, context: cp.Expression, name: str) -> Any:
+    """Return a coefficient (K,) as an affine expression of the context from its values (p + 3, K) at the probes."""
+    if _spread(tensor) == 0.0:
+        return _numpy(tensor[0])
+    slope = tensor[1 : context.size + 1] - tensor[0]
+    error = (tensor - tensor[0] - probes @ slope).abs().amax()
+    if float(error) > AFFINE_TOLERANCE * float(1 + tensor.abs().amax()):
+        raise _not_dpp(name, "is not affine in the context")
+    return _numpy(tensor[0]) + _numpy(slope).T @ context
+
+
+def _spread(tensor: Tensor) -> float:
+    return float((tensor - tensor[:1]).abs().amax()) / (1 + float(tensor.abs().amax())) if tensor.shape[0] > 1 else 0.0
+
+
+def _not_dpp(name: str, what: str) -> ValueError:
+    return ValueError(
+        f"context: {name} {what}, so the expression is not DPP in a cp.Parameter; give a number for the context, use "
+        'soctk.Embedding (its coefficients are the parameters), or a model with conditioning="additive" and '
+        "affine_hidden=0"
+    )
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().double().numpy()

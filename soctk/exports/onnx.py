@@ -1,0 +1,71 @@
+"""Export of a surrogate's forward pass as an ONNX graph."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from soctk.surrogate import ConvexSurrogate
+
+
+class _Forward(nn.Module):
+    def __init__(self, model: ConvexSurrogate) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        if context is None:
+            return self.model.evaluate(x.unsqueeze(0), x.new_zeros(1, 0)).squeeze(0)
+        return self.model.evaluate(x.unsqueeze(1), context).squeeze(-1)
+
+
+def to_onnx(model: ConvexSurrogate, path: str | os.PathLike[str]) -> None:
+    """Write f(x, context) as an ONNX file with inputs x (batch, n) and, where p > 0, context (batch, p).
+
+    The output is value (batch,), in the weights' precision. Checks of the input are not part of the graph.
+
+    Args:
+        model: the surrogate.
+        path: the file to write.
+
+    Raises:
+        ModuleNotFoundError: the extra `onnx` is missing.
+    """
+    try:
+        from onnxscript import opset18
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError('onnxscript is missing: pip install "soctk[onnx]"', name=error.name) from None
+
+    op: Any = opset18
+
+    def softplus(a, beta: float = 1.0, threshold: float = 20.0):
+        # onnxruntime has no Softplus in double precision; beta is 1 throughout.
+        rest = op.Log(op.Add(op.Exp(op.Neg(op.Abs(a))), op.CastLike(op.Constant(value_float=1.0), a)))
+        return op.Add(op.Relu(a), rest)
+
+    batch = torch.export.Dim("batch")
+    example = [torch.zeros(2, model.dim, dtype=model.dtype, device=model.device)]
+    names = ["x"]
+    if model.context_dim > 0:
+        example.append(torch.zeros(2, model.context_dim, dtype=model.dtype, device=model.device))
+        names.append("context")
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of the exporter, about itself
+        program = torch.onnx.export(
+            _Forward(model).eval(),
+            tuple(example),
+            dynamo=True,
+            input_names=names,
+            output_names=["value"],
+            dynamic_shapes=tuple({0: batch} for _ in names),
+            custom_translation_table={torch.ops.aten.softplus.default: softplus},
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError("torch.onnx.export returned nothing")
+    program.save(Path(path))

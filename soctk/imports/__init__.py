@@ -1,0 +1,1 @@
+"""Exact imports: known convex functions as surrogates, without training."""

@@ -1,0 +1,131 @@
+"""Exact imports: known convex functions as surrogates, without training.
+
+Quadratic plus norms (paper, Proposition soc_extension): with a factor B'B = Q,
+x'Qx / 2 + a'x + b + sum lambda_g ||A_g x + d_g|| is a SOC-ICNN with one quadratic branch and a norm for each term.
+
+Maximum of M affine functions l_1, ..., l_M: a chain of M - 1 layers of one unit each,
+
+    z_1 = relu(l_1 - l_2),  z_k = relu(z_{k-1} + l_k - l_{k+1}),  f = z_{M-1} + l_M,
+
+since z_k + l_{k+1} = max(l_1, ..., l_{k+1}) by induction; its weights between layers are 1. (One layer of M - 1 units,
+as the paper has it, is enough in one dimension only.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from soctk.affine import DenseMap
+from soctk.checks import ArrayLike, as_tensor
+from soctk.conic_form import ConicForm
+from soctk.models.exact import ExactSurrogate
+from soctk.terms import Network, Norms, Quadratic, Term
+
+PSD_TOLERANCE = 1e-12
+
+
+def from_quadratic(
+    Q: ArrayLike,
+    a: ArrayLike,
+    b: float = 0.0,
+    norms: Sequence[tuple[float, ArrayLike, ArrayLike]] = (),
+) -> ExactSurrogate:
+    """Return x'Qx / 2 + a'x + b + sum_g lambda_g ||A_g x + d_g||_2.
+
+    Args:
+        Q: (n, n), symmetric positive semidefinite.
+        a: (n,).
+        b: a number.
+        norms: for each norm (lambda_g >= 0, A_g (k, n), d_g (k,)).
+
+    Raises:
+        ValueError: shapes that do not fit, a Q that is not symmetric or has a negative eigenvalue, a negative lambda.
+    """
+    matrix, slope = as_tensor(Q, "Q").double(), as_tensor(a, "a").double()
+    n = slope.shape[-1] if slope.ndim == 1 else 0
+    if slope.ndim != 1 or matrix.shape != (n, n):
+        raise ValueError(f"expected Q (n, n) and a (n,), got {tuple(matrix.shape)} and {tuple(slope.shape)}")
+    terms: list[Term] = []
+    factor = psd_factor(matrix, "Q")
+    if factor.shape[0] > 0:
+        rows = factor.shape[0]
+        terms.append(
+            Quadratic(DenseMap(factor[None]), factor.new_zeros(1, 1, rows), factor.new_ones(1, 1, rows), (rows,))
+        )
+    for index, (weight, A, d) in enumerate(norms):
+        terms.append(_norm(index, weight, A, d, n))
+    return ExactSurrogate.of(ConicForm(slope.new_full((1, 1), float(b)), slope.reshape(1, 1, -1), tuple(terms)))
+
+
+def from_max_affine(A: ArrayLike, b: ArrayLike) -> ExactSurrogate:
+    """Return max_k a_k'x + b_k as the chain above.
+
+    Args:
+        A: (M, n), the slopes a_k.
+        b: (M,), the intercepts.
+
+    Raises:
+        ValueError: shapes that do not fit, or no piece.
+    """
+    slopes, heights = as_tensor(A, "A").double(), as_tensor(b, "b").double()
+    if slopes.ndim != 2 or heights.shape != slopes.shape[:1] or heights.numel() == 0:
+        raise ValueError(f"expected A (M, n) and b (M,), M >= 1, got {tuple(slopes.shape)} and {tuple(heights.shape)}")
+    constant, linear = heights[-1].reshape(1, 1), slopes[-1].reshape(1, 1, -1)
+    return ExactSurrogate.of(ConicForm(constant, linear, tuple(max_affine_terms(slopes, heights))))
+
+
+def max_affine_terms(A: Tensor, b: Tensor) -> list[Term]:
+    """Return the terms of max_k a_k'x + b_k - (a_M'x + b_M), empty for M = 1."""
+    units = A.shape[0] - 1
+    if units == 0:
+        return []
+    one = A.new_ones(1, 1, 1)
+    offset = (b[:-1] - b[1:]).reshape(1, 1, -1)
+    return [Network(DenseMap((A[:-1] - A[1:])[None]), offset, one, (one,) * (units - 1), (1,) * units)]
+
+
+def tangent_planes(function: Callable[[Tensor], Tensor], points: ArrayLike) -> tuple[Tensor, Tensor]:
+    """Return (A, b) of a convex function's tangent planes at points: their maximum lies below it everywhere.
+
+    With points a net of radius r and a gradient of Lipschitz constant L the maximum is at most 2 L r^2 below the
+    function (L r^2 / 2 at best), so N planes reach an error of order N^(-2/n) (paper, structural absorption theorem).
+
+    Args:
+        function: convex, differentiable by autograd, (N, n) -> (N,).
+        points: (N, n).
+    """
+    net = as_tensor(points, "points").double().requires_grad_()
+    value = function(net)
+    (slope,) = torch.autograd.grad(value.sum(), net)
+    return slope, (value - (slope * net).sum(dim=-1)).detach()
+
+
+def psd_factor(Q: Tensor, name: str) -> Tensor:
+    """Return B (rank, n) with B'B = Q, from the eigenvalues above rounding.
+
+    Raises:
+        ValueError: Q is not symmetric or not positive semidefinite.
+    """
+    if float((Q - Q.mT).abs().max()) > PSD_TOLERANCE * float(Q.abs().max()):
+        raise ValueError(
+            f"{name}: expected a symmetric matrix, got one that is off by {float((Q - Q.mT).abs().max()):g}"
+        )
+    values, vectors = torch.linalg.eigh(0.5 * (Q + Q.mT))
+    largest = float(values.abs().max())
+    if float(values[0]) < -1e3 * PSD_TOLERANCE * largest:
+        raise ValueError(f"{name}: expected a positive semidefinite matrix, got eigenvalue {float(values[0]):g}")
+    kept = values > Q.shape[0] * torch.finfo(Q.dtype).eps * largest
+    return values[kept].sqrt()[:, None] * vectors[:, kept].mT
+
+
+def _norm(index: int, weight: float, A: ArrayLike, d: ArrayLike, n: int) -> Norms:
+    matrix, offset = as_tensor(A, f"norms[{index}].A").double(), as_tensor(d, f"norms[{index}].d").double()
+    if matrix.ndim != 2 or matrix.shape[1] != n or offset.shape != matrix.shape[:1]:
+        raise ValueError(
+            f"norms[{index}]: expected A (k, {n}) and d (k,), got {tuple(matrix.shape)} and {tuple(offset.shape)}"
+        )
+    lam = matrix.new_full((1, 1, 1), float(weight))
+    return Norms(DenseMap(matrix[None]), offset.reshape(1, 1, -1), lam, torch.zeros_like(lam), matrix.shape[0])

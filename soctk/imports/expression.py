@@ -1,0 +1,266 @@
+"""Import of a CVXPY expression made of atoms that are terms of a conic form.
+
+The expression is read from the outside in with a weight for each of its entries: sums and products pass weights on,
+affine parts go to b0 and v, and every other atom becomes a term over its affine argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import torch
+from cvxpy.atoms.affine.add_expr import AddExpression
+from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.atoms.affine.sum import Sum
+from cvxpy.atoms.affine.unary_operators import NegExpression
+from torch import Tensor
+
+from soctk.affine import DenseMap
+from soctk.conic_form import ConicForm
+from soctk.imports.exact import max_affine_terms, psd_factor
+from soctk.models.exact import ExactSurrogate
+from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
+
+
+def from_cvxpy(expression: cp.Expression, x: cp.Variable) -> ExactSurrogate:
+    """Return a scalar CVXPY expression of one variable as a surrogate, exactly.
+
+    Understood are sums, and products with non-negative constants, of: affine expressions; `square`, `sum_squares`,
+    `quad_over_lin` by a constant, `quad_form` and `power(., 2)`; `norm2`, `norm1`, `norm_inf` and `abs`; `max`,
+    `maximum`, `pos`; `huber`, `logistic` and `log_sum_exp` of affine arguments.
+
+    Args:
+        expression: convex, scalar, without parameters, of x alone.
+        x: the variable (n,).
+
+    Raises:
+        ValueError: another shape, other variables, parameters, or an atom that has no exact counterpart.
+    """
+    if expression.size != 1 or x.ndim != 1:
+        raise ValueError(f"expected a scalar expression of a variable (n,), got {expression.shape} and {x.shape}")
+    if expression.parameters() or any(v.id != x.id for v in expression.variables()):
+        raise ValueError("expression: expected no parameters and no variable but x")
+    if not expression.is_convex():
+        raise ValueError(f"expression: expected a convex one by the DCP rules, got {expression.curvature}")
+    reader = _Reader(x)
+    reader.read(expression, np.ones(1))
+    return ExactSurrogate.of(reader.form())
+
+
+@dataclass
+class _Argument:
+    """The affine argument A x + d of an atom, flattened in column order."""
+
+    A: np.ndarray
+    d: np.ndarray
+
+
+class _Reader:
+    """Adds up weighted expressions; `weights` belong to the flattened entries of the expression read."""
+
+    def __init__(self, x: cp.Variable) -> None:
+        self.x = x
+        self.constant, self.linear = 0.0, np.zeros(x.size)
+        self.terms: list[Term] = []
+
+    def form(self) -> ConicForm:
+        constant = torch.full((1, 1), self.constant, dtype=torch.float64)
+        return ConicForm(constant, torch.from_numpy(self.linear).reshape(1, 1, -1), tuple(self.terms))
+
+    def read(self, expression: cp.Expression, weights: np.ndarray) -> None:
+        """Add weights'vec(expression)."""
+        if expression.is_affine():
+            argument = self.argument(expression)
+            self.linear = self.linear + weights @ argument.A
+            self.constant += float(weights @ argument.d)
+        elif isinstance(expression, AddExpression):
+            for part in expression.args:
+                self.read(part, weights if part.size == weights.size else weights.sum(keepdims=True))
+        elif isinstance(expression, Sum) and expression.axis is None:
+            self.read(expression.args[0], np.repeat(weights, expression.args[0].size))
+        elif isinstance(expression, NegExpression):
+            self.read(expression.args[0], -weights)
+        elif isinstance(expression, DivExpression):
+            divisor = np.broadcast_to(np.asarray(expression.args[1].value, dtype=float), expression.shape)
+            self.read(expression.args[0], weights / divisor.flatten(order="F"))
+        elif isinstance(expression, MulExpression | multiply):
+            self.read_product(expression, weights)
+        else:
+            self.read_atom(expression, weights)
+
+    def read_product(self, expression: Any, weights: np.ndarray) -> None:
+        left, right = expression.args
+        constant, rest = (left, right) if left.is_constant() else (right, left)
+        factor = np.asarray(constant.value, dtype=float)
+        if isinstance(expression, multiply) or factor.ndim == 0 or rest.size == 1:
+            scaled = weights * np.broadcast_to(factor, expression.shape).flatten(order="F")
+            self.read(rest, scaled if rest.size == scaled.size else scaled.sum(keepdims=True))
+        elif rest.ndim == 1:
+            rows = factor.reshape(weights.size, -1) if constant is left else factor.reshape(-1, weights.size).T
+            self.read(rest, weights @ rows)
+        else:
+            raise _unknown(expression)
+
+    def read_atom(self, atom: Any, weights: np.ndarray) -> None:
+        kind = type(atom).__name__
+        make = ATOMS.get(kind)
+        if make is None or not all(part.is_affine() for part in atom.args):
+            raise _unknown(atom)
+        if (weights < 0).any():
+            raise ValueError(f"expression: {kind} has a negative weight, so it is not convex as written")
+        self.terms += make(self, atom, weights)
+
+    def argument(self, expression: cp.Expression) -> _Argument:
+        """Return A and d of an affine expression from its values at 0 and at the unit points."""
+        n, kept = self.x.size, self.x.value
+        values = []
+        for point in np.concatenate([np.zeros((1, n)), np.eye(n)]):
+            self.x.value = point
+            values.append(np.asarray(expression.value, dtype=float).flatten(order="F"))
+        self.x.value = kept
+        return _Argument((np.stack(values[1:]) - values[0]).T, values[0])
+
+    def arguments(self, atom: Any) -> _Argument:
+        """Return the atom's arguments, each broadcast to its shape, stacked: (arguments * entries) rows."""
+        parts = [self.argument(part) for part in atom.args]
+        rows = max(part.d.size for part in parts)
+        wide = [_Argument(np.broadcast_to(p.A, (rows, p.A.shape[1])), np.broadcast_to(p.d, rows)) for p in parts]
+        return _Argument(np.concatenate([p.A for p in wide]), np.concatenate([p.d for p in wide]))
+
+
+def _tensors(argument: _Argument, *weights: np.ndarray) -> tuple[DenseMap, Tensor, list[Tensor]]:
+    def inner(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.array(array, dtype=float)).reshape(1, 1, -1)
+
+    return DenseMap(torch.from_numpy(argument.A.copy())[None]), inner(argument.d), [inner(w) for w in weights]
+
+
+def _quadratic(reader: _Reader, atom: Any, weights: np.ndarray, scale: float = 1.0) -> list[Term]:
+    argument = reader.argument(atom.args[0])
+    map_, d, (alpha,) = _tensors(argument, 2 * scale * np.broadcast_to(weights, argument.d.shape))
+    return [Quadratic(map_, d, alpha)]
+
+
+def _power(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    if float(np.asarray(atom.p.value if hasattr(atom.p, "value") else atom.p)) != 2.0:
+        raise _unknown(atom)
+    return _quadratic(reader, atom, weights)
+
+
+def _quad_over_lin(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    if not atom.args[1].is_constant():
+        raise _unknown(atom)
+    return _quadratic(reader, atom, weights, 1.0 / float(atom.args[1].value))
+
+
+def _quad_form(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    P = atom.args[1].value
+    dense = np.asarray(P.todense() if hasattr(P, "todense") else P, dtype=float)
+    factor = psd_factor(torch.from_numpy(0.5 * (dense + dense.T)), "quad_form").numpy()
+    inner = reader.argument(atom.args[0])
+    map_, d, (alpha,) = _tensors(_Argument(factor @ inner.A, factor @ inner.d), np.full(len(factor), 2 * weights[0]))
+    return [Quadratic(map_, d, alpha)]
+
+
+def _norm2(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    if float(getattr(atom, "p", 2)) != 2.0 or atom.axis is not None:
+        raise _unknown(atom)
+    argument = reader.argument(atom.args[0])
+    map_, d, (lam, kappa) = _tensors(argument, weights, np.zeros(1))
+    return [Norms(map_, d, lam, kappa, argument.d.size)]
+
+
+def _absolute(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    argument = reader.argument(atom.args[0])
+    map_, d, (lam, kappa) = _tensors(argument, np.broadcast_to(weights, argument.d.shape), np.zeros(argument.d.size))
+    return [Norms(map_, d, lam, kappa, 1)]
+
+
+def _positive_part(argument: _Argument, weights: np.ndarray) -> list[Term]:
+    map_, d, (c,) = _tensors(argument, weights)
+    return [Network(map_, d, c, (), (argument.d.size,))]
+
+
+def _max_of(reader: _Reader, pieces: _Argument, weight: float) -> list[Term]:
+    """Add weight * max of the pieces."""
+    reader.linear = reader.linear + weight * pieces.A[-1]
+    reader.constant += weight * float(pieces.d[-1])
+    terms = max_affine_terms(torch.from_numpy(pieces.A.copy()), torch.from_numpy(pieces.d.copy()))
+    return [term.scaled(weight) for term in terms]
+
+
+def _max(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    if atom.axis is not None:
+        raise _unknown(atom)
+    return _max_of(reader, reader.argument(atom.args[0]), float(weights[0]))
+
+
+def _norm_inf(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    argument = reader.argument(atom.args[0])
+    both = _Argument(np.concatenate([argument.A, -argument.A]), np.concatenate([argument.d, -argument.d]))
+    return _max_of(reader, both, float(weights[0]))
+
+
+def _maximum(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    stacked = reader.arguments(atom)
+    entries = weights.size
+    if len(atom.args) == 2:  # max(a, b) = b + pos(a - b), all entries at once
+        A, d = stacked.A.reshape(2, entries, -1), stacked.d.reshape(2, entries)
+        reader.linear = reader.linear + weights @ A[1]
+        reader.constant += float(weights @ d[1])
+        return _positive_part(_Argument(A[0] - A[1], d[0] - d[1]), weights)
+    rows = [np.arange(entry, stacked.d.size, entries) for entry in range(entries)]
+    found: list[Term] = []
+    for row, weight in zip(rows, weights, strict=True):
+        found += _max_of(reader, _Argument(stacked.A[row], stacked.d[row]), float(weight))
+    return found
+
+
+def _huber(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    argument = reader.argument(atom.args[0])
+    map_, d, (beta,) = _tensors(argument, 2 * np.broadcast_to(weights, argument.d.shape))
+    return [Huber(map_, d, beta, float(np.asarray(atom.M.value)))]
+
+
+def _logistic(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    map_, d, (beta,) = _tensors(reader.argument(atom.args[0]), weights)
+    return [Logistic(map_, d, beta)]
+
+
+def _log_sum_exp(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    if atom.axis is not None:
+        raise _unknown(atom)
+    argument = reader.argument(atom.args[0])
+    map_, d, (beta,) = _tensors(argument, weights)
+    return [LogSumExp(map_, d, beta, argument.d.size)]
+
+
+ATOMS: dict[str, Callable[[_Reader, Any, np.ndarray], list[Term]]] = {
+    "power": _power,
+    "Power": _power,
+    "PowerApprox": _power,
+    "quad_over_lin": _quad_over_lin,
+    "QuadForm": _quad_form,
+    "Pnorm": _norm2,
+    "PnormApprox": _norm2,
+    "norm2": _norm2,
+    "norm1": _absolute,
+    "norm_inf": _norm_inf,
+    "abs": _absolute,
+    "max": _max,
+    "maximum": _maximum,
+    "huber": _huber,
+    "logistic": _logistic,
+    "log_sum_exp": _log_sum_exp,
+}
+
+
+def _unknown(atom: Any) -> ValueError:
+    return ValueError(
+        f"expression: {type(atom).__name__} of these arguments has no exact counterpart; expected affine arguments "
+        f"and one of {', '.join(sorted(ATOMS))}"
+    )

@@ -1,0 +1,107 @@
+"""A surrogate that is given rather than learned: a conic form with fixed coefficients and no context."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from soctk.affine import DenseMap
+from soctk.conic_form import ConicForm
+from soctk.surrogate import ConvexSurrogate
+from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
+
+KINDS: dict[str, type[Term]] = {kind.__name__: kind for kind in (Network, Quadratic, Norms, Logistic, LogSumExp, Huber)}
+
+
+class ExactSurrogate(ConvexSurrogate):
+    """b0 + v'x + sum_j phi_j(A_j x + d_j) with the coefficients of a given form, as buffers: nothing is trained.
+
+    Decided with, embedded, differentiated in x, saved and loaded like any other surrogate. Made by
+    `ExactSurrogate.of(form)`, `soctk.from_quadratic`, `soctk.from_max_affine` and `soctk.from_cvxpy`.
+
+    Args:
+        dim: the decision dimension n.
+        terms: for each term its "kind", the "shapes" of its tensors by field and its other "options".
+        dtype: of the coefficients.
+    """
+
+    def __init__(self, dim: int, terms: Sequence[dict[str, Any]] = (), *, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__(dim, 0, dtype=dtype)
+        self.terms = [dict(term) for term in terms]
+        self.register_buffer("b0", torch.zeros(1, 1, dtype=dtype))
+        self.register_buffer("v", torch.zeros(1, 1, dim, dtype=dtype))
+        for index, term in enumerate(self.terms):
+            if term["kind"] not in KINDS:
+                raise ValueError(f"terms: expected a kind of {', '.join(KINDS)}, got {term['kind']!r}")
+            for name, shape in term["shapes"].items():
+                self.register_buffer(self._name(index, name), torch.zeros(1, *shape, dtype=dtype))
+
+    @classmethod
+    def of(cls, form: ConicForm) -> ExactSurrogate:
+        """Return a form of one function as a surrogate.
+
+        Raises:
+            ValueError: the form holds several functions, or coefficients that make it non-convex.
+        """
+        if form.size != 1:
+            raise ValueError(f"form: expected one function, got batch shape {form.batch_shape}; select one first")
+        form.check()
+        described = [_described(term) for term in form.terms]
+        terms = [
+            {
+                "kind": type(term).__name__,
+                "shapes": {name: list(tensor.shape[1:]) for name, tensor in tensors.items()},
+                "options": options,
+            }
+            for term, (tensors, options) in zip(form.terms, described, strict=True)
+        ]
+        model = cls(form.dim, terms, dtype=form.dtype)
+        model.b0.copy_(form.constant.detach())  # type: ignore[operator]
+        model.v.copy_(form.linear.detach())  # type: ignore[operator]
+        for index, (tensors, _) in enumerate(described):
+            for name, tensor in tensors.items():
+                getattr(model, model._name(index, name)).copy_(tensor.detach())
+        return model
+
+    def _name(self, index: int, field: str) -> str:
+        return f"{self.terms[index]['kind'].lower()}{index}_{field}"
+
+    def _conic_form(self, context: Tensor) -> ConicForm:
+        terms = []
+        for index, term in enumerate(self.terms):
+            tensors = {name: getattr(self, self._name(index, name)) for name in term["shapes"]}
+            terms.append(_made(KINDS[term["kind"]], tensors, term["options"]))
+        return ConicForm(self.b0, self.v, tuple(terms))  # type: ignore[arg-type]
+
+    def config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {"dim": self.dim, "terms": self.terms}
+
+
+def _described(term: Term) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return a term's tensors by name (A, offset, weights, U2, ...) and its other fields."""
+    tensors: dict[str, Tensor] = {"A": torch.from_numpy(term.map.to_sparse().toarray()).unsqueeze(0)}
+    options: dict[str, Any] = {}
+    for field in dataclasses.fields(term):
+        value = getattr(term, field.name)
+        if isinstance(value, Tensor):
+            tensors[field.name] = value
+        elif field.name == "mixing":
+            tensors |= {f"U{level}": matrix for level, matrix in enumerate(value, start=2)}
+        elif field.name != "map":
+            options[field.name] = list(value) if isinstance(value, tuple) else value
+    return tensors, options
+
+
+def _made(kind: type[Term], tensors: dict[str, Tensor], options: dict[str, Any]) -> Term:
+    """Return the term of `_described`'s parts."""
+    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
+    mixing = tuple(tensor for name, tensor in tensors.items() if name[0] == "U")
+    if kind is Network:
+        fields["mixing"] = mixing
+    rest = {name: tensor for name, tensor in tensors.items() if name != "A" and name[0] != "U"}
+    return kind(map=DenseMap(tensors["A"]), **rest, **fields)

@@ -1,0 +1,89 @@
+"""What a surrogate is turned into: affine pieces and ONNX graphs, against the forward pass."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tolerances import DOUBLE, SINGLE, VALUE, close
+from zoo import MODELS, shaken
+
+from soctk import Box, ReLUICNN, Simplex, affine_pieces, from_max_affine, to_onnx
+from soctk_baselines import DCP, PCF
+
+onnxruntime = pytest.importorskip("onnxruntime")
+n = 3
+EVERY = MODELS | {"dcp": lambda n: DCP(n, 3, seed=1), "pcf": lambda n: PCF(n, 3, seed=2)}
+
+
+@pytest.mark.parametrize("name", ["relu", "soc", "softplus", "hyperbolic", "dcp", "pcf"])
+@pytest.mark.parametrize("dtype", [DOUBLE, SINGLE])
+def test_onnxruntime_computes_the_forward_pass(name: str, dtype: torch.dtype, tmp_path) -> None:
+    model = shaken(EVERY[name](n), 0.1).to(dtype)
+    to_onnx(model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    assert [node.name for node in session.get_inputs()] == ["x", "context"]
+    for batch in (1, 7):
+        x, context = torch.randn(batch, n, dtype=dtype), torch.randn(batch, 3, dtype=dtype)
+        (value,) = session.run(["value"], {"x": x.numpy(), "context": context.numpy()})
+        close(torch.from_numpy(np.array(value)), model(x, context).detach(), VALUE)
+
+
+def test_a_model_without_context_has_one_input(tmp_path) -> None:
+    model = ReLUICNN(n)
+    to_onnx(model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    x = torch.randn(5, n, dtype=DOUBLE)
+    (value,) = session.run(None, {"x": x.numpy()})
+    close(torch.from_numpy(np.array(value)), model(x).detach(), VALUE)
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path) -> None:
+    code = (
+        "import sys; sys.modules['onnxscript'] = None\nimport soctk\n"
+        "try: soctk.to_onnx(soctk.ReLUICNN(2), 'm.onnx')\nexcept ModuleNotFoundError as error: print(error)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert 'pip install "soctk[onnx]"' in result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("hidden", [(4,), (5, 4), (3, 3, 2)])
+@pytest.mark.parametrize("passthrough", [True, False])
+def test_the_maximum_of_the_pieces_is_the_network(hidden: tuple[int, ...], passthrough: bool) -> None:
+    model = shaken(ReLUICNN(n, hidden=hidden, passthrough=passthrough, seed=2))
+    slopes, heights = affine_pieces(model.conic_form())
+    x = 5 * torch.randn(2000, n, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    close((x @ slopes.mT + heights).amax(-1), model(x).detach(), VALUE)
+    assert torch.unique(slopes, dim=0).shape[0] <= 2 ** sum(hidden)
+
+
+def test_pieces_on_a_box_are_those_that_are_needed_there() -> None:
+    model = shaken(ReLUICNN(2, hidden=(6,), seed=3))
+    everywhere, box = affine_pieces(model.conic_form()), affine_pieces(model.conic_form(), Box(2, -0.2, 0.2))
+    assert box[0].shape[0] < everywhere[0].shape[0]
+    x = 0.4 * torch.rand(2000, 2, dtype=DOUBLE) - 0.2
+    close((x @ box[0].mT + box[1]).amax(-1), model(x).detach(), VALUE)
+
+
+def test_pieces_of_an_imported_maximum_are_its_own() -> None:
+    """Two functions of a maximum that is attained by all of its pieces somewhere."""
+    angles = torch.arange(7, dtype=DOUBLE)
+    slopes = torch.stack([torch.cos(angles), torch.sin(angles)], dim=-1)
+    found, heights = affine_pieces(from_max_affine(slopes, torch.zeros(7, dtype=DOUBLE)).conic_form())
+    assert float(heights.abs().max()) <= VALUE[DOUBLE]
+    distance = torch.cdist(slopes, found).amin(dim=1)
+    assert float(distance.max()) <= 1e-9
+
+
+def test_what_has_no_pieces_is_refused() -> None:
+    with pytest.raises(ValueError, match="not piecewise affine"):
+        affine_pieces(MODELS["soc"](n).conic_form(torch.zeros(3)))
+    with pytest.raises(ValueError, match="limit=10"):
+        affine_pieces(ReLUICNN(n, hidden=(8, 8), seed=1).conic_form(), limit=10)
+    with pytest.raises(ValueError, match="expected a box"):
+        affine_pieces(ReLUICNN(n).conic_form(), Simplex(n))
+    with pytest.raises(ValueError, match="one function"):
+        affine_pieces(ReLUICNN(n, 2).conic_form(torch.zeros(2, 2)))

@@ -1,0 +1,148 @@
+"""Surrogates inside CVXPY problems of the user's own: extra constraints, f(x) <= level, parameters, layers."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from cvxpylayers.torch import CvxpyLayer
+from tolerances import CLARABEL, DOUBLE, GRADIENT, size
+from zoo import MODELS, shaken
+
+from soctk import SOCICNN, Box, ConvexSurrogate, Embedding, load, minimize, save
+from soctk_baselines import DCP, PCF
+
+n, p = 4, 3
+CONTEXTS = torch.tensor([[0.4, -1.2, 0.3], [1.0, 0.2, -0.5], [-0.7, 0.9, 2.0]], dtype=DOUBLE)
+EVERY = MODELS | {"dcp": lambda n: DCP(n, 3, seed=1), "pcf": lambda n: PCF(n, 3, seed=2)}
+
+
+@pytest.fixture(params=EVERY)
+def model(request: pytest.FixtureRequest) -> ConvexSurrogate:
+    return shaken(EVERY[request.param](n), 0.1)
+
+
+def ramp(x: cp.Expression) -> list[cp.Constraint]:
+    """Return constraints that no feasible set of ours has: limits on how much neighbours may differ."""
+    return [cp.abs(cp.diff(x)) <= 0.1, x >= 0, x <= 1]
+
+
+def test_one_problem_is_re_solved_for_every_context(model: ConvexSurrogate) -> None:
+    x = cp.Variable(n)
+    embedded = Embedding(model, x)
+    problem = cp.Problem(cp.Minimize(embedded.value), embedded.constraints + ramp(x))
+    assert problem.is_dpp()
+    for context in CONTEXTS:
+        embedded.set_context(context)
+        problem.solve(solver=cp.CLARABEL)
+        fresh = cp.Variable(n)
+        reference = cp.Problem(cp.Minimize(model.to_cvxpy(fresh, context)), ramp(fresh))
+        reference.solve(solver=cp.CLARABEL)
+        assert problem.value == pytest.approx(reference.value, abs=CLARABEL, rel=CLARABEL)
+        assert float(model(x.value, context)) == pytest.approx(problem.value, abs=CLARABEL, rel=CLARABEL)
+
+
+def test_a_learned_constraint_holds(model: ConvexSurrogate) -> None:
+    """The cheapest point with f(x) <= level, level between the minimum and the value at the upper corner."""
+    context = CONTEXTS[0]
+    lowest = float(minimize(model, Box(n), context).value)
+    level = lowest + 0.1 * max(1.0, abs(lowest))
+    costs = np.array([1.0, -2.0, 0.5, -0.1])
+    for embed in (True, False):
+        x = cp.Variable(n)
+        if embed:
+            embedded = Embedding(model, x)
+            embedded.set_context(context)
+            limits = [embedded.value <= level, *embedded.constraints]
+        else:
+            limits = [model.to_cvxpy(x, context) <= level]
+        problem = cp.Problem(cp.Minimize(costs @ x), [*limits, x >= 0, x <= 1])
+        problem.solve(solver=cp.CLARABEL)
+        assert problem.status == cp.OPTIMAL
+        assert float(model(x.value, context)) <= level + 10 * CLARABEL * size(torch.tensor(level))
+
+
+def test_impossible_problems_give_a_status_and_no_point(model: ConvexSurrogate) -> None:
+    x = cp.Variable(n)
+    empty = cp.Problem(cp.Minimize(model.to_cvxpy(x, CONTEXTS[0])), [x >= 1, cp.sum(x) <= 1])
+    empty.solve(solver=cp.CLARABEL)
+    assert empty.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE)
+    assert x.value is None
+
+
+def test_an_unbounded_problem_gives_a_status_and_no_point() -> None:
+    x = cp.Variable(n)
+    problem = cp.Problem(cp.Minimize(MODELS["affine"](n).to_cvxpy(x + 1, CONTEXTS[0]) - cp.sum(x)))
+    problem.solve(solver=cp.CLARABEL)
+    assert problem.status in (cp.UNBOUNDED, cp.UNBOUNDED_INACCURATE)
+    assert x.value is None
+
+
+def test_it_makes_a_differentiable_layer() -> None:
+    """Through cvxpylayers: gradients of the decision in the context against central differences."""
+    model = SOCICNN(n, p, hidden=(3,), quadratics=(n,), norms=(2,), seed=3)
+    x = cp.Variable(n)
+    embedded = Embedding(model, x)
+    layer = CvxpyLayer(
+        cp.Problem(cp.Minimize(embedded.value), embedded.constraints + ramp(x)), embedded.parameters, [x]
+    )
+    context = CONTEXTS[:1].clone().requires_grad_()
+    weights = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=DOUBLE)
+    options = {"solve_method": "Clarabel", "tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+
+    def outcome(at: torch.Tensor) -> torch.Tensor:
+        values = [value[0] for value in embedded.coefficients(at)]
+        return (layer(*values, solver_args=dict(options))[0] * weights).sum()
+
+    (gradient,) = torch.autograd.grad(outcome(context), context)
+    step = 1e-4
+    for index, unit in enumerate(torch.eye(p, dtype=DOUBLE)):
+        with torch.no_grad():
+            central = (outcome(context + step * unit) - outcome(context - step * unit)) / (2 * step)
+        # The solver's 1e-10 in value is 1e-5 in x where there is curvature of order one: / step.
+        assert float(gradient[0, index]) == pytest.approx(float(central), abs=2e-2, rel=2e-2)
+
+
+def additive() -> SOCICNN:
+    blocks = {"hidden": (5, 4), "quadratics": (n,), "norms": (2, n), "hyperbolics": 3}
+    model = shaken(SOCICNN(n, p, **blocks, conditioning="additive", affine_hidden=0, seed=4))
+    model.set_standardization(x=(0.2, 0.5), value=(3.0, 2.0), context=(torch.ones(p), torch.tensor([0.5, 2.0, 3.0])))
+    return model
+
+
+def test_a_context_that_is_a_parameter_is_dpp_where_it_enters_affinely() -> None:
+    model, x, theta = additive(), cp.Variable(n), cp.Parameter(p)
+    problem = cp.Problem(cp.Minimize(model.to_cvxpy(x, theta)), ramp(x))
+    assert problem.is_dpp()
+    for context in CONTEXTS:
+        theta.value = context.numpy()
+        problem.solve(solver=cp.CLARABEL)
+        assert float(model(x.value, context)) == pytest.approx(problem.value, abs=CLARABEL, rel=CLARABEL)
+
+
+@pytest.mark.parametrize("name", ["soc", "quad", "hyperbolic", "dcp", "pcf"])
+def test_a_parameter_is_refused_where_it_enters_otherwise(name: str) -> None:
+    with pytest.raises(ValueError, match=r"(?s)DPP.*Embedding"):
+        shaken(EVERY[name](n), 0.1).to_cvxpy(cp.Variable(n), cp.Parameter(p))
+
+
+def test_shapes_are_checked() -> None:
+    with pytest.raises(ValueError, match="x: expected"):
+        Embedding(additive(), cp.Variable(n + 1))
+    with pytest.raises(ValueError, match="context: expected a parameter"):
+        additive().to_cvxpy(cp.Variable(n), cp.Parameter(p + 1))
+    with pytest.raises(ValueError, match="context: expected one"):
+        Embedding(additive(), cp.Variable(n)).set_context(CONTEXTS)
+
+
+def test_saved_models_embed_alike(model: ConvexSurrogate, tmp_path) -> None:
+    save(model, tmp_path / "m.safetensors")
+    again = load(tmp_path / "m.safetensors")
+    x = torch.rand(n, dtype=DOUBLE)
+    variable = cp.Variable(n)
+    problem = cp.Problem(cp.Minimize(again.to_cvxpy(variable, CONTEXTS[1])), [variable == x.numpy()])
+    problem.solve(solver=cp.CLARABEL)
+    value = float(model(x, CONTEXTS[1]))
+    assert problem.value == pytest.approx(value, abs=CLARABEL, rel=CLARABEL)
+    assert float(again(x, CONTEXTS[1])) == pytest.approx(value, rel=GRADIENT[DOUBLE])
