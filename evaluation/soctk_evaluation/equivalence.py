@@ -1,0 +1,312 @@
+"""Experiment 1: a SOC-ICNN is the value function of an SOCP. Is it, in floating point?
+
+Each trial takes one model at one point and context and asks, of quantities that were computed independently:
+
+- the forward pass (torch) against the lift's optimum (Clarabel and SCS on sparse data assembled from the coefficients);
+- the closed-form dual point against the derivatives of the forward pass in b, e and d (autograd), against its own
+  constraints, and, put into the paper's dual objective (NumPy), against the forward pass;
+- the forward pass's z against the lift's rows, and with the closed-form duals in the complementarity conditions;
+- the solvers' s, t and multipliers against ||B x + e||^2 / 2, ||A x + d||, the balls and the alignment, recomputed here.
+
+Paper: d = 100, six layers of 256, two quadratic and two conic blocks of 24 rows, with and without passthrough, 150
+trials each. Here the biases and contexts are non-zero, and a trained model is tried beside the random ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+import soctk
+from soctk import SOCICNN, ConeSolution, ConicForm, FitConfig
+from soctk_evaluation.cells import Cell, make_config
+from soctk_tasks import make_task
+
+SIZES: dict[str, Any] = {"dim": 100, "width": 256, "depth": 6, "blocks": 2, "rows": 24, "trials": 30}
+SETTINGS = ("passthrough", "no_passthrough")
+WEIGHTS = ("random", "trained")
+CONTEXT_DIM = 8
+VALUE_SCALE = 30.0
+"""Brings a random model's values to the order of 100."""
+TRAINING = {"starts": 1, "epochs": 3, "lbfgs_iterations": 30, "level_iterations": 20, "newton_iterations": 0}
+TIMED = 3
+"""Trials of a cell in which CVXPY is timed too."""
+BATCH = 1024
+TOLERANCES: dict[str, dict[str, Any]] = {
+    "CLARABEL": {"tol_gap_abs": 1e-9, "tol_gap_rel": 1e-9, "tol_feas": 1e-10},
+    "SCS": {"eps_abs": 1e-10, "eps_rel": 1e-10, "max_iters": 100_000},
+}
+
+
+def equivalence_cells(
+    settings: Sequence[str], weights: Sequence[str], seeds: Sequence[int], sizes: Mapping[str, int] | None = None
+) -> list[Cell]:
+    """Return the cells, the trained ones first.
+
+    Args:
+        settings: of `SETTINGS`.
+        weights: of `WEIGHTS`.
+        seeds: of the random weights and of the points; a trained model is the same for all.
+        sizes: departures from `SIZES`.
+    """
+    config = {**SIZES, **(sizes or {})}
+    rest = make_config({name: value for name, value in config.items() if name != "dim"})
+    order = sorted(weights, key=WEIGHTS.index, reverse=True)
+    return [
+        Cell("equivalence", setting, config["dim"], kind, seed, "exact", rest)
+        for kind in order
+        for setting in settings
+        for seed in seeds
+    ]
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """Return the largest and mean value of every diagnostic over the trials of a cell, and the times in milliseconds."""
+    torch.set_num_threads(1)
+    config = dict(cell.config)
+    model = _model(cell)
+    points, contexts = _points(cell, config["trials"])
+    found: dict[str, list[float]] = {}
+    solved = 0
+    for index in range(config["trials"]):
+        trial = Trial(model, points[index], contexts[index])
+        measured = trial.closed_form() | {"value": abs(trial.value)}
+        for solver in TOLERANCES:
+            solution, more = trial.solved(solver)
+            solved += solution.status == "optimal"
+            measured |= more
+        if index < TIMED:
+            measured |= trial.times()
+        for name, value in measured.items():
+            found.setdefault(name, []).append(value)
+    row: dict[str, Any] = {"params": model.parameter_count, "trials": config["trials"]}
+    row |= {"solver_runs": config["trials"] * len(TOLERANCES), "solver_successes": solved}
+    for name, values in found.items():
+        if name.endswith("_ms"):
+            row[name] = float(np.median(values))
+        else:
+            row |= {f"{name}_max": float(np.max(values)), f"{name}_mean": float(np.mean(values))}
+    return row | _batched_times(model, points, contexts)
+
+
+class Trial:
+    """One model at one point and context, and its coefficients as NumPy arrays."""
+
+    def __init__(self, model: SOCICNN, x: Tensor, context: Tensor) -> None:
+        self.model, self.x, self.context = model, x, context
+        self.form: ConicForm = model.conic_form(context).detach()
+        with torch.no_grad():
+            self.value = float(model(x, context))
+        self.program = self.form.cone_program(x)
+        network = self.form.network
+        assert network is not None
+        self.widths = network.widths
+        self.point = x.numpy()
+        self.W, self.b, self.c = (network.coefficients()[name][0].numpy() for name in ("A", "offset", "weights"))
+        self.U = [matrix[0].numpy() for matrix in network.mixing]
+
+    def closed_form(self) -> dict[str, float]:
+        """Return the diagnostics of the closed-form primal and dual points."""
+        dual = self.form.dual(self.x)
+        nu, *rest = (part.reshape(-1).numpy() for part in dual.parts)
+        z, a = self._forward()
+        w = np.zeros(self.program.q.size)
+        for level, part in enumerate(z, start=1):
+            w[self.program.variables[f"z{level}"]] = part
+        slack = self.program.b - self.program.A @ w
+        layers = [self.program.rows[f"{name}{k + 1}"] for k in range(len(z)) for name in ("layer", "active")]
+        return {
+            "primal_dual_gap": abs(self.value - self._dual_value(nu, rest)),
+            "relative_gap": abs(self.value - self._dual_value(nu, rest)) / max(1.0, abs(self.value)),
+            "primal_violation": max(0.0, -min(float(slack[rows].min()) for rows in layers)),
+            "dual_violation": self._chain_violation(nu) + self._ball_violation(rest),
+            "complementarity": self._complementarity(nu, z, a),
+            "dual_alignment": self._alignment(dual),
+        }
+
+    def solved(self, solver: str) -> tuple[ConeSolution, dict[str, float]]:
+        """Return a solver's solution of the lift and the diagnostics of it."""
+        solution = self.program.solve(solver, **TOLERANCES[solver])
+        norms = self._norm_arguments()
+        s, t = solution.variables["s"], solution.variables["t"]
+        halves = [0.5 * float(q @ q) for q in self._quadratic_blocks()]
+        lengths = [float(np.linalg.norm(u)) for u in norms]
+        duals = [part.reshape(-1).numpy() for part in solution.dual.parts]
+        balls = duals[2].reshape(len(norms), -1)
+        lam = self.form.norms[0].weights.reshape(-1).numpy()
+        aligned = [
+            abs(float(mu @ u) - weight * length)
+            for mu, u, weight, length in zip(balls, norms, lam, lengths, strict=True)
+        ]
+        name = solver.lower()
+        return solution, {
+            f"{name}_error": abs(solution.value - self.value),
+            f"{name}_gap": abs(solution.value - solution.dual_value),
+            f"{name}_primal_violation": solution.violation,
+            f"{name}_dual_violation": solution.dual_violation,
+            f"{name}_chain_violation": self._chain_violation(duals[0]),
+            f"{name}_ball_violation": max(0.0, float((np.linalg.norm(balls, axis=1) - lam).max())),
+            f"{name}_quadratic_tightness": float(np.abs(s - halves).max()),
+            f"{name}_norm_tightness": float(np.abs(t - lengths).max()),
+            f"{name}_alignment": max(aligned),
+            f"{name}_solve_ms": 1e3 * solution.seconds,
+        }
+
+    def times(self) -> dict[str, float]:
+        """Return the times of the ways to this value, one point at a time."""
+
+        def forward() -> None:
+            with torch.no_grad():
+                self.model(self.x, self.context)
+
+        def through_cvxpy() -> None:
+            x = cp.Variable(self.form.dim)
+            fixed = [x == self.point]
+            cp.Problem(cp.Minimize(self.model.to_cvxpy(x, self.context)), fixed).solve(solver=cp.CLARABEL)
+
+        return {
+            "forward_ms": _milliseconds(forward, 5),
+            "dual_ms": _milliseconds(lambda: self.form.dual(self.x), 5),
+            "build_ms": _milliseconds(lambda: self.form.cone_program(self.x), 1),
+            "cvxpy_ms": _milliseconds(through_cvxpy, 1),
+        }
+
+    # -- the paper's formulas, in NumPy ------------------------------------------------------------------
+
+    def _blocks(self, stacked: np.ndarray) -> list[np.ndarray]:
+        return np.split(stacked, np.cumsum(self.widths)[:-1])
+
+    def _forward(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return z_1, ..., z_L from the torch network and the preactivations they must be compared with."""
+        network = self.form.network
+        assert network is not None
+        inner = network.inner(self.x.reshape(1, 1, -1))
+        z = [torch.relu(part).reshape(-1).numpy() for part in network.preactivations(inner)]
+        affine = self._blocks(self.W @ self.point + self.b)
+        a = [affine[0], *(part + U @ below for part, U, below in zip(affine[1:], self.U, z[:-1], strict=True))]
+        return z, a
+
+    def _quadratic_blocks(self) -> list[np.ndarray]:
+        (term,) = self.form.quadratics
+        q = term.map.to_sparse() @ self.point + term.offset.reshape(-1).numpy()
+        return np.split(q, np.cumsum(term.blocks)[:-1])
+
+    def _norm_arguments(self) -> np.ndarray:
+        (term,) = self.form.norms
+        u = term.map.to_sparse() @ self.point + term.offset.reshape(-1).numpy()
+        return u.reshape(-1, term.size)
+
+    def _dual_value(self, nu: np.ndarray, rest: Sequence[np.ndarray]) -> float:
+        """Return v'x + b0 + sum nu'(W x + b) + sum [y'(Bx + e) - ||y||^2 / (2 alpha)] + sum mu'(A x + d)."""
+        y, mu = rest
+        alpha = self.form.quadratics[0].weights.reshape(-1).numpy()
+        q = np.concatenate(self._quadratic_blocks())
+        total = float(self.form.constant) + float(self.form.linear.reshape(-1).numpy() @ self.point)
+        total += float(nu @ (self.W @ self.point + self.b)) + float(y @ q) - float(np.sum(y**2 / (2 * alpha)))
+        return total + float(mu @ self._norm_arguments().reshape(-1))
+
+    def _chain_violation(self, nu: np.ndarray) -> float:
+        """Return the violation of 0 <= nu_L <= c and 0 <= nu_l <= U_{l+1}' nu_{l+1}."""
+        parts = self._blocks(nu)
+        above = [self.c, *(U.T @ outer for U, outer in zip(reversed(self.U), reversed(parts[1:]), strict=True))]
+        over = [float((part - bound).max()) for part, bound in zip(reversed(parts), above, strict=True)]
+        return max(0.0, float(-nu.min()), *over)
+
+    def _ball_violation(self, rest: Sequence[np.ndarray]) -> float:
+        lam = self.form.norms[0].weights.reshape(-1).numpy()
+        return max(0.0, float((np.linalg.norm(rest[1].reshape(len(lam), -1), axis=1) - lam).max()))
+
+    def _complementarity(self, nu: np.ndarray, z: list[np.ndarray], a: list[np.ndarray]) -> float:
+        """Return the largest |nu_l (z_l - a_l)| and |(U'nu_{l+1} - nu_l) z_l|."""
+        parts = self._blocks(nu)
+        bounds = [*(U.T @ outer for U, outer in zip(self.U, parts[1:], strict=True)), self.c]
+        products = [
+            max(float(np.abs(n * (zl - al)).max()), float(np.abs((bound - n) * zl).max()))
+            for n, zl, al, bound in zip(parts, z, a, bounds, strict=True)
+        ]
+        return max(products)
+
+    def _alignment(self, dual: soctk.Dual) -> float:
+        """Return the largest difference between the closed-form dual point and the forward pass's derivatives."""
+        offsets = [term.offset.clone().requires_grad_() for term in self.form.terms]
+        moved = [
+            type(term)(**{**vars(term), "offset": offset})
+            for term, offset in zip(self.form.terms, offsets, strict=True)
+        ]
+        form = ConicForm(self.form.constant, self.form.linear, tuple(moved))
+        slopes = torch.autograd.grad(form.value(self.x), offsets)
+        return max(
+            float((slope - part.reshape(slope.shape)).abs().max())
+            for slope, part in zip(slopes, dual.parts, strict=True)
+        )
+
+
+def _model(cell: Cell) -> SOCICNN:
+    config = dict(cell.config)
+    sizes = (cell.dim, config["width"], config["depth"], config["blocks"], config["rows"], cell.task == "passthrough")
+    if cell.method == "trained":
+        return _trained(*sizes)
+    model = _blank(*sizes, seed=cell.seed)
+    model.set_standardization(value=(5.0, VALUE_SCALE))
+    return model
+
+
+def _blank(dim: int, width: int, depth: int, blocks: int, rows: int, passthrough: bool, seed: int = 0) -> SOCICNN:
+    options = {"quadratics": (rows,) * blocks, "norms": (rows,) * blocks, "passthrough": passthrough, "seed": seed}
+    return SOCICNN(dim, CONTEXT_DIM, hidden=(width,) * depth, **options)
+
+
+@lru_cache(maxsize=2)
+def _trained(dim: int, width: int, depth: int, blocks: int, rows: int, passthrough: bool) -> SOCICNN:
+    """Return a model of the experiment's size fitted to the paper's box_socp objective in this dimension."""
+    torch.set_num_threads(1)
+    model = _blank(dim, width, depth, blocks, rows, passthrough)
+    task = make_task("box_socp", dim=dim)
+    soctk.fit(model, task.sample(300, 32, seed=1), FitConfig(**TRAINING), validation=task.sample(60, 32, seed=2))
+    return model
+
+
+def _points(cell: Cell, count: int) -> tuple[Tensor, Tensor]:
+    """Return points and contexts of the trials: random ones, or of the task the model was trained on."""
+    generator = torch.Generator().manual_seed(1000 + cell.seed)
+    contexts = torch.randn(count, CONTEXT_DIM, generator=generator, dtype=torch.float64)
+    if cell.method == "trained":
+        return torch.rand(count, cell.dim, generator=generator, dtype=torch.float64), contexts
+    return torch.randn(count, cell.dim, generator=generator, dtype=torch.float64), contexts
+
+
+def _batched_times(model: SOCICNN, points: Tensor, contexts: Tensor) -> dict[str, float]:
+    """Return the forward pass's time a point in a batch, and that of its ReLU backbone alone, side by side."""
+    rows = torch.arange(BATCH) % len(points)
+    x, context = points[rows], contexts[rows]
+    backbone = soctk.ReLUICNN(model.dim, CONTEXT_DIM, hidden=model.hidden, passthrough=model.passthrough)
+
+    def run(module: SOCICNN) -> Callable[[], None]:
+        def forward() -> None:
+            with torch.no_grad():
+                module(x, context)
+
+        return forward
+
+    return {
+        "forward_batch_ms": _milliseconds(run(model), 5) / BATCH,
+        "backbone_batch_ms": _milliseconds(run(backbone), 5) / BATCH,
+    }
+
+
+def _milliseconds(run: Callable[[], Any], repeats: int) -> float:
+    """Return the least time of some runs after one to warm up."""
+    run()
+    least = float("inf")
+    for _ in range(repeats):
+        started = time.perf_counter()
+        run()
+        least = min(least, time.perf_counter() - started)
+    return 1e3 * least
