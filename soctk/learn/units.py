@@ -14,7 +14,8 @@ from soctk.surrogate import ConvexSurrogate
 @torch.no_grad()
 def standardize(model: ConvexSurrogate, data: ValueData) -> None:
     """Give the model the data's units: one mean and scale for x, the typical standard deviation within an
-    instance for the value, mean and scale by column for the context. What does not vary keeps the scale 1.
+    instance for the value, mean and scale by column for the context. What does not vary keeps the scale 1. The
+    model is told the range of every coordinate of x in these units.
     """
     within = data.value.var(dim=1, unbiased=False).mean().sqrt() if data.candidates > 1 else torch.zeros(())
     value_scale = float(within) or float(data.value.std(unbiased=False)) or 1.0
@@ -24,6 +25,7 @@ def standardize(model: ConvexSurrogate, data: ValueData) -> None:
         value=(float(data.value.mean()), value_scale),
         context=(data.context.mean(dim=0), torch.where(context_scale > 0, context_scale, 1.0)),
     )
+    model.set_range(*((data.x.double() - model.x_mean) / model.x_scale).flatten(end_dim=1).aminmax(dim=0))
 
 
 @dataclass(frozen=True, eq=False)
