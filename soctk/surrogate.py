@@ -233,7 +233,7 @@ class ConvexSurrogate(nn.Module, ABC):
             self.context_mean.copy_(context[0])
             self.context_scale.copy_(context[1])
 
-    def set_range(self, low: Tensor, high: Tensor) -> None:  # noqa: B027
+    def set_range(self, low: Tensor, high: Tensor) -> None:
         """Take note of the least and largest x of the training data, (n,) each in standardised units; not kept here.
 
         For a surrogate whose function is laid out over an interval.

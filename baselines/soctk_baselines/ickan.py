@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -120,25 +120,25 @@ class ICKAN(ConvexSurrogate):
     def intervals(self) -> list[tuple[Tensor, Tensor]]:
         """Return the interval [low, high] of every layer's inputs before they are shifted, layer by layer."""
         found = [(self.range_low, self.range_high)]
-        for knots, edges in zip(self.knots, self.edges, strict=False):
+        for knots, edges in zip(self._knots, self._edges, strict=False):
             found.append(edges.range(knots.vertices(*found[-1])))
         return found
 
     def interior_knots(self) -> list[Tensor]:
         """Return t_1 < ... < t_P-1 of every layer's inputs, (inputs, P - 1) each."""
         return [
-            knots.vertices(low, high)[:, 1:-1] for knots, (low, high) in zip(self.knots, self.intervals(), strict=True)
+            knots.vertices(low, high)[:, 1:-1] for knots, (low, high) in zip(self._knots, self.intervals(), strict=True)
         ]
 
     def _value(self, x: Tensor, context: Tensor) -> Tensor:
         """Return g by evaluating the edges: its conic form would evaluate every node once for each of its kinks."""
         y = x
         kinks = x
-        for level, (knots, t) in enumerate(zip(self.knots, self.interior_knots(), strict=True)):
+        for level, (knots, t) in enumerate(zip(self._knots, self.interior_knots(), strict=True)):
             y = y + knots.shift(context)
             kinks = torch.relu(y.unsqueeze(-1) - t).flatten(start_dim=-2)
             if level < len(self.edges):
-                slope, increments = self.edges[level].coefficients()
+                slope, increments = self._edges[level].coefficients()
                 y = y @ slope.mT + kinks @ increments.mT
         b0, v = self.affine(context)
         curved = (self.read_slope(context) * y).sum(dim=-1) + (self.read_increments(context) * kinks).sum(dim=-1)
@@ -150,7 +150,7 @@ class ICKAN(ConvexSurrogate):
         constant = matrix.new_zeros(1, 1, self.dim)
         carried: Tensor | None = None  # y+ as a function of the units before it
         rows, offsets, mixing = [], [], []
-        for level, (knots, t) in enumerate(zip(self.knots, self.interior_knots(), strict=True)):
+        for level, (knots, t) in enumerate(zip(self._knots, self.interior_knots(), strict=True)):
             constant = constant + knots.shift(context)
             rows.append(matrix.repeat_interleave(each, dim=0))
             offsets.append(constant.repeat_interleave(each, dim=-1) - t.flatten())
@@ -159,7 +159,7 @@ class ICKAN(ConvexSurrogate):
                 rows.append(torch.zeros_like(matrix))
                 offsets.append(constant.new_zeros(1, 1, matrix.shape[0]).expand_as(constant))
             if level < len(self.edges):
-                slope, increments = self.edges[level].coefficients()
+                slope, increments = self._edges[level].coefficients()
                 carried = increments if carried is None else torch.cat([increments, slope], dim=-1)
                 matrix, constant = slope @ matrix, constant @ slope.mT
         b0, v = self.affine(context)
@@ -172,6 +172,14 @@ class ICKAN(ConvexSurrogate):
             widths=(self.dim * each, *(width * self.segments for width in self.hidden)),
         )
         return ConicForm(b0 + (read * constant).sum(dim=-1), v + read @ matrix, (network,), (context.shape[0],))
+
+    @property
+    def _knots(self) -> list[_Knots]:
+        return cast(list[_Knots], list(self.knots))
+
+    @property
+    def _edges(self) -> list[_Edges]:
+        return cast(list[_Edges], list(self.edges))
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""

@@ -14,6 +14,12 @@ TRIVIAL = ("quadratic", "constant", "affine", "oracle")
 POLICIES = ("constant", "affine")
 """The rows that decide without an objective."""
 
+DECIDERS = ("affine", "oracle")
+"""The rows that only a decision task has."""
+
+APPROXIMATORS = ("relu", "softplus", "norm", "quad", "soc", "ickan", "quadratic", "constant")
+"""The rows of the approximation experiment: the paper's methods, a least-squares quadratic and the training mean."""
+
 ORDER = (*LEARNED, *TRIVIAL)
 
 

@@ -19,13 +19,14 @@ def standardize(model: ConvexSurrogate, data: ValueData) -> None:
     """
     within = data.value.var(dim=1, unbiased=False).mean().sqrt() if data.candidates > 1 else torch.zeros(())
     value_scale = float(within) or float(data.value.std(unbiased=False)) or 1.0
-    context_scale = data.context.std(dim=0, unbiased=False)
+    context_scale = data.context.std(dim=0, unbiased=False) if data.context_dim > 0 else data.context.new_ones(0)
     model.set_standardization(
         x=(float(data.x.mean()), float(data.x.std(unbiased=False)) or 1.0),
         value=(float(data.value.mean()), value_scale),
         context=(data.context.mean(dim=0), torch.where(context_scale > 0, context_scale, 1.0)),
     )
-    model.set_range(*((data.x.double() - model.x_mean) / model.x_scale).flatten(end_dim=1).aminmax(dim=0))
+    standard = (data.x.double() - float(model.x_mean)) / float(model.x_scale)
+    model.set_range(*standard.flatten(end_dim=1).aminmax(dim=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,10 @@ class Standardized:
     def rows(self, index: Tensor) -> Standardized:
         """Keep the instances `index`."""
         return Standardized(self.context[index], self.x[index], self.value[index])
+
+    def columns(self, index: Tensor) -> Standardized:
+        """Keep the candidates `index` of each instance."""
+        return Standardized(self.context, self.x[:, index], self.value[:, index])
 
     def instances(self, count: int) -> Standardized:
         """Keep the first `count` instances."""
