@@ -141,8 +141,8 @@ class ICKAN(ConvexSurrogate):
                 slope, increments = self._edges[level].coefficients()
                 y = y @ slope.mT + kinks @ increments.mT
         b0, v = self.affine(context)
-        curved = (self.read_slope(context) * y).sum(dim=-1) + (self.read_increments(context) * kinks).sum(dim=-1)
-        return b0 + (v * x).sum(dim=-1) + curved
+        parts = ((x, v), (y, self.read_slope(context)), (kinks, self.read_increments(context)))
+        return b0 + sum((part @ weights.mT).squeeze(-1) for part, weights in parts)
 
     def _conic_form(self, context: Tensor) -> ConicForm:
         each = self.segments - 1
