@@ -241,6 +241,12 @@ class ConvexSurrogate(nn.Module, ABC):
             self.context_mean.copy_(context[0])
             self.context_scale.copy_(context[1])
 
+    def set_range(self, low: Tensor, high: Tensor) -> None:
+        """Take note of the least and largest x of the training data, (n,) each in standardised units; not kept here.
+
+        For a surrogate whose function is laid out over an interval.
+        """
+
     def _standard_context(self, context: Tensor) -> Tensor:
         return (context - self.context_mean) / self.context_scale
 

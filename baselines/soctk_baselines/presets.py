@@ -6,6 +6,7 @@ from typing import Any
 
 from soctk import ConvexSurrogate
 from soctk_baselines.dcp import DCP
+from soctk_baselines.ickan import ICKAN
 from soctk_baselines.pcf import PCF
 from soctk_baselines.quadratic import QuadraticRegression
 
@@ -25,6 +26,20 @@ def lpcf(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> C
     from soctk_baselines.lpcf_surrogate import LPCF
 
     return _within(LPCF(dim, context_dim, **_pcf_sizes(dim), seed=seed), max_parameters)
+
+
+def ickan(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
+    """Return a P1-ICKAN with one hidden layer: the largest of a ladder of sizes within `max_parameters`."""
+    ladder: list[dict[str, Any]] = [{"hidden": (width,), "segments": 6} for width in (8, 4, 2)]
+    ladder.append({"hidden": (1,), "segments": 2, "ridges": 0, "affine_hidden": 0})
+    models = (ICKAN(dim, context_dim, **sizes, seed=seed) for sizes in ladder)
+    model = next(models)
+    while max_parameters is not None and model.parameter_count > max_parameters:
+        smaller = next(models, None)
+        if smaller is None:
+            break
+        model = smaller
+    return _within(model, max_parameters)
 
 
 def quadratic(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:

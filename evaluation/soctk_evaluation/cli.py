@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,21 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from soctk_evaluation.names import default_methods, known_methods
+from soctk_evaluation.names import APPROXIMATORS, DECIDERS, default_methods, known_methods
+from soctk_evaluation.running import UsageError, check_names, check_request, fail, run_experiment
 from soctk_evaluation.store import Contents, ResultsStore, StoreError
 
 if TYPE_CHECKING:
     from soctk_evaluation.cells import Cell
-    from soctk_evaluation.sweep import SweepReport
 
 DEFAULT_STORE = Path("results/leaderboard.jsonl")
-
-
-class UsageError(ValueError):
-    """What was asked for does not exist or makes no sense; the message is for the user."""
-
-
-QUICK_STARTS = 2
+QUICK = {"starts": 2, "level_iterations": 100}
+"""The quick leaderboard's recipe, for every method: fewer starts, and fewer iterations of b0, which decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +106,36 @@ class Timing:
     figure: Path | None = None
 
 
+@dataclass(frozen=True)
+class Approximation:
+    """Approximate the paper's ten convex targets at its model sizes; cells already in the store are not run again.
+
+    Attributes:
+        quick: dimensions 5 and 10, seed 0, one start and fewer iterations of each fit.
+        targets: names of targets; all ten by default.
+        dims: dimensions; 5 10 20 50 by default.
+        methods: names of surrogates and trivial rows; the paper's by default.
+        seeds: each is other data and other initial weights; 0 1 2 by default.
+        store: the results file, made where it does not exist.
+        jobs: worker processes, one thread each; 0 for one a core.
+        markdown: where to write the tables.
+        figure: where to draw the errors, SVG or PNG.
+    """
+
+    quick: bool = False
+    targets: tuple[str, ...] = ()
+    dims: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    store: Path = Path("evaluation/results/approximation.jsonl")
+    jobs: int = 0
+    markdown: Path | None = None
+    figure: Path | None = None
+
+
 Command = (
     Annotated[Leaderboard, tyro.conf.subcommand("leaderboard")]
+    | Annotated[Approximation, tyro.conf.subcommand("approximation")]
     | Annotated[Timing, tyro.conf.subcommand("timing")]
     | Annotated[Report, tyro.conf.subcommand("report")]
 )
@@ -140,18 +161,15 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         if isinstance(command, Leaderboard):
             return _leaderboard(command)
+        if isinstance(command, Approximation):
+            return _approximation(command)
         return _timing(command) if isinstance(command, Timing) else _report(command)
     except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+        return fail("interrupted", 130)
     except UsageError as error:
-        return _fail(str(error), 2)
+        return fail(str(error), 2)
     except (StoreError, OSError) as error:
-        return _fail(str(error), 1)
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"soctk: {message}", file=sys.stderr)
-    return code
+        return fail(str(error), 1)
 
 
 def _report(command: Report) -> int:
@@ -196,50 +214,30 @@ def _timing(command: Timing) -> int:
 
 def _leaderboard(command: Leaderboard) -> int:
     cells = _cells(command)
-    store = ResultsStore(command.store)
-    try:
-        report = _sweep(cells, store, command)
-    except KeyboardInterrupt:
-        stored = sum(cell.key in store.done() for cell in cells)
-        return _fail(
-            f"interrupted: {stored} of {len(cells)} cells are in {store.path}; run it again for the rest",
-            130,
-        )
-    wanted = {cell.key for cell in cells}
-    contents = store.read()
-    _show(Contents([row for row in contents.rows if row["key"] in wanted], contents.bad), cells, command.files)
-    if report.failed:
-        print(f"soctk: {len(report.failed)} cells failed; the same command tries them again", file=sys.stderr)
-    return 1 if report.failed or report.quarantined else 0
-
-
-def _sweep(cells: list[Cell], store: ResultsStore, command: Leaderboard) -> SweepReport:
     from soctk_evaluation.leaderboard import MEASURED, run_cell
-    from soctk_evaluation.sweep import run_cells
 
-    jobs = command.jobs or os.cpu_count() or 1
-    report = run_cells(cells, run_cell, store, jobs=jobs, backend=command.backend, measured=MEASURED)
-    if report.skipped:
-        print(f"{report.skipped} of {len(cells)} cells were in {store.path} already", file=sys.stderr)
-    return report
+    return run_experiment(
+        cells, run_cell, MEASURED, command, lambda contents: _show(contents, cells, command.files), command.backend
+    )
+
+
+def _approximation(command: Approximation) -> int:
+    cells = _approximation_cells(command)
+    from soctk_evaluation.approximation import MEASURED, run_cell
+
+    return run_experiment(cells, run_cell, MEASURED, command, lambda contents: _show_errors(contents, cells, command))
 
 
 def _cells(command: Leaderboard) -> list[Cell]:
     """Return the cells asked for, after checking every name and number."""
-    _check_names(command.methods, known_methods(), "method")
-    if "lpcf" in command.methods and "lpcf" not in default_methods():
-        raise UsageError('method lpcf needs a package that is missing: pip install "soctk[pcf]"')
-    for name, values, least in (("dims", command.dims, 1), ("seeds", command.seeds, 0)):
-        if any(value < least for value in values):
-            raise UsageError(f"--{name}: expected integers of at least {least}, got {' '.join(map(str, values))}")
-    if command.jobs < 0:
-        raise UsageError(f"--jobs: expected a positive number, got {command.jobs}")
+    check_names(command.methods, known_methods(), "method")
+    check_request(command)
     if command.backend == "dask":
         _check_dask()
     from soctk import FitConfig
     from soctk_tasks import TASKS
 
-    _check_names(command.tasks, TASKS, "task")
+    check_names(command.tasks, TASKS, "task")
     from soctk_evaluation.leaderboard import leaderboard_cells
 
     dims, seeds = ((10,), (0,)) if command.quick else ((10, 20, 50), (0, 1, 2))
@@ -249,16 +247,27 @@ def _cells(command: Leaderboard) -> list[Cell]:
         command.methods or default_methods(),
         command.seeds or seeds,
         command.protocol,
-        fit=FitConfig(starts=QUICK_STARTS) if command.quick else None,
+        fit=FitConfig(**QUICK) if command.quick else None,
     )
 
 
-def _check_names(given: Sequence[str], known: Sequence[str], kind: str) -> None:
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            raise UsageError(f"unknown {kind} {name!r}{hint}; expected some of {' '.join(known)}")
+def _approximation_cells(command: Approximation) -> list[Cell]:
+    """Return the cells asked for, after checking every name and number."""
+    check_names(command.methods, tuple(name for name in known_methods() if name not in DECIDERS), "method")
+    check_request(command)
+    from soctk_tasks import TARGETS
+
+    check_names(command.targets, TARGETS, "target")
+    from soctk_evaluation.approximation import QUICK_RECIPE, approximation_cells
+
+    dims, seeds = ((5, 10), (0,)) if command.quick else ((5, 10, 20, 50), (0, 1, 2))
+    return approximation_cells(
+        command.targets or TARGETS,
+        command.dims or dims,
+        command.methods or APPROXIMATORS,
+        command.seeds or seeds,
+        fit=QUICK_RECIPE if command.quick else None,
+    )
 
 
 def _check_dask() -> None:
@@ -287,6 +296,26 @@ def _show(contents: Contents, cells: Sequence[Cell], files: Files) -> None:
 
         regret_figure(tables[0], files.figure)
         print(f"wrote {files.figure}", file=sys.stderr)
+
+
+def _show_errors(contents: Contents, cells: Sequence[Cell], command: Approximation) -> None:
+    """Print the approximation tables and write the files asked for."""
+    from soctk_evaluation.measures import ERROR
+    from soctk_evaluation.report import print_tables
+    from soctk_evaluation.summary import build_tables
+
+    tables = build_tables(contents, cells, ERROR)
+    print_tables(tables)
+    if command.markdown is not None:
+        from soctk_evaluation.pages import write_approximation_page
+
+        write_approximation_page(tables, command.markdown, quick=command.quick)
+        print(f"wrote {command.markdown}", file=sys.stderr)
+    if command.figure is not None:
+        from soctk_evaluation.figures import error_figure
+
+        error_figure(tables, command.figure)
+        print(f"wrote {command.figure}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,58 @@ def _draw(axes: Axes, row: int, line: Line, color: str) -> None:
     axes.plot([line.mean or 0.0], [row], "o", ms=8, color=color, zorder=3)
 
 
+MARKS = {
+    "soc": ("o", LEARNED),
+    "quad": ("s", "#6baed6"),
+    "norm": ("D", "#31a354"),
+    "ickan": ("^", "#e6862d"),
+    "relu": ("v", "#7b4fa3"),
+    "softplus": ("P", "#c45a9a"),
+    "quadratic": ("|", INK),
+    "constant": ("x", TRIVIAL),
+}
+"""Marker and colour of each method in `error_figure`; others are grey dots."""
+SMALLEST_ERROR = 1e-9
+
+
+def error_figure(tables: Sequence[Table], path: Path) -> None:
+    """Draw the relative error of every method on every target, one panel for each dimension.
+
+    Args:
+        tables: of the approximation experiment, one for each dimension.
+        path: where to write; the ending says the format.
+    """
+    names = list(dict.fromkeys(task for table in tables for task in table.tasks))
+    size = (3.2 * len(tables) + 1.7, 0.34 * len(names) + 1.5)
+    figure, grid = plt.subplots(1, len(tables), figsize=size, layout="constrained", sharex=True, squeeze=False)
+    methods: dict[str, Line2D] = {}
+    for table, axes in zip(tables, grid.flat, strict=True):
+        for line in (*table.trivial, *table.learned):
+            marker, color = MARKS.get(line.method, (".", TRIVIAL))
+            points = [
+                (max(score.mean, SMALLEST_ERROR), names.index(task))
+                for task, score in zip(table.tasks, line.regrets, strict=True)
+                if score.mean is not None
+            ]
+            style = {"marker": marker, "color": color, "ls": "", "ms": 9 if marker == "|" else 6, "mew": 1.5}
+            axes.plot([x for x, _ in points], [row for _, row in points], **style, alpha=0.85)
+            methods[line.method] = Line2D([], [], label=line.method, **style)
+        axes.set_xscale("log")
+        axes.set_yticks(range(len(names)), names if axes is grid[0, 0] else [""] * len(names))
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_title(f"d = {table.dim}", loc="left", fontsize=10)
+        axes.grid(color="#e5e5e5")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("relative l2 test error, log scale: smaller is better", fontsize=9)
+    shown = [methods[name] for name in MARKS if name in methods]
+    shown += [line for name, line in methods.items() if name not in MARKS]
+    figure.legend(handles=shown, fontsize=8, frameon=False, loc="outside upper center", ncols=len(shown))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
 def timing_figure(rows: Sequence[Row], path: Path) -> None:
     """Draw the time for a decision by every method, one panel for each model and dimension, its worst gap beside it.
 

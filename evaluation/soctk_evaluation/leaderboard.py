@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from soctk.decide.minimize import Method
 from soctk_evaluation.cells import Cell, make_config
 from soctk_evaluation.metrics import Policy, Scores, evaluate, solver_regret
 from soctk_evaluation.names import POLICIES
+from soctk_evaluation.recipe import learn, recipe_config
 from soctk_tasks import Task, make_task
 
 PROTOCOLS: dict[str, Method] = {"exact": "newton", "paper": "projected_adam"}
@@ -44,7 +45,7 @@ MEASURED = (
 )
 """The measurements in a row."""
 
-RELATIVE_COST = {"lpcf": 4, "soc": 3, "dcp": 1, "pcf": 1, "quad": 1, "norm": 1, "relu": 1, "softplus": 1}
+RELATIVE_COST = {"lpcf": 4, "soc": 3, "ickan": 2, "dcp": 1, "pcf": 1, "quad": 1, "norm": 1, "relu": 1, "softplus": 1}
 
 
 def leaderboard_cells(
@@ -73,10 +74,7 @@ def leaderboard_cells(
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol: expected one of {', '.join(PROTOCOLS)}, got {protocol!r}")
-    recipe = {
-        f"fit.{name}": value for name, value in asdict(fit or FitConfig()).items() if name not in ("seed", "progress")
-    }
-    config = make_config(SIZES | dict(sizes or {}) | recipe | {"tolerance": TOLERANCE})
+    config = make_config(SIZES | dict(sizes or {}) | recipe_config(fit or FitConfig()) | {"tolerance": TOLERANCE})
     cells = [
         Cell("leaderboard", task, dim, method, seed, protocol, config)
         for dim in dims
@@ -160,9 +158,7 @@ def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any]) -> _Learned:
     if cell.method in POLICIES:
         return _learn_policy(cell.method, problem)
     surrogate = soctk.make_surrogate(cell.method, cell.dim, context_dim=task.context_dim, seed=cell.seed)
-    recipe = {name.removeprefix("fit."): value for name, value in config.items() if name.startswith("fit.")}
-    report = soctk.fit(surrogate, problem.train, FitConfig(**recipe, seed=cell.seed), validation=problem.validation)
-    note = "" if report.status in ("converged", "iteration_limit") else f"fit {report.status}"
+    report, note = learn(surrogate, problem.train, problem.validation, config, cell.seed)
     return _Learned(surrogate, surrogate.parameter_count, report.seconds, note)
 
 

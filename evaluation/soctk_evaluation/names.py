@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
-LEARNED = ("relu", "softplus", "norm", "quad", "soc", "dcp", "pcf", "lpcf")
+LEARNED = ("relu", "softplus", "norm", "quad", "soc", "dcp", "pcf", "lpcf", "ickan")
 """Learned surrogates, in the order they are shown; those that other packages add come after them."""
 
 TRIVIAL = ("quadratic", "constant", "affine", "oracle")
@@ -13,6 +13,12 @@ TRIVIAL = ("quadratic", "constant", "affine", "oracle")
 
 POLICIES = ("constant", "affine")
 """The rows that decide without an objective."""
+
+DECIDERS = ("affine", "oracle")
+"""The rows that only a decision task has."""
+
+APPROXIMATORS = ("relu", "softplus", "norm", "quad", "soc", "ickan", "quadratic", "constant")
+"""The rows of the approximation experiment: the paper's methods, a least-squares quadratic and the training mean."""
 
 ORDER = (*LEARNED, *TRIVIAL)
 

@@ -15,16 +15,6 @@ from rich.text import Text
 
 from soctk_evaluation.summary import Line, Regret, Table
 
-COLUMNS = {
-    "mean": "mean of tasks",
-    "relative_error": "relative error",
-    "params": "params",
-    "fit_seconds": "fit s",
-    "decide_ms": "decide ms",
-    "gap_max": "gap max",
-}
-"""The columns after the tasks: the measurement's name and its heading."""
-
 ABSENT = "–"
 
 
@@ -51,24 +41,28 @@ def render(table: Table) -> Rendered:
     """Return a table as text, the best learned entries marked."""
     best = [table.best(column) for column in range(len(table.tasks))]
     overall = table.best()
-    learned = [_entries(line, [name == line.method for name in best], overall == line.method) for line in table.learned]
-    trivial = [_entries(line, [False] * len(best), False) for line in table.trivial]
-    solver = [_solver_entries(name, values) for name, values in table.solver.items()]
-    header = ["method", *table.tasks, *COLUMNS.values()]
+    columns = [name for name in table.measure.columns if name != "mean"]
+    learned = [
+        _entries(line, columns, [name == line.method for name in best], overall == line.method)
+        for line in table.learned
+    ]
+    trivial = [_entries(line, columns, [False] * len(best), False) for line in table.trivial]
+    solver = [_solver_entries(name, values, len(columns)) for name, values in table.solver.items()]
+    header = ["method", *table.tasks, *table.measure.columns.values()]
     return Rendered(table.title, header, [part for part in (learned, trivial, solver) if part], table.notes)
 
 
-def _entries(line: Line, best: Sequence[bool], best_mean: bool) -> list[Entry]:
+def _entries(line: Line, columns: Sequence[str], best: Sequence[bool], best_mean: bool) -> list[Entry]:
     regrets = [_regret(regret, bold) for regret, bold in zip(line.regrets, best, strict=True)]
-    others = [Entry(_plain(name, line.numbers[name]), line.numbers[name]) for name in COLUMNS if name != "mean"]
+    others = [Entry(_plain(name, line.numbers[name]), line.numbers[name]) for name in columns]
     return [Entry(line.method), *regrets, Entry(_small(line.mean), line.mean, best_mean), *others]
 
 
-def _solver_entries(name: str, values: list[float | None]) -> list[Entry]:
+def _solver_entries(name: str, values: list[float | None], others: int) -> list[Entry]:
     known = [value for value in values if value is not None]
     mean = sum(known) / len(known) if len(known) == len(values) else None
     numbers = [Entry(_small(value), value) for value in (*values, mean)]
-    return [Entry(f"solver's own regret ({name})"), *numbers, *[Entry(ABSENT)] * (len(COLUMNS) - 1)]
+    return [Entry(f"solver's own regret ({name})"), *numbers, *[Entry(ABSENT)] * others]
 
 
 def _regret(regret: Regret, bold: bool) -> Entry:

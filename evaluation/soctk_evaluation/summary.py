@@ -10,6 +10,7 @@ from typing import Any, cast
 import pandas as pd
 
 from soctk_evaluation.cells import Cell
+from soctk_evaluation.measures import REGRET, Measure
 from soctk_evaluation.names import TRIVIAL, in_order
 from soctk_evaluation.store import BadLine, Contents, Row
 
@@ -17,11 +18,12 @@ WHICH = ["task", "dim", "method", "seed", "protocol"]
 """What identifies a measurement in a table, whatever code it was made by."""
 
 NUMBERS = [
+    "score",
+    "stderr",
+    "weight",
+    "count",
     "params",
     "relative_error",
-    "regret_mean",
-    "regret_stderr",
-    "regret_n",
     "solver_regret",
     "gap_max",
     "fit_seconds",
@@ -34,7 +36,7 @@ EXAMPLES = 6
 
 @dataclass(frozen=True)
 class Regret:
-    """Mean regret over the instances of all seeds of one method on one task.
+    """Mean regret (or another score) over the instances of all seeds of one method on one task.
 
     Attributes:
         mean: None where there is no seed.
@@ -60,8 +62,8 @@ class Line:
 
     Attributes:
         method: its name.
-        regrets: one for each task of the table.
-        mean: mean of the tasks' mean regrets; None unless every task is complete.
+        regrets: one for each task of the table; another score where the table's measure has one.
+        mean: mean of the tasks' means; None unless every task is complete.
         numbers: "fit_seconds", "decide_ms" and "params" (medians), "relative_error" (mean), "gap_max"
             (the largest).
     """
@@ -77,6 +79,7 @@ class Table:
     """The results of one dimension and protocol.
 
     Attributes:
+        measure: what it shows.
         dim: decision dimension.
         protocol: how decisions were made.
         tasks: the columns.
@@ -86,6 +89,7 @@ class Table:
         notes: what a reader must know: test instances, missing and failed cells, mixed code versions.
     """
 
+    measure: Measure
     dim: int
     protocol: str
     tasks: list[str]
@@ -97,10 +101,10 @@ class Table:
     @property
     def title(self) -> str:
         """The table's heading."""
-        return f"Mean regret, d = {self.dim}, protocol {self.protocol}"
+        return self.measure.title.format(dim=self.dim, protocol=self.protocol)
 
     def best(self, column: int | None = None) -> str | None:
-        """Return the learned method with the least regret on task `column`, or on the mean over tasks (None).
+        """Return the learned method with the least score on task `column`, or on the mean over tasks (None).
 
         Only methods with every seed take part; None where there are none.
         """
@@ -113,34 +117,43 @@ class Table:
         return min(scores, key=scores.__getitem__) if scores else None
 
 
-def latest_frame(rows: Iterable[Row], experiment: str = "leaderboard") -> pd.DataFrame:
-    """Return an experiment's last row of every (task, dim, method, seed, protocol), in the order written."""
+def latest_frame(rows: Iterable[Row], measure: Measure = REGRET) -> pd.DataFrame:
+    """Return a measure's last row of every (task, dim, method, seed, protocol), in the order written."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        if row["experiment"] == experiment:
+        if row["experiment"] == measure.experiment:
             which = tuple(row[name] for name in WHICH)
             found.pop(which, None)
             found[which] = row
     columns = [*WHICH, "status", "code", "decided_by", *NUMBERS]
-    records = [{**row, "code": row["versions"].get("code")} for row in found.values()]
+    records = [{**row, "code": row["versions"].get("code"), **_score(row, measure)} for row in found.values()]
     frame = pd.DataFrame(records, columns=pd.Index(columns))
     frame[NUMBERS] = frame[NUMBERS].apply(pd.to_numeric, errors="coerce")
     return frame
 
 
-def build_tables(contents: Contents, expected: Sequence[Cell] = ()) -> list[Table]:
+def _score(row: Row, measure: Measure) -> dict[str, Any]:
+    """Return a row's score and how to pool it; one that is no mean over instances counts once for each seed."""
+    score, count = row.get(measure.score), row.get(measure.count)
+    if measure.stderr is None:
+        return {"score": score, "stderr": 0.0, "weight": 1, "count": count}
+    return {"score": score, "stderr": row.get(measure.stderr), "weight": count, "count": count}
+
+
+def build_tables(contents: Contents, expected: Sequence[Cell] = (), measure: Measure = REGRET) -> list[Table]:
     """Return one table for each dimension and protocol in a store, smallest dimension first.
 
     Args:
         contents: what the store holds.
         expected: the cells there should be; without them, every method is expected on every task and seed
             that any method has.
+        measure: which experiment's rows, and what of them.
     """
-    frame = latest_frame(contents.rows)
+    frame = latest_frame(contents.rows, measure)
     wanted = pd.DataFrame([{name: getattr(cell, name) for name in WHICH} for cell in expected], columns=pd.Index(WHICH))
     source = wanted if len(wanted) else frame
     groups = sorted(set(zip(source["dim"].astype(int), source["protocol"].astype(str), strict=True)))
-    return [_table(_part(frame, *group), _part(wanted, *group), *group, contents.bad) for group in groups]
+    return [_table(measure, _part(frame, *group), _part(wanted, *group), *group, contents.bad) for group in groups]
 
 
 def _part(frame: pd.DataFrame, dim: int, protocol: str) -> pd.DataFrame:
@@ -152,7 +165,9 @@ def _where(frame: pd.DataFrame, mask: Any) -> pd.DataFrame:
     return cast(pd.DataFrame, frame.loc[mask])
 
 
-def _table(frame: pd.DataFrame, wanted: pd.DataFrame, dim: int, protocol: str, bad: list[BadLine]) -> Table:
+def _table(
+    measure: Measure, frame: pd.DataFrame, wanted: pd.DataFrame, dim: int, protocol: str, bad: list[BadLine]
+) -> Table:
     if len(wanted):
         frame = frame.merge(wanted[WHICH].drop_duplicates(), on=WHICH)
     source = wanted if len(wanted) else frame
@@ -162,13 +177,14 @@ def _table(frame: pd.DataFrame, wanted: pd.DataFrame, dim: int, protocol: str, b
     measured = _where(frame, ~frame["status"].astype(str).str.startswith(NOT_MEASURED))
     lines = [_line(_where(measured, measured["method"] == method), method, tasks, len(seeds)) for method in methods]
     return Table(
+        measure=measure,
         dim=dim,
         protocol=protocol,
         tasks=tasks,
         learned=[line for line in lines if line.method not in TRIVIAL],
         trivial=[line for line in lines if line.method in TRIVIAL],
         solver=_solver(measured, tasks),
-        notes=_notes(frame, measured, tasks, methods, seeds, bad),
+        notes=_notes(measure, frame, measured, tasks, methods, seeds, bad),
     )
 
 
@@ -185,11 +201,11 @@ def _line(frame: pd.DataFrame, method: str, tasks: list[str], seeds: int) -> Lin
 
 def _pooled(frame: pd.DataFrame, expected: int) -> Regret:
     """Pool seeds: the mean over all instances, its standard error from the spread within and between them."""
-    seeds = _where(frame, frame["regret_mean"].notna())
+    seeds = _where(frame, frame["score"].notna())
     if seeds.empty:
         return Regret(expected=expected)
-    count = seeds["regret_n"].fillna(1).to_numpy(float)
-    mean, stderr = seeds["regret_mean"].to_numpy(float), seeds["regret_stderr"].to_numpy(float)
+    count = seeds["weight"].fillna(1).to_numpy(float)
+    mean, stderr = seeds["score"].to_numpy(float), seeds["stderr"].to_numpy(float)
     total = float(count.sum())
     center = float(count @ mean / total)
     within = (count - 1) * count * stderr**2  # (n - 1) sd^2, with sd^2 = n stderr^2
@@ -207,6 +223,7 @@ def _solver(frame: pd.DataFrame, tasks: list[str]) -> dict[str, list[float | Non
 
 
 def _notes(
+    measure: Measure,
     frame: pd.DataFrame,
     measured: pd.DataFrame,
     tasks: list[str],
@@ -214,8 +231,8 @@ def _notes(
     seeds: list[int],
     bad: list[BadLine],
 ) -> list[str]:
-    counts = sorted({int(count) for count in measured["regret_n"].dropna()})
-    notes = [f"{' or '.join(map(str, counts))} test instances a cell; {_plural(len(seeds), 'seed')}"] if counts else []
+    counts = " or ".join(map(str, sorted({int(count) for count in measured["count"].dropna()})))
+    notes = [f"{counts} {measure.unit} a cell; {_plural(len(seeds), 'seed')}"] if counts else []
     notes += _missing(measured, tasks, methods, seeds)
     notes += _troubles(frame)
     codes = list(dict.fromkeys(str(code) for code in frame["code"].dropna()))

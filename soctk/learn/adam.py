@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,23 @@ BETAS = (0.9, 0.99)
 
 
 def batches_per_epoch(config: FitConfig, instances: int, candidates: int) -> int:
-    """Return the number of mini-batches; whole instances are drawn, with all their candidates."""
-    return math.ceil(instances / max(1, config.batch_rows // candidates))
+    """Return the number of mini-batches: whole instances, or pieces of an instance that is larger than a batch."""
+    if candidates > config.batch_rows:
+        return instances * math.ceil(candidates / config.batch_rows)
+    return math.ceil(instances / (config.batch_rows // candidates))
+
+
+def mini_batches(train: Standardized, config: FitConfig, generator: torch.Generator) -> Iterator[Standardized]:
+    """Yield one epoch's mini-batches in random order."""
+    instances, candidates = train.value.shape
+    batches = batches_per_epoch(config, instances, candidates)
+    order = torch.randperm(instances, generator=generator).to(train.x.device)
+    if candidates <= config.batch_rows:
+        yield from (train.rows(index) for index in order.chunk(batches))
+        return
+    for index in order.split(1):
+        shuffled = torch.randperm(candidates, generator=generator).to(train.x.device)
+        yield from (train.rows(index).columns(piece) for piece in shuffled.tensor_split(batches // instances))
 
 
 def adam(
@@ -40,9 +55,9 @@ def adam(
     generator = torch.Generator().manual_seed(config.seed)
     for epoch in range(1, config.epochs + 1):
         current = math.nan
-        for index in torch.randperm(train.x.shape[0], generator=generator).chunk(batches):
+        for batch in mini_batches(train, config, generator):
             optimizer.zero_grad(set_to_none=True)
-            value = loss(train.rows(index.to(train.x.device)))
+            value = loss(batch)
             value.backward()
             torch.nn.utils.clip_grad_norm_(weights, config.clip)
             optimizer.step()

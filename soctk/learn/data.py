@@ -65,13 +65,20 @@ class ValueData:
     def split(self, share: float = 0.2, seed: int = 0) -> tuple[ValueData, ValueData]:
         """Return (training, validation) data, `share` of the instances (at least one of each) in the second.
 
-        With a single instance both parts are the whole.
+        Of a single instance the candidates are split; of a single value both parts are the whole.
         """
-        if self.instances == 1:
+        single = self.instances == 1
+        total = self.candidates if single else self.instances
+        if total == 1:
             return self, self
-        count = min(max(1, round(share * self.instances)), self.instances - 1)
-        order = torch.randperm(self.instances, generator=torch.Generator().manual_seed(seed))
-        return self.rows(order[count:]), self.rows(order[:count])
+        count = min(max(1, round(share * total)), total - 1)
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+        keep = self.columns if single else self.rows
+        return keep(order[count:]), keep(order[:count])
+
+    def columns(self, index: Tensor) -> ValueData:
+        """Return the candidates `index` of every instance."""
+        return ValueData(self.context, self.x[:, index], self.value[:, index])
 
     def rows(self, index: Tensor) -> ValueData:
         """Return the instances `index`."""

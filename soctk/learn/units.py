@@ -14,16 +14,19 @@ from soctk.surrogate import ConvexSurrogate
 @torch.no_grad()
 def standardize(model: ConvexSurrogate, data: ValueData) -> None:
     """Give the model the data's units: one mean and scale for x, the typical standard deviation within an
-    instance for the value, mean and scale by column for the context. What does not vary keeps the scale 1.
+    instance for the value, mean and scale by column for the context. What does not vary keeps the scale 1. The
+    model is told the range of every coordinate of x in these units.
     """
     within = data.value.var(dim=1, unbiased=False).mean().sqrt() if data.candidates > 1 else torch.zeros(())
     value_scale = float(within) or float(data.value.std(unbiased=False)) or 1.0
-    context_scale = data.context.std(dim=0, unbiased=False)
+    context_scale = data.context.std(dim=0, unbiased=False) if data.context_dim > 0 else data.context.new_ones(0)
     model.set_standardization(
         x=(float(data.x.mean()), float(data.x.std(unbiased=False)) or 1.0),
         value=(float(data.value.mean()), value_scale),
         context=(data.context.mean(dim=0), torch.where(context_scale > 0, context_scale, 1.0)),
     )
+    standard = (data.x.double() - float(model.x_mean)) / float(model.x_scale)
+    model.set_range(*standard.flatten(end_dim=1).aminmax(dim=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,10 @@ class Standardized:
     def rows(self, index: Tensor) -> Standardized:
         """Keep the instances `index`."""
         return Standardized(self.context[index], self.x[index], self.value[index])
+
+    def columns(self, index: Tensor) -> Standardized:
+        """Keep the candidates `index` of each instance."""
+        return Standardized(self.context, self.x[:, index], self.value[:, index])
 
     def instances(self, count: int) -> Standardized:
         """Keep the first `count` instances."""

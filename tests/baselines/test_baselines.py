@@ -14,6 +14,7 @@ import torch
 import soctk
 from soctk_baselines import (
     DCP,
+    ICKAN,
     PCF,
     AffinePolicy,
     ConstantDecision,
@@ -26,6 +27,7 @@ SURROGATES = {
     "dcp": lambda: DCP(4, 3, logistics=3, norms=(4, 2), seed=1),
     "pcf": lambda: PCF(4, 3, widths=(5, 4), widths_psi=(6,), seed=1),
     "pcf logistic quadratic": lambda: PCF(4, 3, widths_psi=(6,), activation="logistic", quadratic=True, seed=1),
+    "ickan": lambda: ICKAN(4, 3, hidden=(5, 3), segments=4, seed=1),
     "quadratic": lambda: fitted_quadratic(),
 }
 

@@ -12,7 +12,7 @@ from zoo import MODELS, SETS, shaken
 
 from soctk import SOCICNN, Box, Simplex, minimize
 
-CURVED = [name for name in MODELS if name not in ("relu", "affine", "norms_only", "no_passthrough")]
+CURVED = [name for name in MODELS if name not in ("relu", "ickan", "affine", "norms_only", "no_passthrough")]
 
 
 def contexts(count: int) -> torch.Tensor:

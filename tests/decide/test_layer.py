@@ -9,7 +9,7 @@ from zoo import MODELS, SETS, shaken
 
 from soctk import Box, Budget, DecisionLayer, Simplex, losses
 
-CURVED = [name for name in MODELS if name not in ("relu", "affine", "no_passthrough", "norms_only")]
+CURVED = [name for name in MODELS if name not in ("relu", "ickan", "affine", "no_passthrough", "norms_only")]
 STEP, SMALL_STEP = 1e-5, 1e-6
 
 

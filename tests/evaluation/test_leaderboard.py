@@ -60,7 +60,7 @@ def test_the_oracles_row_is_the_solvers_own_regret(protocol: str) -> None:
     assert row["regret_n"] == SIZES["test"]
 
 
-@pytest.mark.parametrize("method", ["soc", "relu", "dcp", "pcf", "quadratic"])
+@pytest.mark.parametrize("method", ["soc", "relu", "dcp", "pcf", "ickan", "quadratic"])
 def test_a_learned_row_is_complete_finite_and_repeatable(method: str) -> None:
     if method not in soctk.surrogate_names():
         pytest.skip("the project is not installed, so its surrogates are not registered")

@@ -1,4 +1,4 @@
-"""Models of every branch combination and the three kinds of sets, for the tests of decisions."""
+"""Models of every branch combination and a baseline of composed layers, and the three kinds of sets."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from soctk import (
     Simplex,
     SoftplusICNN,
 )
+from soctk_baselines import ICKAN
 
 MODELS: dict[str, Callable[[int], ConvexSurrogate]] = {
     "relu": lambda n: ReLUICNN(n, 3, hidden=(8, 6), seed=1),
@@ -28,6 +29,7 @@ MODELS: dict[str, Callable[[int], ConvexSurrogate]] = {
     "no_passthrough": lambda n: SOCICNN(n, 3, hidden=(6, 5, 4), norms=(2,), passthrough=False, seed=6),
     "hyperbolic": lambda n: SOCICNN(n, 3, hidden=(), diagonal=True, hyperbolics=5, seed=7),
     "norms_only": lambda n: SOCICNN(n, 3, hidden=(), norms=(n, 1, 2), seed=8),
+    "ickan": lambda n: ICKAN(n, 3, hidden=(4, 3), segments=4, seed=10),
     "affine": lambda n: SOCICNN(n, 3, hidden=(), seed=9),
 }
 SETS: dict[str, Callable[[int], FeasibleSet]] = {

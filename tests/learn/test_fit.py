@@ -9,6 +9,7 @@ import torch
 
 import soctk
 from soctk.affine import DenseMap
+from soctk.learn.adam import batches_per_epoch, mini_batches
 from soctk.learn.profiling import Residuals
 from soctk.learn.units import Standardized, standardize
 from soctk.losses import relative_error, residual_loss, value_loss
@@ -238,3 +239,37 @@ def test_unusual_data_are_learned_all_the_same():
     model = soctk.SOCICNN(3, 2, diagonal=True)
     soctk.fit(model, many, soctk.FitConfig(starts=1, epochs=4, rows=150))  # more instances than rows
     assert relative_error(model, many) < 0.05
+
+
+def single_instance(candidates: int = 900) -> soctk.ValueData:
+    """Values of a norm without context: one instance of many candidates."""
+    x = torch.rand(1, candidates, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return soctk.ValueData(torch.zeros(1, 0), x, 2.0 + (x - 0.4).norm(dim=-1))
+
+
+@pytest.mark.parametrize(("instances", "candidates", "batch"), [(1, 900, 250), (3, 40, 30), (7, 10, 25), (2, 10, 10)])
+def test_an_epoch_has_every_value_once_in_batches_that_are_not_too_large(instances, candidates, batch):
+    values = torch.arange(float(instances * candidates)).reshape(instances, candidates)
+    part = Standardized(torch.zeros(instances, 0), torch.zeros(instances, candidates, 1), values)
+    config = soctk.FitConfig(batch_rows=batch)
+    pieces = list(mini_batches(part, config, torch.Generator().manual_seed(0)))
+    assert len(pieces) == batches_per_epoch(config, instances, candidates)
+    assert max(piece.value.numel() for piece in pieces) <= batch
+    assert torch.equal(torch.cat([piece.value.flatten() for piece in pieces]).sort().values, values.flatten())
+    assert all(piece.x.shape[:2] == piece.value.shape for piece in pieces)
+
+
+def test_one_instance_is_split_by_candidates():
+    data = single_instance(10)
+    train, held_out = data.split(share=0.2)
+    assert (train.candidates, held_out.candidates) == (8, 2)
+    together = torch.cat([train.value, held_out.value], dim=1)
+    assert torch.equal(together.sort().values, data.value.sort().values)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_function_without_context_is_learned_from_one_instance():
+    data = single_instance()
+    model = soctk.NormICNN(3, hidden=(4,))
+    soctk.fit(model, data, soctk.FitConfig(starts=2, epochs=20, batch_rows=100))
+    assert relative_error(model, data) < 1e-3

@@ -1,0 +1,37 @@
+"""Pages of the documentation that a command writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from soctk_evaluation.cells import machine
+from soctk_evaluation.report import to_markdown
+from soctk_evaluation.summary import Table
+
+APPROXIMATION = """# Approximating convex functions
+
+Written by `soctk approximation{quick} --markdown docs/approximation.md --figure docs/images/approximation.svg` on
+{machine}; the rows are in [`evaluation/results/approximation.jsonl`](../evaluation/results/approximation.jsonl).
+
+The paper's ten targets (Experiment 2; `soctk_tasks.make_target` has their formulas): 6000 training, 1000 validation and
+2000 test points uniform on [-3, 3]^d. Sizes are the paper's: SOC has two layers of 16, 20, 24 or 32 ReLUs at d = 5, 10,
+20 or 50 with one quadratic and one norm of d rows; the other ICNNs keep its width and get layers until they have at
+least as many weights, `ickan` (P1-ICKAN, one hidden layer, eight segments an edge) gets width. All of them are learned
+by the same recipe of `soctk.fit`. Two rows are trivial: a least-squares quadratic, and the constant training mean.
+
+The paper's own tables are not comparable: its training ends after at most 240 Adam steps on unscaled values, where the
+constant still beats its ReLU-ICNN in all 40 cells. Read the lead of a branch with care: it is large where the branch is
+the target's own (a quadratic for the quadratic branch, a norm for the conic one), and there the ablation that keeps
+that branch shares it.
+
+![Relative error of every method on every target](images/approximation.svg)
+
+"""
+
+
+def write_approximation_page(tables: Sequence[Table], path: Path, *, quick: bool = False) -> None:
+    """Write the approximation experiment's page; OSError where that fails."""
+    head = APPROXIMATION.format(machine=machine(), quick=" --quick" if quick else "")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(head + to_markdown(tables), encoding="utf-8")

@@ -1,0 +1,29 @@
+"""The training recipe as part of a cell's configuration, and learning one surrogate by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from soctk import ConvexSurrogate, FitConfig, FitReport, ValueData, fit
+
+PREFIX = "fit."
+
+
+def recipe_config(recipe: FitConfig) -> dict[str, Any]:
+    """Return what determines a fit, for `make_config`: all fields but the seed and the progress bar."""
+    return {f"{PREFIX}{name}": value for name, value in asdict(recipe).items() if name not in ("seed", "progress")}
+
+
+def learn(
+    surrogate: ConvexSurrogate, train: ValueData, validation: ValueData, config: Mapping[str, Any], seed: int
+) -> tuple[FitReport, str]:
+    """Train a surrogate by the recipe in a cell's configuration.
+
+    Returns:
+        The report, and a note for the row's status: "" unless the fit ended badly.
+    """
+    recipe = {name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)}
+    report = fit(surrogate, train, FitConfig(**recipe, seed=seed), validation=validation)
+    return report, "" if report.status in ("converged", "iteration_limit") else f"fit {report.status}"

@@ -1,0 +1,119 @@
+"""What the commands that run cells share: checked requests, one sweep, one way to end. Light, so `--help` is fast."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from soctk_evaluation.names import default_methods
+from soctk_evaluation.store import Contents, ResultsStore
+
+if TYPE_CHECKING:
+    from soctk_evaluation.cells import Cell
+    from soctk_evaluation.workers import RunCell
+
+
+class UsageError(ValueError):
+    """What was asked for does not exist or makes no sense; the message is for the user."""
+
+
+class Request(Protocol):
+    """What every command that runs cells was asked for."""
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Dimensions."""
+        ...
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of methods."""
+        ...
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds."""
+        ...
+
+    @property
+    def store(self) -> Path:
+        """The results file."""
+        ...
+
+    @property
+    def jobs(self) -> int:
+        """Worker processes; 0 for one a core."""
+        ...
+
+
+def run_experiment(
+    cells: list[Cell],
+    run_cell: RunCell,
+    measured: Sequence[str],
+    request: Request,
+    show: Callable[[Contents], None],
+    backend: str = "loky",
+) -> int:
+    """Run the cells that the store lacks and show all that were asked for.
+
+    Args:
+        cells: what was asked for.
+        run_cell: measures one.
+        measured: names that are null in the row of a cell without measurements.
+        request: the request.
+        show: prints and writes the cells' rows.
+        backend: "loky" or "dask".
+
+    Returns:
+        The command's exit code.
+    """
+    from soctk_evaluation.sweep import run_cells
+
+    store = ResultsStore(request.store)
+    try:
+        jobs = request.jobs or os.cpu_count() or 1
+        report = run_cells(cells, run_cell, store, jobs=jobs, backend=backend, measured=measured)
+    except KeyboardInterrupt:
+        stored = sum(cell.key in store.done() for cell in cells)
+        return fail(
+            f"interrupted: {stored} of {len(cells)} cells are in {store.path}; run it again for the rest",
+            130,
+        )
+    if report.skipped:
+        print(f"{report.skipped} of {len(cells)} cells were in {store.path} already", file=sys.stderr)
+    wanted = {cell.key for cell in cells}
+    contents = store.read()
+    show(Contents([row for row in contents.rows if row["key"] in wanted], contents.bad))
+    if report.failed:
+        print(f"soctk: {len(report.failed)} cells failed; the same command tries them again", file=sys.stderr)
+    return 1 if report.failed or report.quarantined else 0
+
+
+def check_request(request: Request) -> None:
+    """Check what every sweep takes."""
+    if "lpcf" in request.methods and "lpcf" not in default_methods():
+        raise UsageError('method lpcf needs a package that is missing: pip install "soctk[pcf]"')
+    for name, values, least in (("dims", request.dims, 1), ("seeds", request.seeds, 0)):
+        if any(value < least for value in values):
+            raise UsageError(f"--{name}: expected integers of at least {least}, got {' '.join(map(str, values))}")
+    if request.jobs < 0:
+        raise UsageError(f"--jobs: expected a positive number, got {request.jobs}")
+
+
+def check_names(given: Sequence[str], known: Sequence[str], kind: str) -> None:
+    """Raise UsageError at a name that is not known, with the nearest that is."""
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise UsageError(f"unknown {kind} {name!r}{hint}; expected some of {' '.join(known)}")
+
+
+def fail(message: str, code: int) -> int:
+    """Print a message for the user and return the exit code."""
+    print(f"soctk: {message}", file=sys.stderr)
+    return code
