@@ -74,7 +74,7 @@ class LiftedProblem:
             for key, tensor in term.coefficients().items()
         }
         u = cp.Variable(term.map.rows, name=f"{name}.u")
-        self._links.append(u == data["A"] @ self.x + data["offset"])
+        self._links.append(u == term.inner_expression(self.x, data))
         return term.epigraph(u, data)
 
     def _coefficient(self, tensor: Tensor, name: str, *, nonneg: bool) -> Any:

@@ -180,6 +180,22 @@ class Network(Term):
                 weight = weights[level][_rows(weights[level], here)].unsqueeze(1)
                 total[here].baddbmm_(jacobian * weight, jacobian.mT)
 
+    def curvature(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None, du: Tensor) -> Tensor:
+        """Return the product with the Hessian in u: da_l = du_l + U_l p da_{l-1} forwards, its transpose backwards."""
+        _, slopes, nubar = smoothed.cache
+        bent: list[Tensor] = []
+        moved: Tensor | None = None
+        for level, (part, bar, k) in enumerate(
+            zip(du.split(self.widths, dim=-1), nubar, self._curvatures(smoothed, lag), strict=True)
+        ):
+            da = part if moved is None else part + moved @ _transposed(self.mixing[level - 1])
+            bent.append(bar * k * da)
+            moved = slopes[level] * da
+        for level in range(len(bent) - 2, -1, -1):
+            matrix = self.mixing[level]
+            bent[level] = bent[level] + slopes[level] * (bent[level + 1] @ (matrix[0] if matrix.shape[0] == 1 else matrix))
+        return torch.cat(bent, dim=-1)
+
     def layer_maps(self) -> list:
         """Return the maps W_1, ..., W_L, views of the stacked map."""
         if "layers" not in self.map._cache:
