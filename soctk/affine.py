@@ -187,12 +187,13 @@ class Pattern:
         """Return the pattern of a matrix in canonical row-wise format."""
         places = sp.csr_array((np.arange(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape).tocsc()
         arrays = (matrix.indptr, matrix.indices, places.indptr, places.indices, places.data)
-        return cls(matrix.shape, *(torch.from_numpy(array.astype(np.int64)) for array in arrays))
+        rows, dim = matrix.shape  # type: ignore[misc]
+        return cls((rows, dim), *(torch.from_numpy(array.astype(np.int64)) for array in arrays))
 
 
 @dataclass(frozen=True, eq=False)
 class SparseMap(LinearMap):
-    """A sparse linear map shared by all contexts, for thousands of variables: stencils, differences, unrolled recurrences.
+    """A sparse linear map shared by all contexts: stencils, differences, recurrences in thousands of variables.
 
     What a context does to single rows belongs into the weights and offsets of the term that uses the map.
 

@@ -97,7 +97,7 @@ def _solved_bound(form: ConicForm, feasible_set: FeasibleSet, wanted: Tensor) ->
     """Return bounds from solving the wanted instances, -inf for the others; points of one function share its bound."""
     shared = form.batch_shape == ()
     index = torch.nonzero(wanted.reshape(-1)).squeeze(-1)
-    method = default_method(form.dim, feasible_set)
+    method = default_method(form, feasible_set)
     solved = solve_certified(form if shared else form.select(index), feasible_set, method=method, tol=BOUND_TOLERANCE)
     bound = torch.full(wanted.shape, -torch.inf, dtype=form.dtype, device=wanted.device).reshape(-1)
     bound[index] = solved.lower_bound

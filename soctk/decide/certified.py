@@ -27,11 +27,14 @@ LARGE_SOLVERS = {"newton_cg": (solve_newton_cg, DEFAULT_CG_STEPS), "first_order"
 SMALLEST_TOLERANCE = 1e-14
 
 
-def default_method(dim: int, feasible_set: FeasibleSet) -> str:
-    """Return the certified method for a number of variables: Newton steps while n by n systems are cheap."""
-    if dim <= NEWTON_DIM:
+def default_method(form: ConicForm, feasible_set: FeasibleSet) -> str:
+    """Return the certified method for a form: Newton steps while n by n systems are cheap.
+
+    Beyond that by conjugate gradients, which need bounds alone, and which the many kinks of a network slow down.
+    """
+    if form.dim <= NEWTON_DIM:
         return "newton"
-    return "newton_cg" if feasible_set.sum_total is None else "first_order"
+    return "newton_cg" if feasible_set.sum_total is None and form.network is None else "first_order"
 
 
 def solve_certified(

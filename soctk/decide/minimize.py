@@ -54,8 +54,9 @@ def minimize(
         method: "newton" (smoothing Newton, certified); "newton_cg" (the same by conjugate gradients, for thousands of
             variables between bounds); "first_order" (smoothing and accelerated gradients, certified, for thousands of
             variables on any set); "cvxpy" (an outside solver on the lift, verified); "projected_gradient" and
-            "projected_adam" (the paper's protocol: 5 restarts of 200 steps). By default "newton", beyond 500
-            variables "newton_cg" or "first_order", and "cvxpy" for a model that brings its own CVXPY expression.
+            "projected_adam" (the paper's protocol: 5 restarts of 200 steps). By default "newton"; beyond 500
+            variables "newton_cg" between bounds and without a network, "first_order" elsewhere; "cvxpy" for a model that
+            brings its own CVXPY expression.
         x0: (*batch, n) points to start from, or the `Decision` of similar contexts; the set's centre by default.
         solver: for "cvxpy", the name of any installed solver.
         solver_options: for "cvxpy", keywords for `cp.Problem.solve`.
@@ -71,7 +72,7 @@ def minimize(
         NotImplementedError: a certified method and a model without a conic form, or "newton_cg" and a set with a sum.
     """
     started = time.perf_counter()
-    chosen = method or _default_method(model, feasible_set)
+    chosen = method or model.decision_method
     _check_arguments(model, feasible_set, tol, max_iter, time_limit, chosen, solver)
     contexts = model.check_context(context)
     batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
@@ -88,6 +89,8 @@ def minimize(
         result = _outside(model, feasible_set, contexts, tol, solver, dict(solver_options or {}), time_limit, unit)
     else:
         form = model.form_at(contexts).check().detach()
+        if method is None:
+            chosen = default_method(form, feasible_set)
         result = solve_certified(
             form, feasible_set, method=chosen, tol=tol, max_iter=max_iter, deadline=deadline, start=start, scale=unit
         )
@@ -100,10 +103,6 @@ def minimize(
         seconds=time.perf_counter() - started,
         scale=None if unit is None else unit.reshape(batch),
     )
-
-
-def _default_method(model: ConvexSurrogate, feasible_set: FeasibleSet) -> str:
-    return default_method(model.dim, feasible_set) if model.decision_method == "newton" else model.decision_method
 
 
 def _outside(

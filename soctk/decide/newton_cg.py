@@ -126,8 +126,9 @@ class _State:
         self.first_norm = torch.where(self.first_norm > 0, self.first_norm, norm)
         wanted = (norm / self.first_norm.clamp(min=torch.finfo(norm.dtype).tiny)).sqrt().clamp(max=LARGEST_RESIDUAL)
         direction = conjugate_gradients(lambda d: free * product(free * d), -gradient * free, wanted)
-        held = torch.where(gradient > 0, lo, hi) - self.x
-        direction = torch.where(free, direction, held)
+        bound = torch.where(gradient > 0, lo, hi) - self.x
+        flat = (direction * gradient).sum(dim=-1, keepdim=True) == 0  # no curvature at all along the gradient
+        direction = torch.where(free & ~flat, direction, bound)
         moved = self._search(form, gradient, direction, lo, hi)
         self._move(form, moved, direction * free)
 

@@ -142,7 +142,7 @@ class Term(ABC):
     def inner_expression(self, x: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
         """Return u = A x + d in CVXPY."""
         matrix = data["A"] if "A" in data else self.map.to_sparse()
-        return matrix @ x + data["offset"]
+        return matrix @ x + data["offset"]  # type: ignore[return-value]
 
     # -- rewriting -----------------------------------------------------------------------------------
 

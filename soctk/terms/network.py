@@ -192,13 +192,14 @@ class Network(Term):
             bent.append(bar * k * da)
             moved = slopes[level] * da
         for level in range(len(bent) - 2, -1, -1):
-            matrix = self.mixing[level]
-            bent[level] = bent[level] + slopes[level] * (bent[level + 1] @ (matrix[0] if matrix.shape[0] == 1 else matrix))
+            back = self.mixing[level]
+            back = bent[level + 1] @ (back[0] if back.shape[0] == 1 else back)
+            bent[level] = bent[level] + slopes[level] * back
         return torch.cat(bent, dim=-1)
 
     def layer_maps(self) -> list:
         """Return the maps W_1, ..., W_L, views of the stacked map."""
-        if "layers" not in self.map._cache:
+        if "layers" not in self.map._cache:  # type: ignore[attr-defined]
             self.map._cache["layers"] = [DenseMap(m) for m in self.map.matrix.split(self.widths, dim=1)]  # type: ignore[assignment]
         return self.map._cache["layers"]  # type: ignore[return-value]
 

@@ -129,7 +129,7 @@ def _from_scikit_learn(download: bool) -> np.ndarray | None:
     from sklearn.datasets import fetch_olivetti_faces
 
     try:
-        images = fetch_olivetti_faces(download_if_missing=download).images
+        images = fetch_olivetti_faces(download_if_missing=download).images  # type: ignore[union-attr]
     except OSError as error:  # not in the cache, or no connection
         if download:
             raise FacesNotFoundError(f"scikit-learn could not fetch the photographs ({error}): {HOW_TO}") from error

@@ -1,12 +1,12 @@
-"""Image restoration, the paper's convolutional test: a blurred, noisy photograph with holes in, an image X in [0, 1]^{HxW} out.
+"""Image restoration, the paper's convolutional test: a blurred photograph with holes in, an image in [0, 1]^{HxW} out.
 
     E(X; Y, M) = 1/(HW) [ rho/2 ||M * (H X - Y)||^2 + beta/2 ||L X||^2
                           + lambda sum over pixels of sqrt((right difference)^2 + (down difference)^2 + eps) ]
 
 H is a 5x5 Gaussian blur, L the five-point Laplacian, both with zeros outside the image; the differences are 0 at the
-last column and row; M * is the pixelwise product with the mask. The context is (Y, M), 2 HW numbers. Constants are those
-of the paper's text; the mean over pixels, the 5x5 window, the boundaries and the candidates, which it leaves open, those
-of its published code. Smaller images than 64x64 keep the operators and shrink the holes with the image.
+last column and row; M * is the pixelwise product with the mask. The context is (Y, M), 2 HW numbers. Constants are
+those of the paper's text; the mean over pixels, the 5x5 window, the boundaries and the candidates, which it leaves
+open, those of its published code. Smaller images than 64x64 keep the operators and shrink the holes with the image.
 """
 
 from __future__ import annotations

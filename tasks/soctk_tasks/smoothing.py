@@ -33,7 +33,7 @@ CANDIDATE_WIDTH = 5
 
 @dataclass(frozen=True, eq=False)
 class Smoothing(StructuredTask):
-    """The trajectory smoothing task; decisions and contexts are trajectories flattened step by step, n = p = T channels.
+    """The trajectory smoothing task; decisions and contexts are trajectories flattened step by step.
 
     Attributes:
         steps: T.

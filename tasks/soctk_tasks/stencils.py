@@ -51,13 +51,14 @@ def image_gradient(height: int, width: int) -> sp.csr_array:
 
 
 def _padded(matrix: sp.csr_array) -> sp.csr_array:
-    return sp.csr_array(sp.vstack([matrix, sp.csr_array((1, matrix.shape[1]))]))
+    _, width = matrix.shape  # type: ignore[misc]
+    return sp.csr_array(sp.vstack([matrix, sp.csr_array((1, width))]))
 
 
 def gaussian_kernel(size: int, sigma: float) -> np.ndarray:
     """Return a (size, size) Gaussian kernel of sum 1."""
     places = np.arange(size) - (size - 1) / 2
-    weights = np.exp(-places.reshape(-1, 1) ** 2 / (2 * sigma**2) - places**2 / (2 * sigma**2))
+    weights = np.exp(-(places.reshape(-1, 1) ** 2) / (2 * sigma**2) - places**2 / (2 * sigma**2))
     return weights / weights.sum()
 
 

@@ -1,4 +1,4 @@
-"""What the two structured decision tasks of the paper share: data in three parts, gaps in units of the energy's spread."""
+"""What the paper's two structured tasks share: data in three parts, and gaps in units of the energy's spread."""
 
 from __future__ import annotations
 
@@ -114,12 +114,10 @@ class StructuredTask(Task):
         """Return certified optima x* and f* for contexts (*batch, p), to a gap of `tol` times the spread."""
         surrogate = self.surrogate()
         start = self.start(surrogate.check_context(context))
-        return minimize(
-            surrogate, self.feasible_set, context, tol=tol, x0=start, scale=self.spread, method="newton_cg"
-        )
+        return minimize(surrogate, self.feasible_set, context, tol=tol, x0=start, scale=self.spread, method="newton_cg")
 
     def decision_error(self, x: Tensor, best: Tensor) -> Tensor:
-        """Return the root mean square of x - x*, (*batch, n) -> (*batch): ||x - x*||_2 / sqrt(n), as the paper's tables."""
+        """Return ||x - x*||_2 / sqrt(n), (*batch, n) -> (*batch): the root mean square, as in the paper's tables."""
         return (x - best).square().mean(dim=-1).sqrt()
 
 
