@@ -6,12 +6,18 @@ size N). Points have the internal shape (N or 1, M, n): N contexts, M points for
 
 from __future__ import annotations
 
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+
+from soctk.checks import check_finite
 
 FEWEST_FOR_OUTER = 4
 """Contexts from which on one product with the outer products of the rows is faster than a product for each."""
@@ -26,8 +32,62 @@ def add_product(total: Tensor, left: Tensor, right: Tensor, sign: float = 1.0) -
     total.baddbmm_(left.mT.expand(size, -1, -1), right.expand(size, -1, -1), alpha=sign)
 
 
+class LinearMap(ABC):
+    """A linear map x -> A x, K rows by n columns."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """The output dimension K."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """The input dimension n."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Return A x: (N, M, n) -> (N, M, K)."""
+
+    @abstractmethod
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Return A'y: (N, M, K) -> (N, M, n)."""
+
+    @abstractmethod
+    def to_sparse(self) -> sp.csr_array:
+        """Return A as a SciPy matrix; the map must be shared by all contexts."""
+
+    @abstractmethod
+    def compose_scale(self, factor: Tensor | float) -> LinearMap:
+        """Return the map x -> A (factor * x)."""
+
+    @abstractmethod
+    def restrict(self, columns: Tensor) -> LinearMap:
+        """Return the map of the coordinates `columns` alone."""
+
+    @abstractmethod
+    def apply(self, fn: Callable[[Tensor], Tensor]) -> LinearMap:
+        """Return the map with `fn` applied to its numbers, which have a leading batch dimension."""
+
+    @abstractmethod
+    def check(self, name: str) -> None:
+        """Raise ValueError naming the map unless all of its numbers are finite."""
+
+    @abstractmethod
+    def add_gram(self, total: Tensor, weights: Tensor) -> None:
+        """Add A' diag(w) A to `total` (N, n, n) for every context: weights (N or 1, K)."""
+
+    @abstractmethod
+    def group_adjoint(self, y: Tensor, size: int) -> Tensor:
+        """Return A_g'y_g for each group g of `size` consecutive rows: (N, K) -> (N, K / size, n)."""
+
+    def row_squares(self, like: Tensor) -> Tensor:
+        """Return the squared length of every row in the dtype and on the device of `like`, (N or 1, K)."""
+        return self.apply(torch.square).forward(like.new_ones(1, 1, self.dim))[:, 0]
+
+
 @dataclass(frozen=True, eq=False)
-class DenseMap:
+class DenseMap(LinearMap):
     """A dense linear map.
 
     Attributes:
@@ -75,10 +135,6 @@ class DenseMap:
             return torch.einsum("ngk,gki->ngi", groups, blocks[0])
         return torch.einsum("ngk,ngki->ngi", groups, blocks)
 
-    def row_squares(self) -> Tensor:
-        """Return the squared length of every row, (N or 1, K)."""
-        return self.matrix.square().sum(dim=-1)
-
     def to_sparse(self) -> sp.csr_array:
         """Return A (K, n) of a map of one context.
 
@@ -108,3 +164,146 @@ class DenseMap:
         """Return the map with `fn` applied to its matrix; itself when nothing changes."""
         changed = fn(self.matrix)
         return self if changed is self.matrix else DenseMap(changed)
+
+    def check(self, name: str) -> None:
+        """Raise ValueError unless the matrix is finite."""
+        check_finite(self.matrix, name)
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Where the non-zero numbers of a sparse matrix stand: row by row, and column by column for its transpose.
+
+    Attributes:
+        shape: (K, n).
+        starts: (K + 1,), where each row begins.
+        columns: the column of each number.
+        column_starts: (n + 1,), where each column begins.
+        rows: the row of each number, column by column.
+        order: for each number of the transpose, its place in the row-wise order.
+    """
+
+    shape: tuple[int, int]
+    starts: Tensor
+    columns: Tensor
+    column_starts: Tensor
+    rows: Tensor
+    order: Tensor
+
+    @classmethod
+    def of(cls, matrix: sp.csr_array) -> Pattern:
+        """Return the pattern of a matrix in canonical row-wise format."""
+        places = sp.csr_array((np.arange(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape).tocsc()
+        arrays = (matrix.indptr, matrix.indices, places.indptr, places.indices, places.data)
+        rows, dim = matrix.shape  # type: ignore[misc]
+        return cls((rows, dim), *(torch.from_numpy(array.astype(np.int64)) for array in arrays))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMap(LinearMap):
+    """A sparse linear map shared by all contexts: stencils, differences, recurrences in thousands of variables.
+
+    What a context does to single rows belongs into the weights and offsets of the term that uses the map.
+
+    Attributes:
+        values: (1, nnz), the non-zero numbers row by row.
+        pattern: where they stand.
+    """
+
+    values: Tensor
+    pattern: Pattern
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, matrix: sp.sparray | sp.spmatrix | np.ndarray, dtype: torch.dtype = torch.float64) -> SparseMap:
+        """Return the map of a SciPy matrix (K, n)."""
+        canonical = sp.csr_array(matrix)
+        canonical.sum_duplicates()
+        return cls(torch.from_numpy(canonical.data).to(dtype).unsqueeze(0), Pattern.of(canonical))
+
+    @property
+    def rows(self) -> int:
+        """The output dimension K."""
+        return self.pattern.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """The input dimension n."""
+        return self.pattern.shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return A x: (N, M, n) -> (N, M, K); differentiable in x."""
+        return _SparseProduct.apply(x, *self._matrices())  # type: ignore[return-value]
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Return A'y: (N, M, K) -> (N, M, n); differentiable in y."""
+        return _SparseProduct.apply(y, *reversed(self._matrices()))  # type: ignore[return-value]
+
+    def add_gram(self, total: Tensor, weights: Tensor) -> None:
+        """Add A' diag(w) A to `total` (N, n, n): for small maps alone, through a dense copy."""
+        self._dense().add_gram(total, weights)
+
+    def group_adjoint(self, y: Tensor, size: int) -> Tensor:
+        """Return A_g'y_g for each group of `size` rows: for small maps alone, through a dense copy."""
+        return self._dense().group_adjoint(y, size)
+
+    def _dense(self) -> DenseMap:
+        if self.rows * self.dim > LARGEST_OUTER:
+            raise NotImplementedError(
+                f'no dense copy is made of a {self.rows} by {self.dim} map; use method="newton_cg" or "first_order"'
+            )
+        if "dense" not in self._cache:
+            self._cache["dense"] = DenseMap(self._matrices()[0].to_dense().unsqueeze(0))
+        return self._cache["dense"]
+
+    def to_sparse(self) -> sp.csr_array:
+        """Return A as a SciPy matrix."""
+        arrays = (part.detach().cpu().numpy() for part in (self.values[0], self.pattern.columns, self.pattern.starts))
+        return sp.csr_array(tuple(arrays), shape=self.pattern.shape)
+
+    def compose_scale(self, factor: Tensor | float) -> SparseMap:
+        """Return the map x -> A (factor * x), a number or one for each coordinate."""
+        if isinstance(factor, Tensor) and factor.numel() > 1:
+            factor = factor.reshape(-1)[self.pattern.columns]
+        return SparseMap(self.values * factor, self.pattern)
+
+    def restrict(self, columns: Tensor) -> SparseMap:
+        """Return the map of the coordinates `columns` alone."""
+        return SparseMap.of(self.to_sparse()[:, columns.cpu().numpy()], self.values.dtype)
+
+    def apply(self, fn: Callable[[Tensor], Tensor]) -> SparseMap:
+        """Return the map with `fn` applied to its numbers; itself when nothing changes."""
+        changed = fn(self.values)
+        return self if changed is self.values else SparseMap(changed, self.pattern)
+
+    def check(self, name: str) -> None:
+        """Raise ValueError unless the numbers are finite."""
+        check_finite(self.values, name)
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        """Return A and A' in torch's format, made once."""
+        if "A" not in self._cache:
+            pattern, values, (rows, dim) = self.pattern, self.values[0], self.pattern.shape
+            parts = (pattern.starts, pattern.columns, values)
+            turned = (pattern.column_starts, pattern.rows, values[pattern.order.to(values.device)])
+            for name, given, shape in (("A", parts, (rows, dim)), ("A'", turned, (dim, rows))):
+                given = (part.to(values.device) for part in given)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # torch calls its compressed format a beta version
+                    self._cache[name] = torch.sparse_csr_tensor(*given, size=shape, check_invariants=False)
+        return self._cache["A"], self._cache["A'"]
+
+
+class _SparseProduct(torch.autograd.Function):
+    """x -> x A' for points in rows, its derivative the same with A and A' exchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
+        ctx.matrices = matrix, transposed
+        flat = x.reshape(-1, x.shape[-1])
+        return (matrix @ flat.mT).mT.reshape(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        matrix, transposed = ctx.matrices
+        return _SparseProduct.apply(gradients[0], transposed, matrix), None, None  # type: ignore[return-value]

@@ -250,7 +250,7 @@ class ConicForm:
         total = float(self.constant[0, 0].detach()) + _numpy(self.linear[0, 0]) @ x
         for term in self.terms:
             data: dict[str, Coefficient] = {name: _numpy(tensor[0]) for name, tensor in term.coefficients().items()}
-            total = total + term.expression(data["A"] @ x + data["offset"], data)
+            total = total + term.expression(term.inner_expression(x, data), data)
         return total
 
     # -- rewriting -------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class FormEmbedding:
             for key, tensor in term.coefficients().items()
         }
         u = cp.Variable(term.map.rows, name=f"{name}.u")
-        self.links.append(u == data["A"] @ x + data["offset"])
+        self.links.append(u == term.inner_expression(x, data))
         return term.epigraph(u, data)
 
     def _coefficient(self, tensor: Tensor, name: str, *, nonneg: bool = False) -> Any:
@@ -150,7 +150,7 @@ def affine_expression(model: ConvexSurrogate, x: cp.Expression, context: cp.Expr
             if key != "offset" and _spread(tensor) > AFFINE_TOLERANCE:
                 raise _not_dpp(f"{name}.{key}", "depends on the context")
             data[key] = _numpy(tensor[0]) if key != "offset" else _affine(tensor, probes, context, f"{name}.offset")
-        total = total + term.expression(data["A"] @ x + data["offset"], data)
+        total = total + term.expression(term.inner_expression(x, data), data)
     return total
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim
 from soctk.conic_form import ConicForm, Dual
-from soctk.decide.certified import NEWTON_DIM, solve_certified
+from soctk.decide.certified import default_method, solve_certified
 from soctk.decide.decision import relative_gap
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
@@ -97,7 +97,7 @@ def _solved_bound(form: ConicForm, feasible_set: FeasibleSet, wanted: Tensor) ->
     """Return bounds from solving the wanted instances, -inf for the others; points of one function share its bound."""
     shared = form.batch_shape == ()
     index = torch.nonzero(wanted.reshape(-1)).squeeze(-1)
-    method = "newton" if form.dim <= NEWTON_DIM else "first_order"
+    method = default_method(form, feasible_set)
     solved = solve_certified(form if shared else form.select(index), feasible_set, method=method, tol=BOUND_TOLERANCE)
     bound = torch.full(wanted.shape, -torch.inf, dtype=form.dtype, device=wanted.device).reshape(-1)
     bound[index] = solved.lower_bound

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +15,26 @@ from soctk.decide.decision import Status
 from soctk.decide.first_order import DEFAULT_STEPS, solve_first_order
 from soctk.decide.lifted import solve_lifted
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
+from soctk.decide.newton_cg import DEFAULT_STEPS as DEFAULT_CG_STEPS
+from soctk.decide.newton_cg import solve_newton_cg
 from soctk.decide.reduction import Reduction
 from soctk.decide.result import Result
 from soctk.sets import FeasibleSet
 
 NEWTON_DIM = 500
-"""Beyond this many variables the n by n systems of Newton steps cost more than many gradient steps."""
-SOLVERS = {"newton": (solve_newton, DEFAULT_ITERATIONS), "first_order": (solve_first_order, DEFAULT_STEPS)}
+"""Beyond this many variables the n by n systems of Newton steps cost more than iterative methods."""
+LARGE_SOLVERS = {"newton_cg": (solve_newton_cg, DEFAULT_CG_STEPS), "first_order": (solve_first_order, DEFAULT_STEPS)}
+SMALLEST_TOLERANCE = 1e-14
+
+
+def default_method(form: ConicForm, feasible_set: FeasibleSet) -> str:
+    """Return the certified method for a form: Newton steps while n by n systems are cheap.
+
+    Beyond that by conjugate gradients, which need bounds alone, and which the many kinks of a network slow down.
+    """
+    if form.dim <= NEWTON_DIM:
+        return "newton"
+    return "newton_cg" if feasible_set.sum_total is None and form.network is None else "first_order"
 
 
 def solve_certified(
@@ -31,29 +46,59 @@ def solve_certified(
     max_iter: int | None = None,
     deadline: float = float("inf"),
     start: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> Result:
-    """Minimise every function of `form` by "newton" or "first_order".
+    """Minimise every function of `form` by "newton", "newton_cg" or "first_order".
 
-    What Newton steps leave short of `tol` (pure ReLU models, which are linear programs) is solved again by Clarabel,
-    unless the caller limited the iterations.
+    What Newton steps leave short of `tol` (pure ReLU models, which are linear programs) is solved again, by Clarabel or
+    after "newton_cg" by first-order steps, unless the caller limited the iterations. `scale` (N,) is the unit of the
+    gap, max(1, |value|) where it is None.
     """
     reduction = Reduction.of(feasible_set, form.dtype, form.linear.device)
     if reduction.single_point:
         return _only_point(form, reduction)
-    solve, steps = SOLVERS[method]
-    result = solve(
-        reduction.form(form),
-        reduction.reduced_set,
-        tol=tol,
-        max_iter=steps if max_iter is None else max_iter,
-        deadline=deadline,
-        start=None if start is None else start[:, reduction.columns],
-    )
+    begin = None if start is None else start[:, reduction.columns]
+    inner, inner_set = reduction.form(form), reduction.reduced_set
+    if method == "newton":
+        steps = DEFAULT_ITERATIONS if max_iter is None else max_iter
+        result = _newton(inner, inner_set, tol=tol, max_iter=steps, deadline=deadline, start=begin, scale=scale)
+    else:
+        solve, steps = LARGE_SOLVERS[method]
+        steps = steps if max_iter is None else max_iter
+        result = solve(inner, inner_set, tol=tol, max_iter=steps, deadline=deadline, start=begin, scale=scale)
     result.x = reduction.expand(result.x)
-    if method == "newton" and max_iter is None:
+    if method != "first_order" and max_iter is None:
         missed = np.isin(result.status, [Status.STALLED, Status.ITERATION_LIMIT])
         if missed.any() and time.perf_counter() < deadline:
-            _finish_by_lift(result, form, feasible_set, np.flatnonzero(missed), tol, deadline)
+            finish = _finish_by_lift if method == "newton" else _finish_by_first_order
+            finish(result, form, feasible_set, np.flatnonzero(missed), tol, deadline)
+    return result
+
+
+def _newton(
+    form: ConicForm, feasible_set: FeasibleSet, *, tol: float, start: Tensor | None, scale: Tensor | None, **limits: Any
+) -> Result:
+    """Solve by Newton steps; a gap in units of `scale` is asked for as the relative gap of a rescaled function.
+
+    g = (f - f(x0)) / scale has -gap(x0) <= min g <= 0, so gap / max(1, |g|) <= tol / max(1, gap(x0)) is enough.
+    """
+    if scale is None:
+        return solve_newton(form, feasible_set, tol=tol, start=start, **limits)
+    first = feasible_set.center(form.dtype, form.linear.device).expand(form.size, -1) if start is None else start
+    unit, points = scale.unsqueeze(-1), first.unsqueeze(1)
+    value = form.evaluate(points)
+    gap = (value - form.bound(form.subgradients(points), feasible_set)) / unit
+    scaled = dataclasses.replace(
+        form,
+        constant=(form.constant - value) / unit,
+        linear=form.linear / unit.unsqueeze(-1),
+        terms=tuple(term.scaled(1 / unit.unsqueeze(-1)) for term in form.terms),
+    )
+    tighter = max(tol / max(1.0, float(gap.max())), SMALLEST_TOLERANCE)
+    result = solve_newton(scaled, feasible_set, tol=tighter, start=start, **limits)
+    result.value = form.evaluate(result.x.unsqueeze(1)).squeeze(-1)
+    result.lower_bound = result.lower_bound * scale + value.squeeze(-1)
+    result.scale = scale
     return result
 
 
@@ -67,6 +112,27 @@ def _finish_by_lift(
     answer = solve_lifted(on_cpu, feasible_set, "CLARABEL", {}, deadline)
     x, value, lower = (part.to(device) for part in answer[:3])
     result.improve(index, x, value, lower)
+    result.status[rows[(result.relative_gap(index) <= tol).cpu().numpy()]] = Status.OPTIMAL
+
+
+def _finish_by_first_order(
+    result: Result, form: ConicForm, feasible_set: FeasibleSet, rows: np.ndarray, tol: float, deadline: float
+) -> None:
+    """Go on with the instances `rows` by first-order steps, keeping whatever value and bound are better."""
+    index = torch.from_numpy(rows).to(result.x.device)
+    scale = None if result.scale is None else result.scale[index]
+    again = solve_certified(
+        form.select(index),
+        feasible_set,
+        method="first_order",
+        tol=tol,
+        deadline=deadline,
+        start=result.x[index],
+        scale=scale,
+    )
+    result.improve(index, again.x, again.value, again.lower_bound)
+    result.iterations[index] += again.iterations
+    result.status[rows] = again.status
     result.status[rows[(result.relative_gap(index) <= tol).cpu().numpy()]] = Status.OPTIMAL
 
 

@@ -22,6 +22,7 @@ class Decision:
         status: `Status` of each decision, an object array (*batch); compare with `== "optimal"`.
         iterations: (*batch), int64.
         seconds: wall-clock time of the whole call.
+        scale: the unit of `relative_gap`, (*batch), where `minimize` was given one.
     """
 
     x: Tensor
@@ -30,6 +31,7 @@ class Decision:
     status: np.ndarray
     iterations: Tensor
     seconds: float
+    scale: Tensor | None = None
 
     @property
     def gap(self) -> Tensor:
@@ -38,8 +40,8 @@ class Decision:
 
     @property
     def relative_gap(self) -> Tensor:
-        """gap / max(1, |value|), (*batch): what `tol` is compared with."""
-        return relative_gap(self.value, self.lower_bound)
+        """gap / max(1, |value|), or gap / scale where there is one, (*batch): what `tol` is compared with."""
+        return relative_gap(self.value, self.lower_bound, self.scale)
 
     @property
     def optimal(self) -> Tensor:
@@ -47,6 +49,6 @@ class Decision:
         return torch.as_tensor(self.status == Status.OPTIMAL, device=self.x.device)
 
 
-def relative_gap(value: Tensor, lower_bound: Tensor) -> Tensor:
-    """Return (value - lower_bound) / max(1, |value|), not below 0."""
-    return (value - lower_bound).clamp(min=0) / value.abs().clamp(min=1.0)
+def relative_gap(value: Tensor, lower_bound: Tensor, scale: Tensor | None = None) -> Tensor:
+    """Return (value - lower_bound) / scale, not below 0; the scale is max(1, |value|) where none is given."""
+    return (value - lower_bound).clamp(min=0) / (value.abs().clamp(min=1.0) if scale is None else scale)

@@ -44,20 +44,22 @@ def solve_first_order(
     max_iter: int = DEFAULT_STEPS,
     deadline: float = float("inf"),
     start: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> Result:
     """Minimise every function of `form` over the set.
 
     Args:
         form: N functions, detached.
         feasible_set: the set.
-        tol: relative gap (value - lower bound) / max(1, |value|) to reach.
+        tol: gap to reach, in units of `scale`.
         max_iter: gradient steps for each instance.
         deadline: `time.perf_counter()` value to stop at.
         start: (N, n) feasible starting points; the centre by default.
+        scale: (N,), the unit of the gap; max(1, |value|) by default.
     """
     size = form.size
     x = feasible_set.center(form.dtype, form.linear.device).expand(size, form.dim) if start is None else start
-    best = Result.unanswered(x)
+    best = Result.unanswered(x, scale)
     active = torch.arange(size, device=x.device)
     state = _State.initial(form, feasible_set, x)
     for iteration in range(max_iter + 1):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive
 from soctk.decide.certificate import best_bound, certify, frank_wolfe_gap
-from soctk.decide.certified import NEWTON_DIM, solve_certified
+from soctk.decide.certified import default_method, solve_certified
 from soctk.decide.decision import Decision, Status, relative_gap
 from soctk.decide.lifted import SOLVER_STATUS, solve_lifted
 from soctk.decide.protocol import LEARNING_RATE, RESTARTS, STEPS, projected_descent
@@ -20,9 +20,9 @@ from soctk.decide.result import Result
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 
-Method = Literal["newton", "first_order", "cvxpy", "projected_gradient", "projected_adam"]
+Method = Literal["newton", "newton_cg", "first_order", "cvxpy", "projected_gradient", "projected_adam"]
 METHODS: tuple[Method, ...] = get_args(Method)
-CERTIFIED = ("newton", "first_order")
+CERTIFIED = ("newton", "newton_cg", "first_order")
 _STATUSES = np.frompyfunc(Status, 1, 1)  # np.full and np.where turn the members into plain strings
 
 
@@ -40,6 +40,7 @@ def minimize(
     solver: str = "CLARABEL",
     solver_options: dict[str, Any] | None = None,
     seed: int = 0,
+    scale: ArrayLike | None = None,
 ) -> Decision:
     """Minimise f(., context) over the set, for every context of the batch.
 
@@ -47,44 +48,51 @@ def minimize(
         model: the surrogate; `newton` needs one with a conic form.
         feasible_set: a set of the model's dimension.
         context: (*batch, p), or None where p = 0.
-        tol: relative gap (value - lower bound) / max(1, |value|) to reach.
+        tol: relative gap to reach, (value - lower bound) / max(1, |value|), or in units of `scale`.
         max_iter: Newton steps (60 by default), gradient steps (20,000) or descent steps (the paper's 200).
         time_limit: seconds for the whole call; the best feasible points and honest gaps are returned.
-        method: "newton" (smoothing Newton, certified); "first_order" (smoothing and accelerated gradients, certified,
-            for thousands of variables); "cvxpy" (an outside solver on the lift, verified); "projected_gradient" and
-            "projected_adam" (the paper's protocol: 5 restarts of 200 steps). By default "newton", beyond 500
-            variables "first_order", and "cvxpy" for a model that brings its own CVXPY expression.
+        method: "newton" (smoothing Newton, certified); "newton_cg" (the same by conjugate gradients, for thousands of
+            variables between bounds); "first_order" (smoothing and accelerated gradients, certified, for thousands of
+            variables on any set); "cvxpy" (an outside solver on the lift, verified); "projected_gradient" and
+            "projected_adam" (the paper's protocol: 5 restarts of 200 steps). By default "newton"; beyond 500
+            variables "newton_cg" between bounds and without a network, "first_order" elsewhere; "cvxpy" for a model that
+            brings its own CVXPY expression.
         x0: (*batch, n) points to start from, or the `Decision` of similar contexts; the set's centre by default.
         solver: for "cvxpy", the name of any installed solver.
         solver_options: for "cvxpy", keywords for `cp.Problem.solve`.
         seed: of the protocol's random restarts.
+        scale: the unit that gaps are measured in, positive, a number or (*batch): where values differ by much less than
+            1, their standard deviation over the decisions in question. max(1, |value|) by default.
 
     Returns:
         `Decision`; computed in the higher of the context's and the weights' precision.
 
     Raises:
         ValueError: bad shapes, non-finite numbers, a non-positive limit or tolerance, an unknown method.
-        NotImplementedError: a certified method and a model without a conic form.
+        NotImplementedError: a certified method and a model without a conic form, or "newton_cg" and a set with a sum.
     """
     started = time.perf_counter()
-    chosen = method or _default_method(model)
+    chosen = method or model.decision_method
     _check_arguments(model, feasible_set, tol, max_iter, time_limit, chosen, solver)
     contexts = model.check_context(context)
     batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
     size = int(np.prod(batch))
     start = _check_start(x0, feasible_set, batch, torch.promote_types(contexts.dtype, model.dtype), model.device)
+    unit = _check_scale(scale, batch, model)
     deadline = float("inf") if time_limit is None else started + time_limit
     if size == 0:
         result = _empty(model, contexts)
     elif chosen in LEARNING_RATE:
         steps = STEPS if max_iter is None else max_iter
-        result = _descend(model, feasible_set, contexts, start, chosen, tol, steps, seed)
+        result = _descend(model, feasible_set, contexts, start, chosen, tol, steps, seed, unit)
     elif chosen == "cvxpy":
-        result = _outside(model, feasible_set, contexts, tol, solver, dict(solver_options or {}), time_limit)
+        result = _outside(model, feasible_set, contexts, tol, solver, dict(solver_options or {}), time_limit, unit)
     else:
         form = model.form_at(contexts).check().detach()
+        if method is None:
+            chosen = default_method(form, feasible_set)
         result = solve_certified(
-            form, feasible_set, method=chosen, tol=tol, max_iter=max_iter, deadline=deadline, start=start
+            form, feasible_set, method=chosen, tol=tol, max_iter=max_iter, deadline=deadline, start=start, scale=unit
         )
     return Decision(
         x=result.x.reshape(*batch, model.dim),
@@ -93,12 +101,8 @@ def minimize(
         status=np.asarray(_STATUSES(result.status), dtype=object).reshape(batch),
         iterations=result.iterations.reshape(batch),
         seconds=time.perf_counter() - started,
+        scale=None if unit is None else unit.reshape(batch),
     )
-
-
-def _default_method(model: ConvexSurrogate) -> str:
-    large = model.decision_method == "newton" and model.dim > NEWTON_DIM
-    return "first_order" if large else model.decision_method
 
 
 def _outside(
@@ -109,6 +113,7 @@ def _outside(
     solver: str,
     options: dict[str, Any],
     time_limit: float | None,
+    scale: Tensor | None,
 ) -> Result:
     """Decide by CVXPY; a solver that reports success is believed only as far as the certificate goes."""
     if time_limit is not None and solver.upper() == "CLARABEL":
@@ -118,7 +123,7 @@ def _outside(
         x, value, lower, status = solve_lifted(form, feasible_set, solver, options)
     else:
         x, value, lower, status = _solve_expressions(model, feasible_set, contexts, solver, options)
-    gap = relative_gap(value, lower)
+    gap = relative_gap(value, lower, scale)
     confirmed = (gap <= tol).cpu().numpy()
     answered = np.isin(status, [Status.OPTIMAL, Status.INACCURATE])
     status[answered] = np.where(confirmed[answered], Status.OPTIMAL, Status.INACCURATE)
@@ -162,6 +167,7 @@ def _descend(
     tol: float,
     steps: int,
     seed: int,
+    scale: Tensor | None,
 ) -> Result:
     rows = contexts.reshape(-1, model.context_dim) if model.context_dim > 0 else contexts.reshape(1, 0)
     dtype = torch.promote_types(rows.dtype, model.dtype)
@@ -177,7 +183,7 @@ def _descend(
         lower = best_bound(form, feasible_set, x.unsqueeze(1)).squeeze(-1)
     else:
         lower = value - frank_wolfe_gap(model, feasible_set, x, rows if model.context_dim > 0 else None)
-    reached = (relative_gap(value, lower) <= tol).cpu().numpy()
+    reached = (relative_gap(value, lower, scale) <= tol).cpu().numpy()
     status = np.where(reached, Status.OPTIMAL, Status.ITERATION_LIMIT).astype(object)
     return Result(x, value, lower, torch.full((rows.shape[0],), steps, device=x.device), status)
 
@@ -205,6 +211,17 @@ def _check_start(
     return feasible_set._project(start.reshape(-1, feasible_set.dim))
 
 
+def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexSurrogate) -> Tensor | None:
+    if scale is None:
+        return None
+    unit = as_tensor(scale, "scale").to(device=model.device, dtype=model.dtype)
+    if tuple(unit.shape) not in ((), batch):
+        raise ValueError(f"scale: expected a number or batch shape {batch} as the contexts', got {tuple(unit.shape)}")
+    if bool((unit <= 0).any()):
+        raise ValueError(f"scale: expected positive numbers, got {float(unit.min()):g}")
+    return unit.expand(batch).reshape(-1)
+
+
 def _check_arguments(
     model: ConvexSurrogate,
     feasible_set: FeasibleSet,
@@ -225,5 +242,7 @@ def _check_arguments(
         check_positive(time_limit, "time_limit")
     if method in CERTIFIED and not model.has_conic_form:
         raise NotImplementedError(f'{type(model).__name__} has no conic form; use method="cvxpy"')
+    if method == "newton_cg" and feasible_set.sum_total is not None:
+        raise NotImplementedError('method: "newton_cg" works between bounds alone; use "first_order"')
     if method == "cvxpy" and solver.upper() not in cp.installed_solvers():
         raise ValueError(f"solver: expected one of {', '.join(cp.installed_solvers())}, got {solver!r}")

@@ -15,7 +15,10 @@ from soctk.decide.decision import Status, relative_gap
 
 @dataclass
 class Result:
-    """The flat outcome of a solver: tensors with leading size N, statuses as an object array."""
+    """The flat outcome of a solver: tensors with leading size N, statuses as an object array.
+
+    `scale` is the unit that gaps are measured in, (N,); max(1, |value|) where it is None.
+    """
 
     x: Tensor
     value: Tensor
@@ -23,9 +26,10 @@ class Result:
     iterations: Tensor
     status: np.ndarray
     final: Final | None = None
+    scale: Tensor | None = None
 
     @classmethod
-    def unanswered(cls, x: Tensor) -> Result:
+    def unanswered(cls, x: Tensor, scale: Tensor | None = None) -> Result:
         """Return points (N, n) of which nothing is known yet."""
         size = x.shape[0]
         return cls(
@@ -34,6 +38,7 @@ class Result:
             lower_bound=x.new_full((size,), -torch.inf),
             iterations=torch.zeros(size, dtype=torch.int64, device=x.device),
             status=np.full(size, Status.ITERATION_LIMIT, dtype=object),
+            scale=scale,
         )
 
     def improve(self, rows: Tensor, x: Tensor, value: Tensor, lower_bound: Tensor) -> None:
@@ -44,8 +49,8 @@ class Result:
         self.lower_bound[rows] = torch.maximum(self.lower_bound[rows], lower_bound)
 
     def relative_gap(self, rows: Tensor) -> Tensor:
-        """Return the relative gaps of the instances `rows`."""
-        return relative_gap(self.value[rows], self.lower_bound[rows])
+        """Return the gaps of the instances `rows` in their unit."""
+        return relative_gap(self.value[rows], self.lower_bound[rows], None if self.scale is None else self.scale[rows])
 
 
 @dataclass

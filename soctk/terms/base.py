@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.affine import DenseMap
+from soctk.affine import DenseMap, LinearMap
 from soctk.checks import check_finite
 from soctk.cones import Affine, ConeBuilder
 
@@ -61,7 +61,7 @@ class Term(ABC):
         weights: the non-negative weights of phi, (N or 1, 1, number of weights); phi is linear in them.
     """
 
-    map: DenseMap
+    map: LinearMap
     offset: Tensor
     weights: Tensor
 
@@ -119,6 +119,10 @@ class Term(ABC):
         self.add_hessian(total, smoothed, lag)
         return total
 
+    def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
+        """Return (Hessian of phi with the lagged duals) du, the matrix of `add_hessian` without its A: (N, 1, K)."""
+        raise NotImplementedError(f"{type(self).__name__} has no products with its Hessian")
+
     def initial_lag(self, smoothed: Smoothed) -> Any:
         """Return the lagged duals that agree with the smoothed pass; None for a smooth term."""
         return None
@@ -168,8 +172,14 @@ class Term(ABC):
         """
 
     def coefficients(self) -> dict[str, Tensor]:
-        """Return the named tensors that a CVXPY form needs, each with its batch dimension."""
-        return {"A": self.map.matrix, "offset": self.offset[:, 0], "weights": self.weights[:, 0]}
+        """Return the named tensors that a CVXPY form needs, each with its batch dimension; A where it is dense."""
+        matrix = {"A": self.map.matrix} if isinstance(self.map, DenseMap) else {}
+        return matrix | {"offset": self.offset[:, 0], "weights": self.weights[:, 0]}
+
+    def inner_expression(self, x: cp.Expression, data: dict[str, Coefficient]) -> cp.Expression:
+        """Return u = A x + d in CVXPY."""
+        matrix = data["A"] if "A" in data else self.map.to_sparse()
+        return matrix @ x + data["offset"]  # type: ignore[return-value]
 
     # -- rewriting -----------------------------------------------------------------------------------
 
@@ -194,7 +204,7 @@ class Term(ABC):
             value = getattr(self, field.name)
             if isinstance(value, Tensor):
                 changes[field.name] = fn(value)
-            elif isinstance(value, DenseMap):
+            elif isinstance(value, LinearMap):
                 changes[field.name] = value.apply(fn)
             elif isinstance(value, tuple) and value and isinstance(value[0], Tensor):
                 changes[field.name] = tuple(fn(item) for item in value)
@@ -203,7 +213,7 @@ class Term(ABC):
     def check(self) -> None:
         """Raise ValueError naming the tensor that is not finite or that must not be negative."""
         name = type(self).__name__.lower()
-        check_finite(self.map.matrix, f"{name}.A")
+        self.map.check(f"{name}.A")
         check_finite(self.offset, f"{name}.offset")
         check_nonnegative(self.weights, f"{name}.{self.weights_name}")
 

@@ -196,9 +196,26 @@ class Network(Term):
                 weight = weights[level][_rows(weights[level], here)].unsqueeze(1)
                 total[here].baddbmm_(jacobian * weight, jacobian.mT)
 
+    def curvature(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None, du: Tensor) -> Tensor:
+        """Return the product with the Hessian in u: da_l = du_l + U_l p da_{l-1} forwards, its transpose backwards."""
+        _, slopes, nubar = smoothed.cache
+        bent: list[Tensor] = []
+        moved: Tensor | None = None
+        for level, (part, bar, k) in enumerate(
+            zip(du.split(self.widths, dim=-1), nubar, self._curvatures(smoothed, lag), strict=True)
+        ):
+            da = part if moved is None else part + moved @ _transposed(self.mixing[level - 1])
+            bent.append(bar * k * da)
+            moved = slopes[level] * da
+        for level in range(len(bent) - 2, -1, -1):
+            back = self.mixing[level]
+            back = bent[level + 1] @ (back[0] if back.shape[0] == 1 else back)
+            bent[level] = bent[level] + slopes[level] * back
+        return torch.cat(bent, dim=-1)
+
     def layer_maps(self) -> list:
         """Return the maps W_1, ..., W_L, views of the stacked map."""
-        if "layers" not in self.map._cache:
+        if "layers" not in self.map._cache:  # type: ignore[attr-defined]
             self.map._cache["layers"] = [DenseMap(m) for m in self.map.matrix.split(self.widths, dim=1)]  # type: ignore[assignment]
         return self.map._cache["layers"]  # type: ignore[return-value]
 

@@ -53,6 +53,10 @@ class Norms(Term):
         """Repeat a group's number over its rows."""
         return per_group if self.size == 1 else per_group.repeat_interleave(self.size, dim=-1)
 
+    def _dot(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the inner products group by group."""
+        return (left * right).unflatten(-1, (-1, self.size)).sum(dim=-1)
+
     def value(self, u: Tensor) -> Tensor:
         """Return phi(u); its gradient at a norm's apex is 0, a subgradient."""
         return (self.weights * self._lengths(u)).sum(dim=-1)
@@ -82,7 +86,7 @@ class Norms(Term):
 
     def slope_ball(self) -> Tensor:
         """Return sum_g lambda_g ||A_g||_F."""
-        lengths = self.map.row_squares().unflatten(-1, (-1, self.size)).sum(dim=-1).sqrt()
+        lengths = self.map.row_squares(self.weights).unflatten(-1, (-1, self.size)).sum(dim=-1).sqrt()
         return (self.weights[:, 0] * lengths).sum(dim=-1)
 
     def conjugate(self, y: Tensor) -> Tensor:
@@ -112,10 +116,16 @@ class Norms(Term):
         self.map.add_gram(total, self._spread(weight))
         add_product(total, torch.cat([primal, dual], dim=1), torch.cat([dual, primal], dim=1), sign=-1.0)
 
+    def curvature(self, smoothed: Smoothed, lag: Tensor, du: Tensor) -> Tensor:
+        """Return (lambda/tau) du - (u (rho'du) + rho (u'du)) / (2 tau^2) for each group."""
+        u, tau = smoothed.cache
+        along, across = (self._dot(part, du) / (2 * tau.square()) for part in (lag, u))
+        return self._spread(self.weights / tau) * du - self._spread(along) * u - self._spread(across) * lag
+
     def advance_lag(self, smoothed: Smoothed, lag: Tensor, du: Tensor) -> Tensor:
         """Return rho after the linearised optimality condition tau rho = lambda u, projected to the ball."""
         u, tau = smoothed.cache
-        along = (u * du).unflatten(-1, (-1, self.size)).sum(dim=-1) / tau.square()
+        along = self._dot(u, du) / tau.square()
         return self.nearest_dual(self._spread(self.weights / tau) * (u + du) - self._spread(along) * lag)
 
     def lagged_dual(self, smoothed: Smoothed, lag: Tensor) -> Tensor:
@@ -126,7 +136,7 @@ class Norms(Term):
         """Return rho from one Newton step on tau(u, kappa) rho = lambda u."""
         point, tau = smoothed.cache
         kappa = self.kappa.detach()
-        moved = (point * (u - point)).unflatten(-1, (-1, self.size)).sum(dim=-1) + kappa * (self.kappa - kappa)
+        moved = self._dot(point, u - point) + kappa * (self.kappa - kappa)
         return lag + self._spread(self.weights / tau) * u - self._spread(1 + moved / tau.square()) * lag
 
     def envelope(self, u: Tensor, smoothed: Smoothed, lag: Tensor) -> Tensor:
@@ -134,7 +144,7 @@ class Norms(Term):
         weights = self.weights.detach().clamp(min=SMALLEST_WEIGHT)
         share = lag / self._spread(weights)
         rest = (1 - group_norms(share, self.size).square()).clamp(min=0).sqrt()
-        along = (share * u).unflatten(-1, (-1, self.size)).sum(dim=-1)
+        along = self._dot(share, u)
         return (self.weights * (along + rest * self.kappa.abs())).sum(dim=-1)
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:

@@ -54,6 +54,10 @@ class Quadratic(Term):
         """Add B' diag(alpha) B."""
         self.map.add_gram(total, self.weights[:, 0])
 
+    def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
+        """Return alpha du."""
+        return self.weights * du
+
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
         return 0.5 * cp.sum(cp.multiply(data["weights"], cp.square(u)))

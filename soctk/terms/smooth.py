@@ -47,6 +47,11 @@ class Logistic(Term):
         p = smoothed.cache
         self.map.add_gram(total, (self.weights * p * (1 - p))[:, 0])
 
+    def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
+        """Return beta p (1 - p) du."""
+        p = smoothed.cache
+        return self.weights * p * (1 - p) * du
+
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
         return cp.sum(cp.multiply(data["weights"], cp.logistic(u)))
@@ -108,6 +113,11 @@ class LogSumExp(Term):
         self.map.add_gram(total, smoothed.dual[:, 0])
         add_product(total, means, means * self.weights[:, 0].unsqueeze(-1), sign=-1.0)
 
+    def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
+        """Return beta_g (p_g du_g - p_g (p_g'du_g)) for each group."""
+        mean = (smoothed.cache * du).unflatten(-1, (-1, self.size)).sum(dim=-1)
+        return smoothed.dual * (du - self._spread(mean))
+
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
         columns = cp.reshape(u, (self.size, u.size // self.size), order="F")
@@ -167,6 +177,10 @@ class Huber(Term):
     def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
         """Add A' diag(beta 1[|u| <= delta]) A, an element of the generalised Hessian."""
         self.map.add_gram(total, (self.weights * (smoothed.cache.abs() <= self.delta))[:, 0])
+
+    def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
+        """Return beta 1[|u| <= delta] du."""
+        return self.weights * (smoothed.cache.abs() <= self.delta) * du
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY, whose huber atom is twice ours."""

@@ -116,6 +116,9 @@ class TermContract:
             close(term.nearest_dual(dual), dual, VALUE)
             hessian = term.hessian(smoothed, lag)
             assert float(torch.linalg.eigvalsh(hessian).min()) >= -1e-10 * size(hessian)
+            along = torch.randn(x.shape, generator=generator, dtype=DOUBLE)
+            product = term.map.adjoint(term.curvature(smoothed, lag, term.map.forward(along)))
+            close(product.expand_as(x), along @ hessian, HESSIAN)
 
     def test_cvxpy_forms_have_the_terms_value(self, case, generator: torch.Generator) -> None:
         term = case()

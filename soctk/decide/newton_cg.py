@@ -1,0 +1,238 @@
+"""Decisions in thousands of variables where only bounds hold: smoothing Newton steps by conjugate gradients.
+
+    min f(x) over lo <= x <= hi,   f_mu the smoothed f (`Term.smooth`),   0 <= |f_mu - f| = O(mu).
+
+A projected Newton method (Bertsekas 1982): coordinates at a bound that the gradient holds there are left out, the
+others move along the solution of H d = -g, by conjugate gradients to a residual that falls with the gradient (Dembo,
+Eisenstat and Steihaug 1982), and a backtracking search follows the projected arc. H is the Hessian with *lagged duals*
+of `soctk.decide.newton` (Chan, Golub and Mulet 1999), so that steps stay long while mu is small. The smoothed slopes
+and the lagged duals both give the rigorous bound of `ConicForm.bound`; mu is lowered where it, and no longer the
+iterations, holds up the gap. It needs forward, adjoint and products with each term's Hessian: no matrix in n by n.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from soctk.conic_form import ConicForm, Dual
+from soctk.decide.decision import Status
+from soctk.decide.newton import picker
+from soctk.decide.result import Result
+from soctk.sets import FeasibleSet
+from soctk.terms.base import Smoothed
+
+DEFAULT_STEPS = 200
+CG_STEPS = 250
+LARGEST_RESIDUAL = 0.1
+FIRST_SMOOTHING = 0.1
+"""The first smoothing, all kinks together, as a share of the first gap."""
+SMOOTHING_FALL = 0.1
+SETTLED = 0.5
+"""The share of the gap that steps can still close, below which mu is lowered."""
+NEAR_BOUND = 1e-3
+"""Coordinates within this share of their range, or within the projected step, count as being at a bound."""
+ARMIJO = 1e-4
+BACKTRACK = 0.4
+TRIALS = 15
+STALLED_STEPS = 12
+
+Product = Callable[[Tensor], Tensor]
+
+
+def solve_newton_cg(
+    form: ConicForm,
+    feasible_set: FeasibleSet,
+    *,
+    tol: float,
+    max_iter: int = DEFAULT_STEPS,
+    deadline: float = float("inf"),
+    start: Tensor | None = None,
+    scale: Tensor | None = None,
+) -> Result:
+    """Minimise every function of `form` over a set of bounds, all finite.
+
+    Args:
+        form: N functions, detached.
+        feasible_set: a set without an equality on the sum.
+        tol: gap to reach, in units of `scale`.
+        max_iter: Newton steps for each instance.
+        deadline: `time.perf_counter()` value to stop at.
+        start: (N, n) feasible starting points; the centre by default.
+        scale: (N,), the unit of the gap; max(1, |value|) by default.
+    """
+    size = form.size
+    x = feasible_set.center(form.dtype, form.linear.device).expand(size, form.dim) if start is None else start
+    best = Result.unanswered(x, scale)
+    active = torch.arange(size, device=x.device)
+    state = _State.initial(form, feasible_set, x)
+    for iteration in range(max_iter + 1):
+        done, stalled = _record(best, active, form, feasible_set, state, tol, iteration)
+        best.status[active[stalled].cpu().numpy()] = Status.STALLED
+        best.status[active[done].cpu().numpy()] = Status.OPTIMAL
+        keep = ~(done | stalled)
+        if not bool(keep.any()) or iteration == max_iter:
+            break
+        if time.perf_counter() > deadline:
+            best.status[active[keep].cpu().numpy()] = Status.TIME_LIMIT
+            break
+        if not bool(keep.all()):
+            index = torch.nonzero(keep).squeeze(-1)
+            active, form, state = active[index], form.select(index), picker(keep.numel(), index)(state)
+        state.advance(form, feasible_set)
+    return best
+
+
+@dataclass
+class _State:
+    """The iterate of every active instance: points (N, n), numbers (N, 1), the duals of the last pass."""
+
+    x: Tensor
+    mu: Tensor
+    first_norm: Tensor
+    gap: Tensor
+    waiting: Tensor
+    lags: list[Any]
+    parts: list[Smoothed]
+
+    @classmethod
+    def initial(cls, form: ConicForm, feasible_set: FeasibleSet, x: Tensor) -> _State:
+        points = x.unsqueeze(1)
+        gap = form.evaluate(points) - form.bound(form.subgradients(points), feasible_set)
+        kinks = max(1, sum(term.offset.shape[-1] for term in form.terms))
+        mu = (FIRST_SMOOTHING * gap / kinks).clamp(min=1e-12)
+        parts = passed(form, x, mu)
+        lags = [term.initial_lag(part) for term, part in zip(form.terms, parts, strict=True)]
+        endless = torch.full_like(mu, torch.inf)
+        return cls(x.clone(), mu, torch.zeros_like(mu), endless, torch.zeros_like(mu), lags, parts)
+
+    def duals(self, form: ConicForm) -> tuple[Dual, Dual]:
+        """Return the smoothed slopes and the lagged duals."""
+        pairs = zip(form.terms, self.parts, self.lags, strict=True)
+        return Dual(tuple(part.dual for part in self.parts)), Dual(tuple(t.lagged_dual(p, lag) for t, p, lag in pairs))
+
+    def advance(self, form: ConicForm, feasible_set: FeasibleSet) -> None:
+        """Take one projected Newton step on the smoothed objective."""
+        lo, hi = feasible_set.bounds(self.x.dtype, self.x.device)
+        gradient = form.slope(self.duals(form)[0]).squeeze(1).expand_as(self.x)
+        product = self._hessian(form)
+        free = self._free(gradient, product, lo, hi)
+        norm = (gradient * free).norm(dim=-1, keepdim=True)
+        self.first_norm = torch.where(self.first_norm > 0, self.first_norm, norm)
+        wanted = (norm / self.first_norm.clamp(min=torch.finfo(norm.dtype).tiny)).sqrt().clamp(max=LARGEST_RESIDUAL)
+        direction = conjugate_gradients(lambda d: free * product(free * d), -gradient * free, wanted)
+        bound = torch.where(gradient > 0, lo, hi) - self.x
+        flat = (direction * gradient).sum(dim=-1, keepdim=True) == 0  # no curvature at all along the gradient
+        direction = torch.where(free & ~flat, direction, bound)
+        moved = self._search(form, gradient, direction, lo, hi)
+        self._move(form, moved, direction * free)
+
+    def _hessian(self, form: ConicForm) -> Product:
+        """Return d -> H d, (N, n) -> (N, n)."""
+
+        def product(d: Tensor) -> Tensor:
+            total = torch.zeros_like(d)
+            for term, part, lag in zip(form.terms, self.parts, self.lags, strict=True):
+                du = term.map.forward(d.unsqueeze(1))
+                total = total + term.map.adjoint(term.curvature(part, lag, du)).squeeze(1)
+            return total
+
+        return product
+
+    def _free(self, gradient: Tensor, product: Product, lo: Tensor, hi: Tensor) -> Tensor:
+        """Return which coordinates are not held at a bound by the gradient."""
+        squared = gradient.square().sum(dim=-1, keepdim=True)
+        curvature = (gradient * product(gradient)).sum(dim=-1, keepdim=True)
+        step = squared / curvature.clamp(min=torch.finfo(squared.dtype).tiny)
+        shift = (self.x - torch.clamp(self.x - step * gradient, lo, hi)).abs().amax(dim=-1, keepdim=True)
+        near = torch.minimum(NEAR_BOUND * (hi - lo), shift)
+        return ~(((self.x <= lo + near) & (gradient > 0)) | ((self.x >= hi - near) & (gradient < 0)))
+
+    def _search(self, form: ConicForm, gradient: Tensor, direction: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
+        """Return the first point of the projected arc with enough decrease; where there is none, the point itself."""
+        value = smooth_value(form, self.x, self.parts)
+        slack = 8 * torch.finfo(value.dtype).eps * value.abs()
+        length, moved = torch.ones_like(value), self.x
+        pending = torch.ones_like(value, dtype=torch.bool)
+        for _ in range(TRIALS):
+            trial = torch.clamp(self.x + length * direction, lo, hi)
+            decrease = (gradient * (trial - self.x)).sum(dim=-1, keepdim=True)
+            good = smooth_value(form, trial, passed(form, trial, self.mu)) <= value + ARMIJO * decrease + slack
+            moved = torch.where(pending & good, trial, moved)
+            pending = pending & ~good
+            if not bool(pending.any()):
+                break
+            length = torch.where(pending, BACKTRACK * length, length)
+        return moved
+
+    def _move(self, form: ConicForm, moved: Tensor, direction: Tensor) -> None:
+        """Advance the lagged duals along the Newton direction and the point to `moved`."""
+        steps = [term.map.forward(direction.unsqueeze(1)) for term in form.terms]
+        triples = zip(form.terms, self.parts, self.lags, steps, strict=True)
+        self.lags = [term.advance_lag(part, lag, du) for term, part, lag, du in triples]
+        self.x, self.parts = moved, passed(form, moved, self.mu)
+
+
+def passed(form: ConicForm, x: Tensor, mu: Tensor) -> list[Smoothed]:
+    """Return every term smoothed at x (N, n)."""
+    return [term.smooth(term.inner(x.unsqueeze(1)), mu) for term in form.terms]
+
+
+def smooth_value(form: ConicForm, x: Tensor, parts: list[Smoothed]) -> Tensor:
+    """Return f_mu(x), (N, 1)."""
+    value = form.constant + (x.unsqueeze(1) * form.linear).sum(dim=-1)
+    return value + sum(part.value for part in parts)
+
+
+def conjugate_gradients(product: Product, right: Tensor, tolerance: Tensor) -> Tensor:
+    """Return d with ||H d - b|| <= tolerance ||b|| for every instance, H positive semidefinite: (N, n) -> (N, n)."""
+    d, residual, p = torch.zeros_like(right), right, right
+    squared = residual.square().sum(dim=-1, keepdim=True)
+    goal = tolerance.square() * squared
+    tiny = torch.finfo(right.dtype).tiny
+    for _ in range(CG_STEPS):
+        going = squared > goal
+        if not bool(going.any()):
+            break
+        image = product(p)
+        curvature = (p * image).sum(dim=-1, keepdim=True)
+        going = going & (curvature > tiny)
+        length = torch.where(going, squared / curvature.clamp(min=tiny), 0.0)
+        d, residual = d + length * p, residual - length * image
+        following = residual.square().sum(dim=-1, keepdim=True)
+        p = residual + torch.where(going, following / squared.clamp(min=tiny), 0.0) * p
+        squared = torch.where(going, following, 0.0)
+    return d
+
+
+def _record(
+    best: Result,
+    active: Tensor,
+    form: ConicForm,
+    feasible_set: FeasibleSet,
+    state: _State,
+    tol: float,
+    iteration: int,
+) -> tuple[Tensor, Tensor]:
+    """Update the best points and bounds; lower mu where it holds up the gap; return which are done and stalled."""
+    x, (smooth, lagged) = state.x, state.duals(form)
+    value = form.evaluate(x.unsqueeze(1)).squeeze(-1)
+    bound = form.bound(smooth, feasible_set).squeeze(-1)
+    best.improve(active, x, value, torch.maximum(bound, form.bound(lagged, feasible_set).squeeze(-1)))
+    best.iterations[active] = iteration
+    gap = (best.value[active] - best.lower_bound[active]).unsqueeze(-1)
+    better = gap < 0.9 * state.gap
+    state.gap = torch.where(better, gap, state.gap)
+    state.waiting = torch.where(better, 0.0, state.waiting + 1)
+    slope = form.slope(smooth).squeeze(1).expand_as(x)
+    movable = (slope * x).sum(dim=-1) - feasible_set.linear_minimum(slope)
+    settled = (movable < SETTLED * (value - bound)).unsqueeze(-1)
+    if bool(settled.any()):
+        state.mu = torch.where(settled, SMOOTHING_FALL * state.mu, state.mu)
+        state.parts = passed(form, x, state.mu)
+    return best.relative_gap(active) <= tol, (state.waiting >= STALLED_STEPS).squeeze(-1)
