@@ -17,7 +17,17 @@ from typing import Any
 PACKAGES = ("soctk", "soctk_tasks", "soctk_baselines", "soctk_evaluation")
 """The packages whose source determines a result."""
 
-PRESENTATION = ("cli.py", "figures.py", "measures.py", "pages.py", "report.py", "running.py", "summary.py", "timing.py")
+PRESENTATION = (
+    "cli.py",
+    "figures.py",
+    "measures.py",
+    "pages.py",
+    "report.py",
+    "running.py",
+    "summary.py",
+    "theory_report.py",
+    "timing.py",
+)
 """Files of `soctk_evaluation` that no learned result depends on: they show results, or measure time alone."""
 
 LIBRARIES = ("torch", "numpy", "scipy", "cvxpy", "clarabel")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from soctk_evaluation.cells import Cell
 
 DEFAULT_STORE = Path("results/leaderboard.jsonl")
-QUICK = {"starts": 2, "level_iterations": 100}
+QUICK: dict[str, Any] = {"starts": 2, "level_iterations": 100}
 """The quick leaderboard's recipe, for every method: fewer starts, and fewer iterations of b0, which decides nothing."""
 
 
@@ -133,9 +133,53 @@ class Approximation:
     figure: Path | None = None
 
 
+@dataclass(frozen=True)
+class Equivalence:
+    """Compare forward passes with the lifts they are the value of; cells already in the store are not run again.
+
+    Attributes:
+        quick: 3 trials a cell instead of 30, random weights, one seed.
+        settings: passthrough, no_passthrough; both by default.
+        methods: random, trained weights; both by default.
+        seeds: each is other random weights and other points; 0 to 4 by default.
+        store: the results file, made where it does not exist.
+        jobs: worker processes, one thread each; 0 for one a core.
+        markdown: where to write the tables.
+        figure: where to draw the residuals, SVG or PNG.
+    """
+
+    quick: bool = False
+    settings: tuple[Literal["passthrough", "no_passthrough"], ...] = ("passthrough", "no_passthrough")
+    methods: tuple[Literal["random", "trained"], ...] = ()
+    seeds: tuple[int, ...] = ()
+    store: Path = Path("evaluation/results/equivalence.jsonl")
+    jobs: int = 0
+    markdown: Path | None = None
+    figure: Path | None = None
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Measure what curvature costs in affine pieces; cells already in the store are not run again.
+
+    Attributes:
+        store: the results file, made where it does not exist.
+        jobs: worker processes, one thread each; 0 for one a core.
+        markdown: where to write the tables.
+        figure: where to draw the errors, SVG or PNG.
+    """
+
+    store: Path = Path("evaluation/results/rates.jsonl")
+    jobs: int = 0
+    markdown: Path | None = None
+    figure: Path | None = None
+
+
 Command = (
     Annotated[Leaderboard, tyro.conf.subcommand("leaderboard")]
     | Annotated[Approximation, tyro.conf.subcommand("approximation")]
+    | Annotated[Equivalence, tyro.conf.subcommand("equivalence")]
+    | Annotated[Rates, tyro.conf.subcommand("rates")]
     | Annotated[Timing, tyro.conf.subcommand("timing")]
     | Annotated[Report, tyro.conf.subcommand("report")]
 )
@@ -159,17 +203,39 @@ def main(args: Sequence[str] | None = None) -> int:
         description="Learn a convex objective and decide with it.",
     )
     try:
-        if isinstance(command, Leaderboard):
-            return _leaderboard(command)
-        if isinstance(command, Approximation):
-            return _approximation(command)
-        return _timing(command) if isinstance(command, Timing) else _report(command)
+        return _RUN[type(command)](command)
     except KeyboardInterrupt:
         return fail("interrupted", 130)
     except UsageError as error:
         return fail(str(error), 2)
     except (StoreError, OSError) as error:
         return fail(str(error), 1)
+
+
+def _equivalence(command: Equivalence) -> int:
+    check_request(command)
+    from soctk_evaluation.equivalence import WEIGHTS, equivalence_cells, run_cell
+    from soctk_evaluation.theory_report import write_equivalence
+
+    weights = command.methods or (("random",) if command.quick else WEIGHTS)
+    seeds = command.seeds or ((0,) if command.quick else tuple(range(5)))
+    cells = equivalence_cells(command.settings, weights, seeds, {"trials": 3} if command.quick else None)
+
+    def show(contents: Contents) -> None:
+        print(write_equivalence(list(contents.latest().values()), command.markdown, command.figure))
+
+    return run_experiment(cells, run_cell, (), command, show)
+
+
+def _rates(command: Rates) -> int:
+    check_request(command)
+    from soctk_evaluation.rates import MEASURED, rate_cells, run_cell
+    from soctk_evaluation.theory_report import write_rates
+
+    def show(contents: Contents) -> None:
+        print(write_rates(list(contents.latest().values()), command.markdown, command.figure))
+
+    return run_experiment(rate_cells(), run_cell, MEASURED, command, show)
 
 
 def _report(command: Report) -> int:
@@ -317,6 +383,15 @@ def _show_errors(contents: Contents, cells: Sequence[Cell], command: Approximati
         error_figure(tables, command.figure)
         print(f"wrote {command.figure}", file=sys.stderr)
 
+
+_RUN: dict[type, Callable[..., int]] = {
+    Leaderboard: _leaderboard,
+    Approximation: _approximation,
+    Equivalence: _equivalence,
+    Rates: _rates,
+    Timing: _timing,
+    Report: _report,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

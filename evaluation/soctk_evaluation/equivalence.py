@@ -6,7 +6,7 @@ Each trial takes one model at one point and context and asks, of quantities that
 - the closed-form dual point against the derivatives of the forward pass in b, e and d (autograd), against its own
   constraints, and, put into the paper's dual objective (NumPy), against the forward pass;
 - the forward pass's z against the lift's rows, and with the closed-form duals in the complementarity conditions;
-- the solvers' s, t and multipliers against ||B x + e||^2 / 2, ||A x + d||, the balls and the alignment, recomputed here.
+- the solvers' s, t and multipliers against ||B x + e||^2 / 2, ||A x + d||, the balls and the alignment.
 
 Paper: d = 100, six layers of 256, two quadratic and two conic blocks of 24 rows, with and without passthrough, 150
 trials each. Here the biases and contexts are non-zero, and a trained model is tried beside the random ones.
@@ -35,7 +35,13 @@ WEIGHTS = ("random", "trained")
 CONTEXT_DIM = 8
 VALUE_SCALE = 30.0
 """Brings a random model's values to the order of 100."""
-TRAINING = {"starts": 1, "epochs": 3, "lbfgs_iterations": 30, "level_iterations": 20, "newton_iterations": 0}
+TRAINING: dict[str, Any] = {
+    "starts": 1,
+    "epochs": 3,
+    "lbfgs_iterations": 30,
+    "level_iterations": 20,
+    "newton_iterations": 0,
+}
 TIMED = 3
 """Trials of a cell in which CVXPY is timed too."""
 BATCH = 1024
@@ -68,7 +74,7 @@ def equivalence_cells(
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
-    """Return the largest and mean value of every diagnostic over the trials of a cell, and the times in milliseconds."""
+    """Return the largest and mean value of every diagnostic over the trials of a cell, and times in milliseconds."""
     torch.set_num_threads(1)
     config = dict(cell.config)
     model = _model(cell)
@@ -168,7 +174,7 @@ class Trial:
 
         def through_cvxpy() -> None:
             x = cp.Variable(self.form.dim)
-            fixed = [x == self.point]
+            fixed: list[cp.Constraint] = [x == self.point]
             cp.Problem(cp.Minimize(self.model.to_cvxpy(x, self.context)), fixed).solve(solver=cp.CLARABEL)
 
         return {
@@ -269,7 +275,7 @@ def _trained(dim: int, width: int, depth: int, blocks: int, rows: int, passthrou
     torch.set_num_threads(1)
     model = _blank(dim, width, depth, blocks, rows, passthrough)
     task = make_task("box_socp", dim=dim)
-    soctk.fit(model, task.sample(300, 32, seed=1), FitConfig(**TRAINING), validation=task.sample(60, 32, seed=2))
+    soctk.fit(model, task.sample(300, 32, seed=1), TRAINING, validation=task.sample(60, 32, seed=2))
     return model
 
 

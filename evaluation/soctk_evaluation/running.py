@@ -22,22 +22,7 @@ class UsageError(ValueError):
 
 
 class Request(Protocol):
-    """What every command that runs cells was asked for."""
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """Dimensions."""
-        ...
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """Names of methods."""
-        ...
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Seeds."""
-        ...
+    """What every command that runs cells was asked for; some have dims, methods and seeds too."""
 
     @property
     def store(self) -> Path:
@@ -95,9 +80,10 @@ def run_experiment(
 
 def check_request(request: Request) -> None:
     """Check what every sweep takes."""
-    if "lpcf" in request.methods and "lpcf" not in default_methods():
+    if "lpcf" in getattr(request, "methods", ()) and "lpcf" not in default_methods():
         raise UsageError('method lpcf needs a package that is missing: pip install "soctk[pcf]"')
-    for name, values, least in (("dims", request.dims, 1), ("seeds", request.seeds, 0)):
+    for name, least in (("dims", 1), ("seeds", 0)):
+        values: tuple[int, ...] = getattr(request, name, ())
         if any(value < least for value in values):
             raise UsageError(f"--{name}: expected integers of at least {least}, got {' '.join(map(str, values))}")
     if request.jobs < 0:
