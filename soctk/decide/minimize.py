@@ -55,8 +55,8 @@ def minimize(
             variables between bounds); "first_order" (smoothing and accelerated gradients, certified, for thousands of
             variables on any set); "cvxpy" (an outside solver on the lift, verified); "projected_gradient" and
             "projected_adam" (the paper's protocol: 5 restarts of 200 steps). By default "newton"; beyond 500
-            variables "newton_cg" between bounds and without a network, "first_order" elsewhere; "cvxpy" for a model that
-            brings its own CVXPY expression.
+            variables "newton_cg" between bounds and without a network, "first_order" elsewhere; "cvxpy" for a model
+            that brings its own CVXPY expression.
         x0: (*batch, n) points to start from, or the `Decision` of similar contexts; the set's centre by default.
         solver: for "cvxpy", the name of any installed solver.
         solver_options: for "cvxpy", keywords for `cp.Problem.solve`.

@@ -110,7 +110,9 @@ def test_gaps_are_measured_in_units_of_the_scale(method):
     assert bool((loose.relative_gap <= decision.relative_gap + 1e-9).all() or loose.optimal.all())
 
 
-@pytest.mark.parametrize(("scale", "message"), [(0.0, "positive"), (torch.ones(3), "batch shape"), (torch.nan, "finite")])
+@pytest.mark.parametrize(
+    ("scale", "message"), [(0.0, "positive"), (torch.ones(3), "batch shape"), (torch.nan, "finite")]
+)
 def test_bad_scales_are_refused(scale, message):
     with pytest.raises(ValueError, match=rf"scale: expected .*{message}"):
         minimize(MODELS["quad"](8), BOX, contexts(2), scale=scale)
