@@ -30,7 +30,7 @@ from soctk.terms.base import Smoothed
 DEFAULT_STEPS = 200
 CG_STEPS = 250
 LARGEST_RESIDUAL = 0.1
-FIRST_SMOOTHING = 0.1
+FIRST_SMOOTHING = 0.5
 """The first smoothing, all kinks together, as a share of the first gap."""
 SMOOTHING_FALL = 0.1
 SETTLED = 0.5
