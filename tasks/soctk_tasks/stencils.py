@@ -65,11 +65,6 @@ def gaussian_kernel(size: int, sigma: float) -> np.ndarray:
 def window_sums(x: Tensor, width: int, dims: int) -> Tensor:
     """Return the sums over windows of `width` (odd) in each of the last `dims` dimensions, zeros outside."""
     for dim in range(-dims, 0):
-        length = x.shape[dim]
-        total = torch.cumsum(x, dim=dim)
-        total = torch.cat([torch.zeros_like(total.narrow(dim, 0, 1)), total], dim=dim)
-        places = torch.arange(length, device=x.device)
-        last = (places + width // 2 + 1).clamp(max=length)
-        first = (places - width // 2).clamp(min=0)
-        x = total.index_select(dim, last) - total.index_select(dim, first)
+        edge = torch.zeros_like(x.narrow(dim, 0, 1)).repeat_interleave(width // 2, dim=dim)
+        x = torch.cat([edge, x, edge], dim=dim).unfold(dim, width, 1).sum(dim=-1)
     return x

@@ -54,7 +54,8 @@ def test_thousands_of_variables_and_their_reference_in_a_few(kappa):
     dense = solve_certified(form, Box(40), method="newton", tol=1e-9)
     sparse = solve_newton_cg(form, Box(40), tol=1e-8)
     assert (sparse.status == "optimal").all()
-    torch.testing.assert_close(sparse.value, dense.value, rtol=0, atol=1e-8)
+    differences = (sparse.value - dense.value).abs() / dense.value.abs().clamp(min=1.0)
+    assert float(differences.max()) <= 1e-8 + 1e-9  # each is within its own relative gap of the minimum
     large = chain(3000, 2, kappa)
     decision = solve_newton_cg(large, Box(3000), tol=1e-4, scale=torch.full((2,), 0.1, dtype=DOUBLE))
     assert (decision.status == "optimal").all()

@@ -1,0 +1,125 @@
+"""The experiments on the theory, at small sizes: what they find, and that they would find a fault."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from tolerances import CLARABEL, DOUBLE, VALUE
+
+from soctk import Dual
+from soctk_evaluation.cli import main
+from soctk_evaluation.equivalence import SETTINGS, Trial, _model, _points, equivalence_cells, run_cell
+from soctk_evaluation.rates import absorption, least_error, rate_cells, trained_pieces
+from soctk_evaluation.store import ResultsStore
+from soctk_evaluation.theory_report import write_equivalence, write_rates
+
+SMALL = {"dim": 6, "width": 5, "depth": 3, "rows": 3, "trials": 4}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_random_model_is_the_value_of_its_lift(setting: str) -> None:
+    (cell,) = equivalence_cells([setting], ["random"], [0], SMALL)
+    row = run_cell(cell)
+    assert row["solver_successes"] == row["solver_runs"] == 8
+    assert row["value_mean"] > 10.0
+    closed = ("primal_dual_gap", "primal_violation", "dual_violation", "complementarity", "dual_alignment")
+    assert max(row[f"{name}_max"] for name in closed) <= VALUE[DOUBLE] * row["value_max"]
+    for solver in ("clarabel", "scs"):
+        residuals = ("error", "gap", "primal_violation", "dual_violation", "chain_violation", "ball_violation")
+        tight = ("quadratic_tightness", "norm_tightness", "alignment")
+        assert max(row[f"{solver}_{name}_max"] for name in (*residuals, *tight)) <= CLARABEL
+    assert all(row[name] > 0 for name in ("forward_ms", "build_ms", "cvxpy_ms", "forward_batch_ms"))
+
+
+@pytest.fixture
+def trial() -> Trial:
+    (cell,) = equivalence_cells(["passthrough"], ["random"], [1], SMALL)
+    points, contexts = _points(cell, 1)
+    return Trial(_model(cell), points[0], contexts[0])
+
+
+def test_biases_and_contexts_are_not_zero(trial: Trial) -> None:
+    assert all(float(term.offset.abs().min()) > 0 for term in trial.form.terms)
+    other = trial.model.conic_form(torch.zeros_like(trial.context)).detach()
+    assert float((other.terms[0].offset - trial.form.terms[0].offset).abs().min()) > 0
+
+
+def test_a_wrong_dual_point_would_be_seen(trial: Trial, monkeypatch) -> None:
+    good = trial.form.dual(trial.x)
+    for index in range(3):
+        parts = list(good.parts)
+        parts[index] = parts[index] * 1.001
+        monkeypatch.setattr(type(trial.form), "dual", lambda self, x, parts=parts: Dual(tuple(parts)))
+        found = trial.closed_form()
+        assert max(found["primal_dual_gap"], found["dual_violation"]) > 1e-6
+        assert found["dual_alignment"] > 1e-6
+
+
+def test_a_wrong_lift_would_be_seen(trial: Trial) -> None:
+    trial.program = dataclasses.replace(trial.program, b=trial.program.b + 0.01)
+    assert trial.closed_form()["primal_violation"] == 0.0  # more room, but
+    _, found = trial.solved("CLARABEL")
+    assert found["clarabel_error"] > 1e-4
+    trial.program = dataclasses.replace(trial.program, b=trial.program.b - 0.02)
+    assert trial.closed_form()["primal_violation"] > 1e-3
+
+
+def test_a_trained_model_too() -> None:
+    (cell,) = equivalence_cells(["no_passthrough"], ["trained"], [0], SMALL | {"trials": 1})
+    row = run_cell(cell)
+    assert row["primal_dual_gap_max"] <= VALUE[DOUBLE] * max(1.0, row["value_max"])
+    assert row["clarabel_error_max"] <= CLARABEL
+
+
+def test_errors_fall_at_the_theorems_rate_and_never_below_the_bound() -> None:
+    for dim, sides in ((1, (16, 64)), (2, (6, 12))):
+        first, last = (absorption(dim, side, seed=0) for side in sides)
+        order = math.log(first["sup_error"] / last["sup_error"]) / math.log(first["pieces"] / last["pieces"])
+        assert order == pytest.approx(-2 / dim, abs=0.2)
+    found = trained_pieces(2, (4,), seed=0)
+    assert found["sup_error"] >= found["bound"] == least_error(2, found["pieces"])
+
+
+def test_the_lower_bound_in_one_dimension() -> None:
+    """N equal pieces of x^2 / 2 on [-1, 1]: the best error is (2 / N)^2 / 16, and the bound no more than that."""
+    for pieces in (1, 4, 100):
+        assert 0.25 * least_error(1, pieces) == pytest.approx((2 / pieces) ** 2 / 16)
+        assert least_error(1, 4 * pieces) == pytest.approx(least_error(1, pieces) / 16)
+
+
+def test_the_commands_write_pages_and_pictures_and_resume(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("soctk_evaluation.equivalence.SIZES", SMALL | {"blocks": 2, "trials": 2})
+    monkeypatch.setattr("soctk_evaluation.rates.NETS", {1: (2, 4)})
+    monkeypatch.setattr("soctk_evaluation.rates.WIDTHS", ((2,),))
+    for name in ("equivalence", "rates"):
+        store, page, picture = (tmp_path / f"{name}.{kind}" for kind in ("jsonl", "md", "svg"))
+        options = ["--store", str(store), "--markdown", str(page), "--figure", str(picture), "--jobs", "1"]
+        more = ["--methods", "random", "--seeds", "0"] if name == "equivalence" else []
+        assert main([name, *options, *more]) == 0
+        assert page.read_text().count("|") > 20
+        assert "<svg" in picture.read_text()
+        rows = ResultsStore(store).read().rows
+        assert rows
+        assert main([name, *options, *more]) == 0
+        assert len(ResultsStore(store).read().rows) == len(rows)
+        assert "already" in capsys.readouterr().err
+
+
+def test_tables_name_the_largest_value_of_all_seeds() -> None:
+    cells = equivalence_cells(["passthrough"], ["random"], [0, 1], SMALL | {"trials": 1})
+    rows = [cell.identity | run_cell(cell) | {"status": "ok"} for cell in cells]
+    text = write_equivalence(rows, None, None)
+    largest = max(row["clarabel_error_max"] for row in rows)
+    assert f"{largest:.1e}" in text
+    assert "4 of 4" in text
+
+
+def test_rates_tables_hold_every_cell() -> None:
+    rows = [cell.identity | {"pieces": 4, "sup_error": 0.1, "bound": 0.05, "status": "ok"} for cell in rate_cells()]
+    text = write_rates(rows, None, None)
+    assert text.count("\n|") >= len(rows)
+    assert np.isfinite(least_error(3, 10))
