@@ -35,6 +35,7 @@ WEIGHTS = ("random", "trained")
 CONTEXT_DIM = 8
 VALUE_SCALE = 30.0
 """Brings a random model's values to the order of 100."""
+SHAKE = 0.1
 TRAINING = FitConfig(starts=1, epochs=3, lbfgs_iterations=30, level_iterations=20, newton_iterations=0)
 TIMED = 3
 """Trials of a cell in which CVXPY is timed too."""
@@ -254,6 +255,10 @@ def _model(cell: Cell) -> SOCICNN:
     if cell.method == "trained":
         return _trained(*sizes)
     model = _blank(*sizes, seed=cell.seed)
+    generator = torch.Generator().manual_seed(cell.seed)
+    with torch.no_grad():
+        for weight in model.parameters():  # the quadratics' offsets start at zero
+            weight.add_(SHAKE * torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
     model.set_standardization(value=(5.0, VALUE_SCALE))
     return model
 
