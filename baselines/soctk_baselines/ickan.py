@@ -4,11 +4,12 @@ A layer sends inputs u_i to nodes y_k = sum_i phi_ki(u_i). Every edge is convex 
 
     phi_ki(u) = s_ki u + sum_p delta_kip relu(u - t_ip),   delta >= 0,   s free in the first layer, s >= 0 later,
 
-on knots t_i1 < ... < t_i,P-1 that divide the input's interval [t_i0, t_iP] and belong to the input, so that all edges
-that leave it share them. Outside its interval an edge goes on along its first or last segment: the function is convex
-on all of R^n. The first layer's intervals are the training data's ranges; those of a later layer come from the values
-at the vertices (the sum over i of the least and of the largest phi_ki(t_ip)), so no grid is ever refitted. The knots
-are trained ("adapted"): a softmax gives each segment's share of its interval.
+on knots t_i1 < ... < t_i,P-1 that divide the input's interval [t_i0, t_iP] and belong to the input: all edges that
+leave it share them. The increments are softplus(.) where the paper has max(., 0), whose gradient can die. Outside its
+interval an edge goes on along its first or last segment: the function is convex on all of R^n. The first layer's
+intervals are the training data's ranges; those of a later layer come from the values at the vertices (the sums over i
+of the least and of the largest phi_ki(t_ip)), so no grid is ever refitted. The knots are trained ("adapted"): a softmax
+gives each segment's share of its interval.
 
 Every edge being a sum of ReLUs, the whole is exactly a ReLU network with non-negative mixing. Layer l's inputs are
 u = A x + a + y+ with an affine part and a part y+ >= 0 that is non-negative in the units before it:

@@ -26,7 +26,7 @@ from soctk_tasks.targets import SIZES
 WIDTHS = {5: 16, 10: 20, 20: 24, 50: 32}
 """The paper's hidden widths by dimension."""
 SEGMENTS = 8
-RECIPE = FitConfig(starts=4, epochs=30, batch_rows=250, lbfgs_iterations=2000)
+RECIPE = FitConfig(starts=2, epochs=30, batch_rows=250, lbfgs_iterations=1000)
 """To convergence: without a context one fit has 6000 values, not 64 000, and its iterations cost the less."""
 QUICK_RECIPE = FitConfig(starts=1, epochs=15, batch_rows=250, lbfgs_iterations=250)
 MEASURED = ("params", "relative_error", "test_points", "fit_seconds", "validation_loss")
