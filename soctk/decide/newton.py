@@ -52,23 +52,23 @@ def solve_newton(
         start: (N, n) feasible starting points; the centre by default.
         keep_final: whether to return where the iterations ended.
     """
-    center = feasible_set.center(form.dtype, form.linear.device)
     options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": deadline, "keep_final": keep_final}
     if supported(form):
         from soctk.decide.compiled.solve import solve_compiled  # Numba is loaded when there is something to solve
 
-        wide = form.to(torch.float64) if start is not None and form.dtype != torch.float64 else form
-        x = None if start is None else _warm(wide, feasible_set, start.to(torch.float64), center.to(torch.float64))
+        x = None if start is None else _warm(form.to(torch.float64), feasible_set, start.to(torch.float64))
         return solve_compiled(form, feasible_set, start=x, **options)
-    x = center.expand(form.size, form.dim).clone() if start is None else _warm(form, feasible_set, start, center)
+    center = feasible_set.center(form.dtype, form.linear.device)
+    x = center.expand(form.size, form.dim).clone() if start is None else _warm(form, feasible_set, start)
     return solve_batched(form, feasible_set, start=x, **options)
 
 
-def _warm(form: ConicForm, feasible_set: FeasibleSet, start: Tensor, center: Tensor) -> Tensor:
+def _warm(form: ConicForm, feasible_set: FeasibleSet, start: Tensor) -> Tensor:
     """Move given points into the interior: the less, the better they are beside the centre.
 
     Close to the boundary a barrier method is quick where the solution is near and slow where it is not.
     """
+    center = feasible_set.center(start.dtype, start.device)
     points, middle = start.unsqueeze(1), center.reshape(1, 1, -1)
     bound = torch.maximum(
         form.bound(form.subgradients(points), feasible_set), form.bound(form.subgradients(middle), feasible_set)

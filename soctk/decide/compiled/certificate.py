@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.algebra import add_rows, compiled, view
+from soctk.decide.compiled.algebra import add_rows, compiled
 from soctk.decide.compiled.form import (
     CONSTANT,
     DIM,
@@ -22,6 +22,7 @@ from soctk.decide.compiled.form import (
     TOTAL,
     TRANSPOSED,
 )
+from soctk.decide.compiled.lanes import view
 from soctk.decide.compiled.terms import Y, conjugates, values
 
 RESTORATIONS = 4

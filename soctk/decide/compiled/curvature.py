@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from soctk.decide.compiled.algebra import TARGETS, add_gram, add_rows, add_tiles, compiled, subtract_pair, view
+from soctk.decide.compiled.algebra import add_gram, add_rows, compiled, subtract_pair
 from soctk.decide.compiled.form import (
     BASE,
     COEFFICIENTS,
@@ -41,6 +41,7 @@ from soctk.decide.compiled.form import (
     WEIGHTS,
     WIDTHS,
 )
+from soctk.decide.compiled.lanes import TARGETS, add_tiles, view
 from soctk.decide.compiled.terms import NUBAR, A, P, R, Y, chain, into_balls
 
 

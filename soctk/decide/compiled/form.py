@@ -27,7 +27,7 @@ KINDS: dict[type[Term], int] = {
 }
 
 DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
-"""`layout` begins with n, the number K of stacked rows, of terms, and of outer products kept; then where parts begin."""
+"""`layout` begins with n, the numbers of rows K, of terms and of outer products kept, and where parts begin."""
 
 (
     # of `shared`: Huber's widths; A, (K, n), and its transpose; the U_l of all networks and their transposes
@@ -79,9 +79,9 @@ VECTORS = ("shared", "data", "state", "memory")
 FIRST_OF = {"shared": DELTA, "data": CONSTANT, "state": NUMBERS, "memory": SETTINGS}
 
 KIND, FIRST, COUNT, SIZE, WEIGHT, KAPPA, WIDTHS, LAYERS, MIX, KEPT_COUNT, KEPT_FIRST = range(11)
-"""Columns of the table: the kind; first row and number of rows; rows in a group; where its weights and kappa begin among
-the weights; where its layers' widths begin in `layout`, and their number; where its mixing matrices begin; how many
-outer products are kept for it, and the first."""
+"""Columns of the table: the kind; first row and number of rows; rows in a group; where its weights and kappa begin
+among the weights; where its layers' widths begin in `layout`, and their number; where its mixing matrices begin; how
+many outer products are kept for it, and the first."""
 COLUMNS = 11
 
 TOTAL, HAS_SUM, HAS_HI, TOL, MAX_ITER = range(5)

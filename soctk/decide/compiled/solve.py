@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -54,21 +55,28 @@ def solve_compiled(
     and bounds down, so that gaps stay rigorous.
     """
     packed = pack(form)
-    lo, hi = (bound.numpy() for bound in feasible_set.bounds())
+    lo, hi, center = _arrays(feasible_set)
     total, has_hi = feasible_set.sum_total, bool(np.isfinite(hi).all())
     memory = np.zeros(packed.memory_size)
     memory[packed.columns(layout.LO)], memory[packed.columns(layout.HI)] = lo, hi
     settings = packed.layout[layout.SETTINGS]
     memory[settings : settings + 5] = total or 0.0, total is not None, has_hi, tol, max_iter
     state = np.zeros((form.size, packed.state_size))
-    points = feasible_set.center() if start is None else start
-    state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = points.numpy()
+    points = center if start is None else start.numpy()
+    state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = points
     state[:, layout.BEST_VALUE], state[:, layout.BEST_BOUND] = np.inf, -np.inf
     _iterate(packed, state, memory, deadline)
     result = _result(packed, state)
     if keep_final:
         result.final = _final(form, packed, state, has_hi)
     return result if form.dtype == torch.float64 else _rounded(result, form, feasible_set, tol)
+
+
+@lru_cache(maxsize=64)
+def _arrays(feasible_set: FeasibleSet) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the bounds and the centre of a set; sets are immutable, so that the answer is kept."""
+    lo, hi = feasible_set.bounds()
+    return lo.numpy(), hi.numpy(), feasible_set.center().numpy()
 
 
 def _iterate(packed: Packed, state: np.ndarray, memory: np.ndarray, deadline: float) -> None:

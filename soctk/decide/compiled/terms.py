@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.algebra import add_rows, compiled, view
+from soctk.decide.compiled.algebra import add_rows, compiled
 from soctk.decide.compiled.form import (
     COLUMNS,
     COUNT,
@@ -36,6 +36,7 @@ from soctk.decide.compiled.form import (
     WEIGHTS,
     WIDTHS,
 )
+from soctk.decide.compiled.lanes import view
 from soctk.terms.base import SMALLEST_WEIGHT
 
 A, R, Z, P, NUBAR, Y = range(6)
@@ -63,7 +64,7 @@ def values(layout, shared, data, memory, u, mu, cache):
                     squares += mine[k] * mine[k]
                 tau[g] = np.sqrt(max(squares, TINY))
                 total += weights[g] * tau[g]
-        elif kind == RELU or kind == SOFTPLUS:
+        elif kind in (RELU, SOFTPLUS):
             total += network_value(layout, shared, weights, term, reference, u, mu, cache)
         elif kind == LOGISTIC:
             for k in range(count):
@@ -103,7 +104,7 @@ def log_sum_exp(u, p):
 
 @compiled
 def network_value(layout, shared, weights, term, reference, u, mu, cache):
-    """Return c'z_L of a network, every ReLU replaced by (a + r) / 2, r = sqrt(a^2 + 4 delta^2), delta = 2 mu / nubar."""
+    """Return c'z_L of a network, every ReLU smoothed: (a + r) / 2, r = sqrt(a^2 + 4 delta^2), delta = 2 mu / nubar."""
     rows, start, mixing, inner = layout[ROWS], term[FIRST], layout[MIXING_TRANSPOSED] + term[MIX], 0
     delta, total = 2 * mu / reference, 0.0
     spread = 4 * delta * delta
@@ -152,7 +153,7 @@ def duals(layout, shared, data, u, cache):
                 for k in range(g * size, (g + 1) * size):
                     y[k] = weight * mine[k]
             into_balls(weights, y, size)
-        elif kind == RELU or kind == SOFTPLUS:
+        elif kind in (RELU, SOFTPLUS):
             chain(layout, shared, weights, term, cache)
         elif kind == LOGISTIC:
             for k in range(count):
@@ -213,7 +214,7 @@ def conjugates(layout, data, cache):
         kind, first, count, size = term[KIND], term[FIRST], term[COUNT], term[SIZE]
         weights, p = view(data, layout[WEIGHTS] + term[WEIGHT], count), view(cache, P * rows + first, count)
         y, nubar = view(cache, Y * rows + first, count), view(cache, NUBAR * rows + first, count)
-        if kind == QUADRATIC or kind == HUBER:
+        if kind in (QUADRATIC, HUBER):
             for k in range(count):
                 if weights[k] > 0:
                     total += 0.5 * y[k] * y[k] / weights[k]
