@@ -211,8 +211,8 @@ def _table(terms: tuple[Term, ...], n: int) -> tuple[list[tuple[int, ...]], int]
 
 def _products(kind: int, rows: int, size: int, widths: tuple[int, ...], n: int) -> int:
     """Return how many outer products of a term are worth keeping."""
-    if kind == QUADRATIC:
-        return 0
+    if kind in (QUADRATIC, LOG_SUM_EXP):
+        return 0  # the one is added once for each instance; the rows of the other's groups have weights of their own
     if kind == NORMS and size > 1:
         return rows // size
     if n > SMALL_DIM:
