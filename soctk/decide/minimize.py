@@ -59,6 +59,8 @@ def minimize(
         solver_options: for "cvxpy", keywords for `cp.Problem.solve`.
         seed: of the protocol's random restarts.
 
+    The first call ever compiles the Newton method, which takes some twenty seconds; the code is kept on disk.
+
     Returns:
         `Decision`; computed in the higher of the context's and the weights' precision.
 
@@ -82,7 +84,7 @@ def minimize(
     elif chosen == "cvxpy":
         result = _outside(model, feasible_set, contexts, tol, solver, dict(solver_options or {}), time_limit)
     else:
-        form = model.form_at(contexts).check().detach()
+        form = model.form_at(contexts).check()
         result = solve_certified(
             form, feasible_set, method=chosen, tol=tol, max_iter=max_iter, deadline=deadline, start=start
         )
