@@ -88,11 +88,22 @@ class ConicForm:
 
     def check(self) -> ConicForm:
         """Return the form itself, or raise ValueError naming the tensor that is not finite or negative."""
+        if self._plausible():
+            return self
         check_finite(self.linear, "v")  # before b0, which v enters when units are folded in
         check_finite(self.constant, "b0")
         for term in self.terms:
             term.check()
         return self
+
+    def _plausible(self) -> bool:
+        """Whether all tensors together are finite and the weights together not negative: one test in place of many."""
+        parts: list[Tensor] = []
+        self.apply(lambda tensor: parts.append(tensor.reshape(-1)) or tensor)
+        signs = [term.weights.reshape(-1) for term in self.terms]
+        signs += [matrix.reshape(-1) for term in self.terms if isinstance(term, Network) for matrix in term.mixing]
+        finite = bool(torch.isfinite(torch.cat(parts)).all())
+        return finite and (not signs or not bool((torch.cat(signs) < 0).any()))
 
     # -- values ----------------------------------------------------------------------------------------
 

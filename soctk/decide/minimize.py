@@ -64,6 +64,8 @@ def minimize(
         scale: the unit that gaps are measured in, positive, a number or (*batch): where values differ by much less than
             1, their standard deviation over the decisions in question. max(1, |value|) by default.
 
+    The first call ever compiles the Newton method, which takes some twenty seconds; the code is kept on disk.
+
     Returns:
         `Decision`; computed in the higher of the context's and the weights' precision.
 
@@ -88,7 +90,7 @@ def minimize(
     elif chosen == "cvxpy":
         result = _outside(model, feasible_set, contexts, tol, solver, dict(solver_options or {}), time_limit, unit)
     else:
-        form = model.form_at(contexts).check().detach()
+        form = model.form_at(contexts).check()
         if method is None:
             chosen = default_method(form, feasible_set)
         result = solve_certified(

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from soctk.conic_form import ConicForm, Dual
+from soctk.decide.batched import picker
 from soctk.decide.decision import Status
-from soctk.decide.newton import picker
 from soctk.decide.result import Result
 from soctk.sets import FeasibleSet
 from soctk.terms.base import Smoothed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -25,15 +26,16 @@ class Reduction:
     point: Tensor
     columns: Tensor
 
-    @classmethod
-    def of(cls, feasible_set: FeasibleSet, dtype: torch.dtype, device: torch.device) -> Reduction:
-        """Find the free coordinates of a set."""
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def of(feasible_set: FeasibleSet, dtype: torch.dtype, device: torch.device) -> Reduction:
+        """Find the free coordinates of a set; sets are immutable, so that the answer is kept."""
         lo, hi = feasible_set.bounds()
         free, total = lo < hi, feasible_set.sum_total
         if total is not None and (int(free.sum()) <= 1 or total <= float(lo.sum()) or total >= float(hi.sum())):
             free = torch.zeros_like(free)
         point = feasible_set._project(feasible_set.center(dtype, device))
-        return cls(feasible_set, point, torch.nonzero(free).squeeze(-1).to(device))
+        return Reduction(feasible_set, point, torch.nonzero(free).squeeze(-1).to(device))
 
     @property
     def trivial(self) -> bool:

@@ -1,0 +1,1 @@
+"""The smoothing Newton method of `soctk.decide.newton` in compiled code, one instance after another."""

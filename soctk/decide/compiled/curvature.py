@@ -1,0 +1,256 @@
+"""Hessians with lagged duals, and the lagged duals themselves, for one instance."""
+
+from __future__ import annotations
+
+from soctk.decide.compiled.algebra import add_gram, add_rows, compiled, subtract_pair
+from soctk.decide.compiled.form import (
+    BASE,
+    COEFFICIENTS,
+    COLUMNS,
+    COUNT,
+    CURVATURE,
+    DELTA,
+    DIM,
+    FIRST,
+    HESSIAN,
+    HUBER,
+    JACOBIANS,
+    KEPT,
+    KEPT_COUNT,
+    KEPT_FIRST,
+    KIND,
+    LAYERS,
+    LEFT,
+    LOG_SUM_EXP,
+    LOGISTIC,
+    MATRIX,
+    MIX,
+    MIXING,
+    MIXING_TRANSPOSED,
+    NORMS,
+    PRODUCTS,
+    QUADRATIC,
+    RELU,
+    ROWS,
+    SCRATCH,
+    SIZE,
+    SOFTPLUS,
+    TABLE,
+    TERMS,
+    WEIGHT,
+    WEIGHTS,
+    WIDTHS,
+)
+from soctk.decide.compiled.lanes import TARGETS, add_tiles, view
+from soctk.decide.compiled.terms import NUBAR, A, P, R, Y, chain, into_balls
+
+
+@compiled
+def quadratic_hessian(layout, shared, data, memory):
+    """Fill the Hessian of the quadratic terms, upper triangle: it is the same in every iteration."""
+    n = layout[DIM]
+    base, scratch = view(memory, layout[BASE], n * n), view(memory, layout[SCRATCH], TARGETS * layout[ROWS])
+    base[:] = 0.0
+    for index in range(layout[TERMS]):
+        term = view(layout, TABLE + index * COLUMNS, COLUMNS)
+        if term[KIND] == QUADRATIC:
+            weights = view(data, layout[WEIGHTS] + term[WEIGHT], term[COUNT])
+            add_gram(base, n, weights, term[COUNT], shared, layout[MATRIX] + term[FIRST] * n, scratch)
+
+
+@compiled
+def outer_products(layout, shared, memory):
+    """Fill the Gram matrices A_g'A_g of the rows and groups for which the table keeps them."""
+    n = layout[DIM]
+    for index in range(layout[TERMS]):
+        term = view(layout, TABLE + index * COLUMNS, COLUMNS)
+        size = term[SIZE]
+        for g in range(term[KEPT_COUNT]):
+            out = view(memory, layout[KEPT] + (term[KEPT_FIRST] + g) * n * n, n * n)
+            out[:] = 0.0
+            for k in range(term[FIRST] + g * size, term[FIRST] + (g + 1) * size):
+                row = view(shared, layout[MATRIX] + k * n, n)
+                for i in range(n):
+                    for j in range(n):
+                        out[i * n + j] += row[i] * row[j]
+
+
+@compiled
+def hessian(layout, shared, data, memory, u, cache, lag):
+    """Fill the upper triangle of sum_j A_j'(Hessian of phi_j)A_j, (n, n)."""
+    n, rows = layout[DIM], layout[ROWS]
+    total, base = view(memory, layout[HESSIAN], n * n), view(memory, layout[BASE], n * n)
+    coefficients = view(memory, layout[COEFFICIENTS], layout[PRODUCTS])
+    scratch = view(memory, layout[SCRATCH], TARGETS * rows)
+    for i in range(n * n):
+        total[i] = base[i]
+    for index in range(layout[TERMS]):
+        term = view(layout, TABLE + index * COLUMNS, COLUMNS)
+        if term[KIND] == QUADRATIC:
+            continue
+        weights = view(data, layout[WEIGHTS] + term[WEIGHT], term[COUNT])
+        curvature = view(memory, layout[CURVATURE] + term[FIRST], term[COUNT])
+        row_curvatures(term, rows, weights, shared[layout[DELTA] + index], u, cache, lag, curvature)
+        count, size = term[COUNT], term[SIZE]
+        if term[LAYERS] > 0:
+            count = layout[term[WIDTHS]]
+            add_deeper_layers(layout, shared, memory, term, cache, curvature, total)
+        elif size > 1:
+            subtract_rank_ones(layout, shared, memory, term, weights, u, cache, lag, total)
+        if term[KEPT_COUNT] == 0:
+            add_gram(total, n, curvature, count, shared, layout[MATRIX] + term[FIRST] * n, scratch)
+        for g in range(term[KEPT_COUNT]):
+            coefficients[term[KEPT_FIRST] + g] = curvature[g * size]
+    add_rows(total, coefficients, layout[PRODUCTS], memory, layout[KEPT], n * n)
+
+
+@compiled
+def row_curvatures(term, rows, weights, delta, u, cache, lag, curvature):
+    """Fill the diagonal part of a term's Hessian in u."""
+    kind, first, count, size = term[KIND], term[FIRST], term[COUNT], term[SIZE]
+    r, a, t = view(cache, R * rows + first, count), view(cache, A * rows + first, count), view(lag, first, count)
+    p, nubar = view(cache, P * rows + first, count), view(cache, NUBAR * rows + first, count)
+    y, mine = view(cache, Y * rows + first, count), view(u, first, count)
+    if kind == RELU:
+        for k in range(count):
+            curvature[k] = nubar[k] * (1 - t[k] * a[k] / r[k]) / (2 * r[k])
+    elif kind == SOFTPLUS:
+        for k in range(count):
+            curvature[k] = nubar[k] * p[k] * (1 - p[k])
+    elif kind == NORMS and size > 1:
+        for k in range(count):
+            curvature[k] = weights[k // size] / r[k // size]
+    elif kind == NORMS:
+        for k in range(count):
+            curvature[k] = weights[k] / r[k] - t[k] * mine[k] / (r[k] * r[k])
+    elif kind == LOGISTIC:
+        for k in range(count):
+            curvature[k] = weights[k] * p[k] * (1 - p[k])
+    elif kind == LOG_SUM_EXP:
+        for k in range(count):
+            curvature[k] = y[k]
+    elif kind == HUBER:
+        for k in range(count):
+            curvature[k] = weights[k] if abs(mine[k]) <= delta else 0.0
+
+
+@compiled
+def subtract_rank_ones(layout, shared, memory, term, weights, u, cache, lag, total):
+    """Subtract (A'u (A'rho)' + A'rho (A'u)') / (2 tau^2) of every norm, beta (A'p) (A'p)' of every log-sum-exp."""
+    n, rows, size = layout[DIM], layout[ROWS], term[SIZE]
+    both = view(memory, layout[LEFT], 2 * n)  # LEFT and RIGHT are neighbours
+    left, right = view(both, 0, n), view(both, n, n)
+    for g in range(term[COUNT] // size):
+        first = term[FIRST] + g * size
+        at = layout[MATRIX] + first * n
+        left[:] = 0.0
+        right[:] = 0.0
+        if term[KIND] == NORMS:
+            tau = cache[R * rows + term[FIRST] + g]
+            add_rows(left, view(u, first, size), size, shared, at, n)
+            add_rows(right, view(lag, first, size), size, shared, at, n)
+            scale = 1 / (2 * tau * tau)
+            for i in range(n):
+                right[i] *= scale
+        else:
+            add_rows(left, view(cache, P * rows + first, size), size, shared, at, n)
+            for i in range(n):
+                right[i] = 0.5 * weights[g] * left[i]
+        subtract_pair(total, n, both, view(memory, layout[SCRATCH], 2))
+
+
+@compiled
+def add_deeper_layers(layout, shared, memory, term, cache, curvature, total):
+    """Add J_l' diag(nubar_l k_l) J_l for l > 1: J_1 = W_1, J_l = W_l + U_l diag(p_{l-1}) J_{l-1}."""
+    n, rows, start = layout[DIM], layout[ROWS], term[FIRST]
+    mixing, at, below = layout[MIXING] + term[MIX], layout[MATRIX] + term[FIRST] * n, shared
+    scratch, half = view(memory, layout[SCRATCH], TARGETS * rows), (layout[KEPT] - layout[JACOBIANS]) // 2
+    for level in range(1, term[LAYERS]):
+        inner, width = layout[term[WIDTHS] + level - 1], layout[term[WIDTHS] + level]
+        p, here = view(cache, P * rows + start, inner), layout[JACOBIANS] + (level % 2) * half
+        start += inner
+        out, own = view(memory, here, width * n), view(shared, layout[MATRIX] + start * n, width * n)
+        for i in range(width * n):
+            out[i] = own[i]
+        for k in range(width):
+            mixed = view(shared, mixing + k * inner, inner)
+            for m in range(inner):
+                scratch[k % TARGETS * inner + m] = mixed[m] * p[m]
+            if k % TARGETS == TARGETS - 1:
+                add_tiles(view(out, (k + 1 - TARGETS) * n, TARGETS * n), n, scratch, inner, n, below, at, n)
+            elif k >= width - width % TARGETS:
+                add_rows(view(out, k * n, n), view(scratch, k % TARGETS * inner, inner), inner, below, at, n)
+        weights = view(curvature, start - term[FIRST], width)
+        add_gram(total, n, weights, width, memory, here, scratch)
+        mixing += inner * width
+        below, at = memory, here
+
+
+@compiled
+def initial_lags(layout, cache, lag):
+    """Fill the lagged duals that agree with the last pass: t = a / r of a ReLU, rho = y of a norm."""
+    rows = layout[ROWS]
+    for index in range(layout[TERMS]):
+        term = view(layout, TABLE + index * COLUMNS, COLUMNS)
+        for k in range(term[FIRST], term[FIRST] + term[COUNT]):
+            lag[k] = cache[A * rows + k] / cache[R * rows + k] if term[KIND] == RELU else cache[Y * rows + k]
+
+
+@compiled
+def advance_lags(layout, shared, data, u, du, cache, lag, moved):
+    """Update the lagged duals by their linearised optimality conditions after a step that moves u by du."""
+    rows = layout[ROWS]
+    for index in range(layout[TERMS]):
+        term = view(layout, TABLE + index * COLUMNS, COLUMNS)
+        first, count, size = term[FIRST], term[COUNT], term[SIZE]
+        if term[KIND] == RELU:
+            advance_slopes(layout, shared, term, du, cache, lag, moved)
+        elif term[KIND] == NORMS:
+            weights, tau = view(data, layout[WEIGHTS] + term[WEIGHT], count), view(cache, R * rows + first, count)
+            rho, mine, change = view(lag, first, count), view(u, first, count), view(du, first, count)
+            for g in range(count // size):
+                along, weight = 0.0, weights[g] / tau[g]
+                for k in range(g * size, (g + 1) * size):
+                    along += mine[k] * change[k]
+                along /= tau[g] * tau[g]
+                for k in range(g * size, (g + 1) * size):
+                    rho[k] = weight * (mine[k] + change[k]) - along * rho[k]
+            into_balls(weights, rho, size)
+
+
+@compiled
+def advance_slopes(layout, shared, term, du, cache, lag, moved):
+    """t <- a / r + (1 - t a / r) / r da, clipped to [-1, 1]; da = du + U (p da of the layer below)."""
+    rows, start, mixing, inner = layout[ROWS], term[FIRST], layout[MIXING_TRANSPOSED] + term[MIX], 0
+    for level in range(term[LAYERS]):
+        width = layout[term[WIDTHS] + level]
+        da, t, p = view(moved, start, width), view(lag, start, width), view(cache, P * rows + start, width)
+        a, r = view(cache, A * rows + start, width), view(cache, R * rows + start, width)
+        for k in range(width):
+            da[k] = du[start + k]
+        if level > 0:
+            add_rows(da, view(moved, start - inner, inner), inner, shared, mixing, width)
+            mixing += inner * width
+        for k in range(width):
+            share = a[k] / r[k]
+            t[k] = min(max(share + (1 - t[k] * share) / r[k] * da[k], -1.0), 1.0)
+            da[k] *= p[k]
+        start, inner = start + width, width
+
+
+@compiled
+def lagged_duals(layout, shared, data, cache, lag, other):
+    """Fill the dual point that the lagged duals stand for in another cache."""
+    rows = layout[ROWS]
+    for k in range(6 * rows):
+        other[k] = cache[k]
+    for index in range(layout[TERMS]):
+        term = view(layout, TABLE + index * COLUMNS, COLUMNS)
+        first, count = term[FIRST], term[COUNT]
+        if term[KIND] == RELU:
+            for k in range(first, first + count):
+                other[P * rows + k] = 0.5 * (1 + lag[k])
+            chain(layout, shared, view(data, layout[WEIGHTS] + term[WEIGHT], count), term, other)
+        elif term[KIND] == NORMS:
+            for k in range(first, first + count):
+                other[Y * rows + k] = lag[k]

@@ -1,0 +1,140 @@
+"""The compiled smoothing Newton method behind the interface of `soctk.decide.newton`."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import soctk.decide.rules
+import soctk.terms.base
+from soctk.conic_form import ConicForm
+from soctk.decide.compiled import form as layout
+from soctk.decide.compiled.form import Packed, pack
+from soctk.decide.compiled.iteration import make_advance_all
+from soctk.decide.decision import Status, relative_gap
+from soctk.decide.result import Final, Result
+from soctk.sets import FeasibleSet
+from soctk.terms import Network, Norms
+
+WORK_BETWEEN_CHECKS = 2e8
+"""Products of a compiled call, about 50 ms: time limits and Ctrl-C are looked at between calls."""
+USUAL_STEPS = 15
+
+_OUTCOMES = np.empty(4, dtype=object)
+_OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT]
+
+
+def _sources() -> int:
+    """Return a digest of all files that the compiled code is made from."""
+    files = [*sorted(Path(__file__).parent.glob("*.py")), soctk.decide.rules.__file__, soctk.terms.base.__file__]
+    return int(hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()[:12], 16)
+
+
+_advance_all = make_advance_all(_sources())
+
+
+def solve_compiled(
+    form: ConicForm,
+    feasible_set: FeasibleSet,
+    *,
+    tol: float,
+    max_iter: int,
+    deadline: float = float("inf"),
+    start: Tensor | None = None,
+    keep_final: bool = False,
+) -> Result:
+    """Minimise every function of `form`, `start` strictly inside the bounds: arguments as `solve_newton`'s.
+
+    Computed in float64. For a float32 form the points are rounded to float32 and valued there; values are rounded up
+    and bounds down, so that gaps stay rigorous.
+    """
+    packed = pack(form)
+    lo, hi, center = _arrays(feasible_set)
+    total, has_hi = feasible_set.sum_total, bool(np.isfinite(hi).all())
+    memory = np.zeros(packed.memory_size)
+    memory[packed.columns(layout.LO)], memory[packed.columns(layout.HI)] = lo, hi
+    settings = packed.layout[layout.SETTINGS]
+    memory[settings : settings + 5] = total or 0.0, total is not None, has_hi, tol, max_iter
+    state = np.zeros((form.size, packed.state_size))
+    points = center if start is None else start.numpy()
+    state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = points
+    state[:, layout.BEST_VALUE], state[:, layout.BEST_BOUND] = np.inf, -np.inf
+    _iterate(packed, state, memory, deadline)
+    result = _result(packed, state)
+    if keep_final:
+        result.final = _final(form, packed, state, has_hi)
+    return result if form.dtype == torch.float64 else _rounded(result, form, feasible_set, tol)
+
+
+@lru_cache(maxsize=64)
+def _arrays(feasible_set: FeasibleSet) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the bounds and the centre of a set; sets are immutable, so that the answer is kept."""
+    lo, hi = feasible_set.bounds()
+    return lo.numpy(), hi.numpy(), feasible_set.center().numpy()
+
+
+def _iterate(packed: Packed, state: np.ndarray, memory: np.ndarray, deadline: float) -> None:
+    """Advance all instances, some at a time, until they are finished or the deadline has passed."""
+    size, outcome = state.shape[0], state[:, layout.OUTCOME]
+    n, rows = int(packed.layout[layout.DIM]), int(packed.layout[layout.ROWS])
+    each = n * n * (n + rows + 10)
+    piece = max(1, int(WORK_BETWEEN_CHECKS / (USUAL_STEPS * each)))
+    steps = 2**40 if piece > 1 else max(1, int(WORK_BETWEEN_CHECKS / each))
+    arrays = packed.layout, packed.shared, packed.data, state, memory
+    if deadline < float("inf"):
+        _advance_all(*arrays, 0, size, 0)  # so that every instance has an answer
+    for first in range(0, size, piece):
+        last = min(first + piece, size)
+        while (outcome[first:last] == layout.RUNNING).any():
+            if time.perf_counter() > deadline:
+                return
+            _advance_all(*arrays, first, last, steps)
+
+
+def _result(packed: Packed, state: np.ndarray) -> Result:
+    return Result(
+        x=torch.from_numpy(state[:, packed.columns(layout.BEST_X)].copy()),
+        value=torch.from_numpy(state[:, layout.BEST_VALUE].copy()),
+        lower_bound=torch.from_numpy(state[:, layout.BEST_BOUND].copy()),
+        iterations=torch.from_numpy(state[:, layout.ITERATIONS].astype(np.int64)),
+        status=_OUTCOMES[state[:, layout.OUTCOME].astype(np.int64)],
+    )
+
+
+def _final(form: ConicForm, packed: Packed, state: np.ndarray, has_hi: bool) -> Final:
+    """Return where the iterations ended, the lagged duals as each term keeps them."""
+    tensor = torch.from_numpy(state)
+    x, s_lo, s_hi, lag = (tensor[:, packed.columns(part)] for part in (layout.X, layout.S_LO, layout.S_HI, layout.LAG))
+    lags: list[Tensor | tuple[Tensor, ...] | None] = []
+    for term, part in zip(form.terms, lag.unsqueeze(1).split([t.map.rows for t in form.terms], dim=-1), strict=True):
+        if isinstance(term, Norms):
+            lags.append(part)
+        elif isinstance(term, Network) and term.activation == "relu":
+            lags.append(part.split(term.widths, dim=-1))
+        else:
+            lags.append(None)
+    return Final(x, tensor[:, layout.MU : layout.MU + 1], s_lo, s_hi if has_hi else None, lags)
+
+
+def _rounded(result: Result, form: ConicForm, feasible_set: FeasibleSet, tol: float) -> Result:
+    """Return the result in the form's lower precision, and as optimal only what is so there."""
+    result.x = feasible_set._project(result.x.to(form.dtype))
+    value = form.to(torch.float64).evaluate(result.x.to(torch.float64).unsqueeze(1)).squeeze(-1)
+    result.value = _directed(value, form.dtype, torch.inf)
+    result.lower_bound = _directed(result.lower_bound, form.dtype, -torch.inf)
+    short = (relative_gap(result.value, result.lower_bound) > tol).numpy() & (result.status == Status.OPTIMAL)
+    result.status[short] = Status.STALLED
+    return result
+
+
+def _directed(number: Tensor, dtype: torch.dtype, toward: float) -> Tensor:
+    """Round to a lower precision towards one of the infinities."""
+    rounded = number.to(dtype)
+    wrong = (rounded.to(number.dtype) - number) * (1 if toward > 0 else -1) < 0
+    return torch.where(wrong, torch.nextafter(rounded, torch.full_like(rounded, toward)), rounded)
