@@ -81,7 +81,7 @@ def check_agreement(form: ConicForm, feasible_set: FeasibleSet, *, same_steps: b
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 10, 26])
 @pytest.mark.parametrize("set_name", SETS)
-@pytest.mark.parametrize("model_name", [name for name in MODELS if name != "relu"])
+@pytest.mark.parametrize("model_name", [name for name in MODELS if name not in ("relu", "ickan")])
 def test_both_ways_agree(model_name: str, set_name: str, dim: int) -> None:
     model, feasible_set = shaken(MODELS[model_name](dim)), SETS[set_name](dim)
     context = torch.randn(6, 3, generator=torch.Generator().manual_seed(dim), dtype=DOUBLE)
