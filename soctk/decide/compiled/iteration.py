@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba import njit
 
 from soctk.decide.compiled.algebra import add_rows, compiled, dot, inlined
@@ -72,7 +74,6 @@ def make_advance_all(sources: int):
             look at this file alone, and use old code after a change of another.
     """
 
-    @njit(cache=True, error_model="numpy", nogil=True)
     def advance_all(layout, shared, data, state, memory, first, last, steps):
         """Take up to `steps` Newton steps with each of the instances first, ..., last - 1 that is still running."""
         _ = sources
@@ -89,7 +90,11 @@ def make_advance_all(sources: int):
             begin(layout, matrices, coefficients, standing, memory, numbers)
             iterate(layout, matrices, coefficients, standing, memory, numbers, steps)
 
-    return advance_all
+    options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+    try:
+        return njit(cache=True, **options)(advance_all)
+    except RuntimeError:  # neither the package's folder nor the user's own can be written to
+        return njit(**options)(advance_all)
 
 
 @inlined

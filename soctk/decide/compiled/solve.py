@@ -32,7 +32,8 @@ _OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERAT
 
 def _sources() -> int:
     """Return a digest of all files that the compiled code is made from."""
-    files = [*sorted(Path(__file__).parent.glob("*.py")), soctk.decide.rules.__file__, soctk.terms.base.__file__]
+    parts = [file for file in sorted(Path(__file__).parent.glob("*.py")) if file != Path(__file__)]
+    files = [*parts, soctk.decide.rules.__file__, soctk.terms.base.__file__]
     return int(hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()[:12], 16)
 
 
@@ -60,7 +61,9 @@ def solve_compiled(
     memory = np.zeros(packed.memory_size)
     memory[packed.columns(layout.LO)], memory[packed.columns(layout.HI)] = lo, hi
     settings = packed.layout[layout.SETTINGS]
-    memory[settings : settings + 5] = total or 0.0, total is not None, has_hi, tol, max_iter
+    # Rounding the answer to float32 costs a little of the gap, for which half of the tolerance is left.
+    inner = tol if form.dtype == torch.float64 else 0.5 * tol
+    memory[settings : settings + 5] = total or 0.0, total is not None, has_hi, inner, max_iter
     state = np.zeros((form.size, packed.state_size))
     points = center if start is None else start.numpy()
     state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = points
@@ -128,8 +131,9 @@ def _rounded(result: Result, form: ConicForm, feasible_set: FeasibleSet, tol: fl
     value = form.to(torch.float64).evaluate(result.x.to(torch.float64).unsqueeze(1)).squeeze(-1)
     result.value = _directed(value, form.dtype, torch.inf)
     result.lower_bound = _directed(result.lower_bound, form.dtype, -torch.inf)
-    short = (relative_gap(result.value, result.lower_bound) > tol).numpy() & (result.status == Status.OPTIMAL)
-    result.status[short] = Status.STALLED
+    reached = (relative_gap(result.value, result.lower_bound) <= tol).numpy()
+    result.status[~reached & (result.status == Status.OPTIMAL)] = Status.STALLED
+    result.status[reached] = Status.OPTIMAL
     return result
 
 
