@@ -1,6 +1,7 @@
 """The certificate in compiled code: the value at a feasible point, and bounds from feasible dual points.
 
-Nothing is taken over from the iterations but x and the dual points; the arithmetic is strict.
+Nothing is taken over from the iterations but x and the dual points; products may be summed in any order, which moves a
+bound by rounding alone.
 """
 
 from __future__ import annotations
