@@ -81,6 +81,10 @@ class LinearMap(ABC):
     def group_adjoint(self, y: Tensor, size: int) -> Tensor:
         """Return A_g'y_g for each group g of `size` consecutive rows: (N, K) -> (N, K / size, n)."""
 
+    @abstractmethod
+    def to_dense(self) -> DenseMap:
+        """Return the map with a dense matrix, made once; for small maps alone."""
+
     def row_squares(self, like: Tensor) -> Tensor:
         """Return the squared length of every row in the dtype and on the device of `like`, (N or 1, K)."""
         return self.apply(torch.square).forward(like.new_ones(1, 1, self.dim))[:, 0]
@@ -144,6 +148,10 @@ class DenseMap(LinearMap):
         if not self.shared:
             raise ValueError(f"expected one context, got {self.matrix.shape[0]} with matrices of their own")
         return sp.csr_array(self.matrix[0].detach().cpu().double().numpy())
+
+    def to_dense(self) -> DenseMap:
+        """Return the map itself."""
+        return self
 
     def _outer_products(self) -> Tensor:
         """Return the products a_k a_k' of the rows as one (K, n^2) matrix, so that a Gram matrix is one GEMM."""
@@ -241,13 +249,18 @@ class SparseMap(LinearMap):
 
     def add_gram(self, total: Tensor, weights: Tensor) -> None:
         """Add A' diag(w) A to `total` (N, n, n): for small maps alone, through a dense copy."""
-        self._dense().add_gram(total, weights)
+        self.to_dense().add_gram(total, weights)
 
     def group_adjoint(self, y: Tensor, size: int) -> Tensor:
         """Return A_g'y_g for each group of `size` rows: for small maps alone, through a dense copy."""
-        return self._dense().group_adjoint(y, size)
+        return self.to_dense().group_adjoint(y, size)
 
-    def _dense(self) -> DenseMap:
+    def to_dense(self) -> DenseMap:
+        """Return the map with a dense matrix, made once.
+
+        Raises:
+            NotImplementedError: the matrix is too large for that.
+        """
         if self.rows * self.dim > LARGEST_OUTER:
             raise NotImplementedError(
                 f'no dense copy is made of a {self.rows} by {self.dim} map; use method="newton_cg" or "first_order"'
