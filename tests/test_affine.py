@@ -72,5 +72,5 @@ def test_large_maps_make_no_dense_copy():
         large.add_gram(torch.zeros(1), torch.zeros(1))
     with pytest.raises(ValueError, match=r"A: expected finite numbers"):
         large.apply(lambda t: torch.full_like(t, torch.nan)).check("A")
-    with pytest.raises(ValueError, match="one matrix shared"):
+    with pytest.raises(ValueError, match="expected one context"):
         DenseMap(torch.zeros(2, 3, 3)).to_sparse()
