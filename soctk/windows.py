@@ -198,3 +198,13 @@ def _index(windows: Windows) -> Tensor:
         inside = (rows == steps[0])[:, None, :, None] & (columns == steps[1])[None, :, None, :]
         found = np.where(inside[..., None], found, OUTSIDE)
     return torch.from_numpy(found.reshape(windows.count, windows.length).astype(np.int64))
+
+
+@lru_cache(maxsize=64)
+def whole_map(windows: Windows, channels: int, size: int) -> Tied:
+    """Return `convolution` with its rows group by group of `size` kernels, place by place within."""
+    rows, columns, source = _contributions(windows, channels)
+    place, channel = np.divmod(rows, channels)
+    group, member = np.divmod(channel, size)
+    rows = (group * windows.count + place) * size + member
+    return Tied.of(rows, columns, source, (windows.count * channels, windows.grid.size))
