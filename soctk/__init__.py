@@ -20,6 +20,7 @@ from soctk.learn.data import ValueData
 from soctk.learn.fit import FitConfig, FitReport, fit
 from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
 from soctk.models.exact import ExactSurrogate
+from soctk.models.recurrent import RecurrentSOCICNN
 from soctk.persist import CheckpointError, load, save
 from soctk.registry import make_surrogate, surrogate_names
 from soctk.sets import Box, Budget, FeasibleSet, Simplex
@@ -48,6 +49,7 @@ __all__ = [
     "NormICNN",
     "QuadICNN",
     "ReLUICNN",
+    "RecurrentSOCICNN",
     "Simplex",
     "SoftplusICNN",
     "Status",

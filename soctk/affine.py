@@ -81,6 +81,10 @@ class LinearMap(ABC):
     def group_adjoint(self, y: Tensor, size: int) -> Tensor:
         """Return A_g'y_g for each group g of `size` consecutive rows: (N, K) -> (N, K / size, n)."""
 
+    @abstractmethod
+    def to_dense(self) -> DenseMap:
+        """Return the map with a dense matrix, made once; for small maps alone."""
+
     def row_squares(self, like: Tensor) -> Tensor:
         """Return the squared length of every row in the dtype and on the device of `like`, (N or 1, K)."""
         return self.apply(torch.square).forward(like.new_ones(1, 1, self.dim))[:, 0]
@@ -145,6 +149,10 @@ class DenseMap(LinearMap):
             raise ValueError(f"expected one context, got {self.matrix.shape[0]} with matrices of their own")
         return sp.csr_array(self.matrix[0].detach().cpu().double().numpy())
 
+    def to_dense(self) -> DenseMap:
+        """Return the map itself."""
+        return self
+
     def _outer_products(self) -> Tensor:
         """Return the products a_k a_k' of the rows as one (K, n^2) matrix, so that a Gram matrix is one GEMM."""
         if "outer" not in self._cache:
@@ -190,6 +198,10 @@ class Pattern:
     rows: Tensor
     order: Tensor
 
+    def row_of_each(self) -> Tensor:
+        """Return the row of each number in the row-wise order."""
+        return torch.repeat_interleave(torch.arange(self.shape[0]), self.starts.diff())
+
     @classmethod
     def of(cls, matrix: sp.csr_array) -> Pattern:
         """Return the pattern of a matrix in canonical row-wise format."""
@@ -232,28 +244,39 @@ class SparseMap(LinearMap):
         return self.pattern.shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return A x: (N, M, n) -> (N, M, K); differentiable in x."""
-        return _SparseProduct.apply(x, *self._matrices())  # type: ignore[return-value]
+        """Return A x: (N, M, n) -> (N, M, K); differentiable in x and in the values."""
+        matrix, transposed = self._matrices()
+        return _SparseProduct.apply(x, self.values, self.pattern, matrix, transposed, False)  # type: ignore[return-value]
 
     def adjoint(self, y: Tensor) -> Tensor:
-        """Return A'y: (N, M, K) -> (N, M, n); differentiable in y."""
-        return _SparseProduct.apply(y, *reversed(self._matrices()))  # type: ignore[return-value]
+        """Return A'y: (N, M, K) -> (N, M, n); differentiable in y and in the values."""
+        matrix, transposed = self._matrices()
+        return _SparseProduct.apply(y, self.values, self.pattern, transposed, matrix, True)  # type: ignore[return-value]
 
     def add_gram(self, total: Tensor, weights: Tensor) -> None:
         """Add A' diag(w) A to `total` (N, n, n): for small maps alone, through a dense copy."""
-        self._dense().add_gram(total, weights)
+        self.to_dense().add_gram(total, weights)
 
     def group_adjoint(self, y: Tensor, size: int) -> Tensor:
         """Return A_g'y_g for each group of `size` rows: for small maps alone, through a dense copy."""
-        return self._dense().group_adjoint(y, size)
+        return self.to_dense().group_adjoint(y, size)
 
-    def _dense(self) -> DenseMap:
+    def to_dense(self) -> DenseMap:
+        """Return the map with a dense matrix, made once.
+
+        Raises:
+            NotImplementedError: the matrix is too large for that.
+        """
         if self.rows * self.dim > LARGEST_OUTER:
             raise NotImplementedError(
                 f'no dense copy is made of a {self.rows} by {self.dim} map; use method="newton_cg" or "first_order"'
             )
         if "dense" not in self._cache:
-            self._cache["dense"] = DenseMap(self._matrices()[0].to_dense().unsqueeze(0))
+            places = self.pattern.row_of_each() * self.dim + self.pattern.columns
+            flat = self.values.new_zeros(self.rows * self.dim).index_copy(
+                0, places.to(self.values.device), self.values[0]
+            )
+            self._cache["dense"] = DenseMap(flat.reshape(1, self.rows, self.dim))
         return self._cache["dense"]
 
     def to_sparse(self) -> sp.csr_array:
@@ -269,7 +292,12 @@ class SparseMap(LinearMap):
 
     def restrict(self, columns: Tensor) -> SparseMap:
         """Return the map of the coordinates `columns` alone."""
-        return SparseMap.of(self.to_sparse()[:, columns.cpu().numpy()], self.values.dtype)
+        pattern = self.pattern
+        arrays = (np.arange(1, pattern.columns.numel() + 1), pattern.columns.numpy(), pattern.starts.numpy())
+        places = sp.csr_array(arrays, shape=pattern.shape)[:, columns.cpu().numpy()]
+        places.sort_indices()
+        kept = torch.from_numpy(places.data - 1)
+        return SparseMap(self.values[:, kept.to(self.values.device)], Pattern.of(places))
 
     def apply(self, fn: Callable[[Tensor], Tensor]) -> SparseMap:
         """Return the map with `fn` applied to its numbers; itself when nothing changes."""
@@ -283,7 +311,7 @@ class SparseMap(LinearMap):
     def _matrices(self) -> tuple[Tensor, Tensor]:
         """Return A and A' in torch's format, made once."""
         if "A" not in self._cache:
-            pattern, values, (rows, dim) = self.pattern, self.values[0], self.pattern.shape
+            pattern, values, (rows, dim) = self.pattern, self.values[0].detach(), self.pattern.shape
             parts = (pattern.starts, pattern.columns, values)
             turned = (pattern.column_starts, pattern.rows, values[pattern.order.to(values.device)])
             for name, given, shape in (("A", parts, (rows, dim)), ("A'", turned, (dim, rows))):
@@ -295,15 +323,33 @@ class SparseMap(LinearMap):
 
 
 class _SparseProduct(torch.autograd.Function):
-    """x -> x A' for points in rows, its derivative the same with A and A' exchanged."""
+    """x -> x A' for points in rows, its derivative in x the same with A and A' exchanged; y -> y A where `turned`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
-        ctx.matrices = matrix, transposed
+    def forward(
+        ctx: Any, x: Tensor, values: Tensor, pattern: Pattern, matrix: Tensor, other: Tensor, turned: bool
+    ) -> Tensor:
+        ctx.save_for_backward(x, values)
+        ctx.rest = pattern, matrix, other, turned
         flat = x.reshape(-1, x.shape[-1])
         return (matrix @ flat.mT).mT.reshape(*x.shape[:-1], -1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        matrix, transposed = ctx.matrices
-        return _SparseProduct.apply(gradients[0], transposed, matrix), None, None  # type: ignore[return-value]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (x, values), (pattern, matrix, other, turned) = ctx.saved_tensors, ctx.rest
+        g = gradients[0]
+        slope = in_values = None
+        if ctx.needs_input_grad[0]:
+            slope = _SparseProduct.apply(g, values, pattern, other, matrix, not turned)
+        if ctx.needs_input_grad[1]:
+            in_values = _sampled_product(*((x, g) if turned else (g, x)), pattern).unsqueeze(0)
+        return slope, in_values, None, None, None, None  # type: ignore[return-value]
+
+
+def _sampled_product(left: Tensor, right: Tensor, pattern: Pattern) -> Tensor:
+    """Return the entries of left'right that the pattern has, (nnz,), in pieces: points in rows, (.., K) and (.., n)."""
+    left, right = left.reshape(-1, left.shape[-1]), right.reshape(-1, right.shape[-1])
+    rows, columns = pattern.row_of_each().to(left.device), pattern.columns.to(left.device)
+    piece = max(1, LARGEST_OUTER // max(1, left.shape[0]))
+    parts = zip(rows.split(piece), columns.split(piece), strict=True)
+    return torch.cat([(left[:, i] * right[:, j]).sum(dim=0) for i, j in parts])

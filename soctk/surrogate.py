@@ -43,6 +43,12 @@ class ConvexSurrogate(nn.Module, ABC):
     decision_method: ClassVar[str] = "newton"
     """How `soctk.minimize` decides with this surrogate by default; "cvxpy" for one with its own CVXPY export."""
 
+    shifts_inputs: ClassVar[bool] = True
+    """Whether `fit` may shift x and the context and scale each column of the context; one scale for each otherwise.
+
+    Not where weights are shared by places: zeros beyond a border, and masks, would lose their meaning.
+    """
+
     x_mean: Tensor
     x_scale: Tensor
     value_mean: Tensor
@@ -72,6 +78,17 @@ class ConvexSurrogate(nn.Module, ABC):
         """Return g at standardised points (N or 1, M, n) and contexts (N, p): (N, M)."""
         form = self._conic_form(context.to(self.dtype))
         return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
+
+    def features(self, x: Tensor, context: Tensor) -> dict[str, Tensor]:
+        """Return what of g at standardised data depends on no weight, each (N, M, ...), for `value_of`; none here.
+
+        Where evaluating g again and again on the same data is much cheaper with it, as for branches over windows.
+        """
+        return {}
+
+    def value_of(self, x: Tensor, context: Tensor, features: dict[str, Tensor]) -> Tensor:
+        """Return g at standardised data with their `features`: (N, M)."""
+        return self._value(x, context)
 
     def _expression(self, x: cp.Expression, context: Tensor) -> cp.Expression:
         """Return g at one standardised context (1, p) as a DCP-convex expression of a standardised x (n,)."""

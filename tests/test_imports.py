@@ -31,6 +31,7 @@ FLOORS = {
     "cones": 1,
     "affine": 1,
     "conditioning": 1,
+    "windows": 1,
     "terms": 2,
     "cone_program": 2,
     "geometry": 2,

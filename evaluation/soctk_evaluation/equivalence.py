@@ -111,7 +111,7 @@ class Trial:
         self.widths = network.widths
         self.point = x.numpy()
         self.W, self.b, self.c = (network.coefficients()[name][0].numpy() for name in ("A", "offset", "weights"))
-        self.U = [matrix[0].numpy() for matrix in network.mixing]
+        self.U = [matrix[0].numpy() for name, matrix in network.coefficients().items() if name[0] == "U"]
 
     def closed_form(self) -> dict[str, float]:
         """Return the diagnostics of the closed-form primal and dual points."""

@@ -19,8 +19,10 @@ from soctk.learn.profiling import Residuals, can_profile, level_loss, level_targ
 from soctk.learn.progress import Progress
 from soctk.learn.report import FitConfig, FitReport, FitStatus
 from soctk.learn.search import Run, Search
+from soctk.learn.structured import structured_start
 from soctk.learn.units import Standardized, standardize
 from soctk.losses import residual_loss
+from soctk.models.structured import StructuredICNN
 from soctk.surrogate import ConvexSurrogate
 
 __all__ = ["FitConfig", "FitReport", "FitStatus", "fit"]
@@ -34,6 +36,8 @@ RACE_SHARE = 0.6
 NEWTON_PATIENCE = 5
 """Levenberg-Marquardt steps without a better validation loss before it stops."""
 SLOPE_ITERATIONS = 40
+SEEDS = 1000
+"""Between the seeds of neighbouring fits' structured starts."""
 CANDIDATES_FOR_ONE = 2
 """Candidates for each coefficient of an instance's affine function; many contexts tell more than many candidates."""
 
@@ -126,9 +130,9 @@ class _Fit:
         for index in range(self.model.structure_count):
             reached, found = math.inf, state
             self.model.set_structure(index)
-            for start in starts:
+            for number, start in enumerate(starts):
                 self.model.load_state_dict(start | self.units)
-                loss = self._try(progress, alone=self.model.structure_count * len(starts) == 1)
+                loss = self._try(progress, number, alone=self.model.structure_count * len(starts) == 1)
                 if loss < reached:
                     reached, found = loss, self.best
                 if not self._time_left():
@@ -152,10 +156,15 @@ class _Fit:
             states.append({name: tensor.detach().double() for name, tensor in other.state_dict().items()})
         return states
 
-    def _try(self, progress: Progress, alone: bool) -> float:
-        """Train from the present weights: AdamW, then a few second-order iterations unless it races `alone`."""
+    def _try(self, progress: Progress, number: int, alone: bool) -> float:
+        """Train from the present weights: AdamW, then a few second-order iterations unless it races `alone`.
+
+        The structured start takes the place of AdamW, whose first steps would undo it.
+        """
         self.report.best_validation, self.best = math.inf, self._state()
-        if self.config.epochs > 0:
+        if self._placed(number):
+            self.best = self._state()
+        elif self.config.epochs > 0:
             self._adam(progress)
         self.model.to(torch.float64).load_state_dict(self.best | self.units)
         if alone or not self._second_order_wanted or not self._time_left():
@@ -163,6 +172,14 @@ class _Fit:
         loss = self._curved(RACE_SHARE, progress, racing=True)
         self.best = self._state()
         return loss
+
+    def _placed(self, number: int) -> bool:
+        """Put windowed branches where a convex problem has them, if that is wanted and the model has any."""
+        if not (self.config.structured and isinstance(self.model, StructuredICNN)):
+            return False
+        self.model.to(torch.float64).load_state_dict(self.best | self.units)
+        generator = torch.Generator().manual_seed(self.config.seed * SEEDS + number)
+        return structured_start(self.model, self._leveled(self.config.rows)[0], generator)
 
     # -- the phases ------------------------------------------------------------------------------------
 
@@ -313,18 +330,26 @@ class _Fit:
                 lambda data: Standardized.of(self.model, data, torch.float64).instances(max(1, rows // share))
             )
             weight = self._level_weight
+            train, held_out = train.candidates(share), held_out.candidates(2 * share)
+            features = [self.model.features(part.x, part.context) for part in (train, held_out)]
             self.residuals["leveled", rows] = (
-                Residuals.leveled(train.candidates(share), weight),
-                Residuals.leveled(held_out.candidates(2 * share), weight),
+                Residuals.leveled(train, weight, features[0]),
+                Residuals.leveled(held_out, weight, features[1]),
             )
         return self.residuals["leveled", rows]
 
     def _least_squares(
         self, weights: list[nn.Parameter], train: Residuals, held_out: Residuals, share: float, progress: Progress
     ) -> float:
-        """Run Levenberg-Marquardt, or L-BFGS beyond `newton_weights` weights; return the best validation loss."""
-        if not self._by_newton(weights):
-            return self._by_lbfgs(weights, train, held_out, share, progress)
+        """Run Levenberg-Marquardt, or L-BFGS beyond `newton_weights` weights; return the best validation loss.
+
+        Branches over windows take both in turn: after the structured start Levenberg-Marquardt alone stays damped.
+        """
+        by_newton = self._by_newton(weights)
+        if train.features or not by_newton:
+            reached = self._by_lbfgs(weights, train, held_out, share, progress)
+            if not (by_newton and self._time_left()):
+                return reached
         search = self._search(
             weights,
             lambda: held_out.loss(self.model),

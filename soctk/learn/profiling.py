@@ -29,6 +29,8 @@ SPARE_CANDIDATES = 1.2
 """Candidates for each affine coefficient that an instance must have, so that projecting leaves information."""
 
 RANK_TOLERANCE = 1e-8
+LARGEST_PIECE = 2**23
+"""Numbers of features and derivatives worked on at a time: 64 MB in float64."""
 
 
 def can_profile(model: ConvexSurrogate, candidates: int) -> bool:
@@ -48,17 +50,20 @@ class Residuals:
         data: standardised data, float64.
         columns: (N or 1, M, K), of full column rank for every instance.
         keep: what is left of the part in their span.
+        features: the model's `features` of the data, where it has any.
     """
 
-    def __init__(self, data: Standardized, columns: Tensor, keep: float = 0.0) -> None:
-        self.data, self.keep = data, keep
+    def __init__(
+        self, data: Standardized, columns: Tensor, keep: float = 0.0, features: dict[str, Tensor] | None = None
+    ) -> None:
+        self.data, self.keep, self.features = data, keep, features or {}
         self.basis, self.triangle = torch.linalg.qr(columns)
 
     @classmethod
-    def leveled(cls, data: Standardized, level_weight: float) -> Residuals:
+    def leveled(cls, data: Standardized, level_weight: float, features: dict[str, Tensor] | None = None) -> Residuals:
         """Weigh the squared mean residual of an instance by `level_weight`; as it is for a single candidate."""
         keep = math.sqrt(level_weight) if data.x.shape[1] > 1 else 1.0
-        return cls(data, torch.ones_like(data.x[:1, :, :1]), keep)
+        return cls(data, torch.ones_like(data.x[:1, :, :1]), keep, features)
 
     @classmethod
     def profiled(cls, data: Standardized) -> Residuals:
@@ -71,7 +76,7 @@ class Residuals:
 
     def residual(self, model: ConvexSurrogate) -> Tensor:
         """Return the residuals at the model's weights, (N, M); differentiable."""
-        raw = model._value(self.data.x, self.data.context) - self.data.value
+        raw = model.value_of(self.data.x, self.data.context, self.features) - self.data.value
         return self.shrink(raw.unsqueeze(-1)).squeeze(-1)
 
     def loss(self, model: ConvexSurrogate) -> Tensor:
@@ -88,12 +93,22 @@ class Residuals:
         state = {name: weight.detach() for name, weight in values.named_parameters()}
         moved = {name: state[name] for name, weight in values.named_parameters() if id(weight) in wanted}
 
-        def value(moved: dict[str, Tensor], x: Tensor, context: Tensor) -> Tensor:
-            return functional_call(values, state | moved, (x, context))
+        def value(moved: dict[str, Tensor], x: Tensor, context: Tensor, *features: Tensor) -> Tensor:
+            return functional_call(values, state | moved, (x, context, dict(zip(self.features, features, strict=True))))
 
-        gradients = vmap(vmap(grad(value), in_dims=(None, 0, None)), in_dims=(None, 0, 0))
-        slopes = gradients(moved, self.data.x, self.data.context)
+        given = (self.data.x, self.data.context, *self.features.values())
+        inner = vmap(grad(value), in_dims=(None, 0, None, *(0 for _ in self.features)))
+        gradients = vmap(inner, in_dims=(None, *(0 for _ in given)), chunk_size=self._chunk(moved))
+        slopes = gradients(moved, *given)
         return self.shrink(torch.cat([slopes[name].flatten(start_dim=2) for name in moved], dim=-1))
+
+    def _chunk(self, weights: dict[str, Tensor]) -> int | None:
+        """Return how many instances to differentiate at a time where features make that large; None for all."""
+        if not self.features:
+            return None
+        numbers = sum(tensor[0].numel() for tensor in self.features.values())
+        numbers += self.data.x.shape[1] * sum(weight.numel() for weight in weights.values())
+        return max(1, LARGEST_PIECE // numbers)
 
     @torch.no_grad()
     def slope_targets(self, model: ConvexSurrogate) -> Tensor:
@@ -117,8 +132,9 @@ class _Values(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor, context: Tensor) -> Tensor:
-        return self.model._value(x.reshape(1, 1, -1), context.reshape(1, -1)).reshape(())
+    def forward(self, x: Tensor, context: Tensor, features: dict[str, Tensor]) -> Tensor:
+        single = {name: tensor[None, None] for name, tensor in features.items()}
+        return self.model.value_of(x.reshape(1, 1, -1), context.reshape(1, -1), single).reshape(())
 
 
 @torch.no_grad()

@@ -46,6 +46,7 @@ class FitConfig:
         patience: validations without improvement before L-BFGS stops.
         penalty: of the squared weights in Levenberg-Marquardt steps on the curved part. Without it, branches drift to
             large curvatures and slopes that cancel, which the affine part then has to follow.
+        structured: begin with the structured start where the model has branches over windows, instead of AdamW.
         level_weight: weight of the squared mean residual of an instance; the residual's variation within the
             instance, all that matters to a decision, has weight 1.
         time_limit: seconds, or None.
@@ -69,6 +70,7 @@ class FitConfig:
     patience: int = 5
     penalty: float = 1e-7
     level_weight: float = 0.1
+    structured: bool = True
     time_limit: float | None = None
     progress: bool = False
 

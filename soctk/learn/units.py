@@ -20,13 +20,18 @@ def standardize(model: ConvexSurrogate, data: ValueData) -> None:
     within = data.value.var(dim=1, unbiased=False).mean().sqrt() if data.candidates > 1 else torch.zeros(())
     value_scale = float(within) or float(data.value.std(unbiased=False)) or 1.0
     context_scale = data.context.std(dim=0, unbiased=False) if data.context_dim > 0 else data.context.new_ones(0)
-    model.set_standardization(
-        x=(float(data.x.mean()), float(data.x.std(unbiased=False)) or 1.0),
-        value=(float(data.value.mean()), value_scale),
-        context=(data.context.mean(dim=0), torch.where(context_scale > 0, context_scale, 1.0)),
-    )
+    x = (float(data.x.mean()), float(data.x.std(unbiased=False)) or 1.0)
+    context = (data.context.mean(dim=0), torch.where(context_scale > 0, context_scale, 1.0))
+    if not model.shifts_inputs:
+        x = (0.0, _root_mean_square(data.x))
+        context = (torch.zeros_like(context[0]), torch.full_like(context[1], _root_mean_square(data.context)))
+    model.set_standardization(x=x, value=(float(data.value.mean()), value_scale), context=context)
     standard = (data.x.double() - float(model.x_mean)) / float(model.x_scale)
     model.set_range(*standard.flatten(end_dim=1).aminmax(dim=0))
+
+
+def _root_mean_square(values: Tensor) -> float:
+    return float(values.double().square().mean().sqrt()) or 1.0 if values.numel() else 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -91,7 +91,10 @@ def _described(term: Term) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if isinstance(value, Tensor):
             tensors[field.name] = value
         elif field.name == "mixing":
-            tensors |= {f"U{level}": matrix for level, matrix in enumerate(value, start=2)}
+            tensors |= {
+                f"U{level}": matrix if isinstance(matrix, Tensor) else matrix.to_dense().matrix
+                for level, matrix in enumerate(value, start=2)
+            }
         elif field.name != "map":
             options[field.name] = list(value) if isinstance(value, tuple) else value
     return tensors, options

@@ -10,22 +10,25 @@ to the first gives phi(u) >= sum_l nu_l'u_l + sum_l nubar_l'H(p_l): so phi*(nu) 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.affine import DenseMap
-from soctk.checks import check_finite
+from soctk.affine import DenseMap, LinearMap
 from soctk.cones import Affine, ConeBuilder
 from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, check_nonnegative
 from soctk.terms.smooth import binary_entropy, log1p_exp, safe_divisor
 
 Activation = Literal["relu", "softplus"]
+Mixing = Tensor | LinearMap
+"""A dense U, (N or 1, h_l, h_{l-1}), or a map that all contexts share, such as a convolution."""
+
 CACHED_ENTRIES = 2**17
 """Numbers of an intermediate result worked on at a time: a megabyte in float64."""
 
@@ -35,12 +38,12 @@ class Network(Term):
     """A ReLU or softplus input-convex network; `weights` is the read-out c.
 
     Attributes:
-        mixing: U_2, ..., U_L, each (N or 1, h_l, h_{l-1}), non-negative.
+        mixing: U_2, ..., U_L, non-negative: each a tensor (N or 1, h_l, h_{l-1}) or a map of h_l rows.
         widths: h_1, ..., h_L; the rows of `map` and `offset` in that order.
         activation: "relu" or "softplus".
     """
 
-    mixing: tuple[Tensor, ...]
+    mixing: tuple[Mixing, ...]
     widths: tuple[int, ...]
     activation: Activation = "relu"
     weights_name = "c"
@@ -49,12 +52,20 @@ class Network(Term):
         """Raise ValueError naming the tensor that is not finite or that must not be negative."""
         super().check()
         for index, matrix in enumerate(self.mixing, start=2):
-            check_finite(matrix, f"network.U{index}")
-            check_nonnegative(matrix, f"network.U{index}")
+            numbers: list[Tensor] = []
+            _on_numbers(matrix, lambda tensor, seen=numbers: seen.append(tensor) or tensor)  # type: ignore[func-returns-value]
+            for tensor in numbers:
+                check_nonnegative(tensor, f"network.U{index}")
 
     def coefficients(self) -> dict[str, Tensor]:
-        """Return the named tensors that a CVXPY form needs."""
-        return super().coefficients() | {f"U{k}": matrix for k, matrix in enumerate(self.mixing, start=2)}
+        """Return the named tensors that a CVXPY form needs; U2, ... where they are dense."""
+        dense = {f"U{k}": matrix for k, matrix in enumerate(self.mixing, start=2) if isinstance(matrix, Tensor)}
+        return super().coefficients() | dense
+
+    def apply(self, fn: Callable[[Tensor], Tensor]) -> Network:
+        """Return the term with `fn` applied to each of its tensors."""
+        mixing = tuple(_on_numbers(matrix, fn) for matrix in self.mixing)
+        return dataclasses.replace(super().apply(fn), mixing=mixing)
 
     # -- the function ----------------------------------------------------------------------------------
 
@@ -63,7 +74,7 @@ class Network(Term):
         parts = u.split(self.widths, dim=-1)
         activations = [parts[0]]
         for part, matrix in zip(parts[1:], self.mixing, strict=True):
-            activations.append(part + self._activate(activations[-1]) @ _transposed(matrix))
+            activations.append(part + _forward(matrix, self._activate(activations[-1])))
         return activations
 
     def _activate(self, a: Tensor) -> Tensor:
@@ -81,7 +92,7 @@ class Network(Term):
         nubar = [self.weights]
         nu = [nubar[0] * slopes[-1]]
         for slope, matrix in zip(reversed(slopes[:-1]), reversed(self.mixing), strict=True):
-            nubar.append(nu[-1] @ (matrix[0] if matrix.shape[0] == 1 else matrix))
+            nubar.append(_adjoint(matrix, nu[-1]))
             nu.append(nubar[-1] * slope)
         return nu[::-1], nubar[::-1]
 
@@ -98,8 +109,7 @@ class Network(Term):
             slope = (nu[level] / safe_divisor(nubar)).clamp(0, 1)
             slopes.append(slope)
             if level > 0:
-                matrix = self.mixing[level - 1]
-                nubar = (nubar * slope) @ (matrix[0] if matrix.shape[0] == 1 else matrix)
+                nubar = _adjoint(self.mixing[level - 1], nubar * slope)
         return slopes[::-1]
 
     def nearest_dual(self, y: Tensor) -> Tensor:
@@ -111,7 +121,7 @@ class Network(Term):
         nu = y.split(self.widths, dim=-1)
         above = [(nu[-1] - self.weights).amax(dim=-1)]
         for part, outer, matrix in zip(nu[:-1], nu[1:], self.mixing, strict=True):
-            above.append((part - outer @ (matrix[0] if matrix.shape[0] == 1 else matrix)).amax(dim=-1))
+            above.append((part - _adjoint(matrix, outer)).amax(dim=-1))
         return torch.stack(torch.broadcast_tensors(*above, (-y).amax(dim=-1))).amax(dim=0).clamp(min=0)
 
     def kinked(self, u: Tensor) -> Tensor:
@@ -149,7 +159,7 @@ class Network(Term):
         z: Tensor | None = None
         layers, slopes = [], []
         for level, part in enumerate(parts):
-            a = part if z is None else part + z @ _transposed(self.mixing[level - 1])
+            a = part if z is None else part + _forward(self.mixing[level - 1], z)
             if spread is not None:
                 r = (a.square() + spread).sqrt()
                 # (a + r) / 2 loses all digits for very negative a; its conjugate form does not.
@@ -177,9 +187,13 @@ class Network(Term):
         return [(1 - t * a / r) / (2 * r) for (a, r), t in zip(layers, lag, strict=True)]
 
     def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> None:
-        """Add sum_l J_l' diag(nubar_l k_l) J_l with J_1 = W_1, J_l = W_l + U_l diag(p_{l-1}) J_{l-1}."""
+        """Add sum_l J_l' diag(nubar_l k_l) J_l with J_1 = W_1, J_l = W_l + U_l diag(p_{l-1}) J_{l-1}.
+
+        Of sparse maps dense copies are made, so for small networks alone.
+        """
         _, slopes, nubar = smoothed.cache
         weights = [(bar * k)[:, 0] for bar, k in zip(nubar, self._curvatures(smoothed, lag), strict=True)]
+        mixings = [matrix if isinstance(matrix, Tensor) else matrix.to_dense().matrix for matrix in self.mixing]
         first, *rest = self.layer_maps()
         first.add_gram(total, weights[0])
         # The J' are kept, (N, n, h_l), so that multiplying by a shared U_l is one matrix product for many contexts; not
@@ -190,7 +204,7 @@ class Network(Term):
             here = slice(start, start + piece)
             jacobian = first.matrix[_rows(first.matrix, here)].mT
             for level, layer in enumerate(rest, start=1):
-                mixing, slope = self.mixing[level - 1], slopes[level - 1]
+                mixing, slope = mixings[level - 1], slopes[level - 1]
                 jacobian = (jacobian * slope[_rows(slope, here)]) @ _transposed(mixing[_rows(mixing, here)])
                 jacobian = jacobian.add_(layer.matrix[_rows(layer.matrix, here)].mT)
                 weight = weights[level][_rows(weights[level], here)].unsqueeze(1)
@@ -204,20 +218,19 @@ class Network(Term):
         for level, (part, bar, k) in enumerate(
             zip(du.split(self.widths, dim=-1), nubar, self._curvatures(smoothed, lag), strict=True)
         ):
-            da = part if moved is None else part + moved @ _transposed(self.mixing[level - 1])
+            da = part if moved is None else part + _forward(self.mixing[level - 1], moved)
             bent.append(bar * k * da)
             moved = slopes[level] * da
         for level in range(len(bent) - 2, -1, -1):
-            back = self.mixing[level]
-            back = bent[level + 1] @ (back[0] if back.shape[0] == 1 else back)
-            bent[level] = bent[level] + slopes[level] * back
+            bent[level] = bent[level] + slopes[level] * _adjoint(self.mixing[level], bent[level + 1])
         return torch.cat(bent, dim=-1)
 
     def layer_maps(self) -> list:
         """Return the maps W_1, ..., W_L, views of the stacked map."""
-        if "layers" not in self.map._cache:  # type: ignore[attr-defined]
-            self.map._cache["layers"] = [DenseMap(m) for m in self.map.matrix.split(self.widths, dim=1)]  # type: ignore[assignment]
-        return self.map._cache["layers"]  # type: ignore[return-value]
+        dense = self.map.to_dense()
+        if "layers" not in dense._cache:
+            dense._cache["layers"] = [DenseMap(m) for m in dense.matrix.split(self.widths, dim=1)]  # type: ignore[assignment]
+        return dense._cache["layers"]  # type: ignore[return-value]
 
     def advance_lag(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None, du: Tensor) -> tuple[Tensor, ...] | None:
         """Return t after the linearised condition r t = a, clipped to [-1, 1]."""
@@ -227,7 +240,7 @@ class Network(Term):
         moved: Tensor | None = None
         advanced = []
         for level, part in enumerate(du.split(self.widths, dim=-1)):
-            da = part if moved is None else part + moved @ _transposed(self.mixing[level - 1])
+            da = part if moved is None else part + _forward(self.mixing[level - 1], moved)
             (a, r), t = layers[level], lag[level]
             advanced.append((a / r + (1 - t * a / r) / r * da).clamp(-1, 1))
             moved = slopes[level] * da
@@ -248,7 +261,7 @@ class Network(Term):
         for level, (part, (a, r), p, t) in enumerate(
             zip(u.split(self.widths, dim=-1), smoothed.cache[0], smoothed.cache[1], lag, strict=True)
         ):
-            moved = (part if z is None else part + z @ _transposed(self.mixing[level - 1])) - a
+            moved = (part if z is None else part + _forward(self.mixing[level - 1], z)) - a
             slopes.append(0.5 * (1 + a / r + (1 - t * a / r) / r * moved))
             z = p * r + p * moved  # p r is the smoothed unit itself
         return torch.cat(self.chain(slopes)[0], dim=-1)
@@ -259,7 +272,7 @@ class Network(Term):
             return self.value(u)
         z: Tensor | None = None
         for level, (part, t) in enumerate(zip(u.split(self.widths, dim=-1), lag, strict=True)):
-            z = 0.5 * (1 + t) * (part if z is None else part + z @ _transposed(self.mixing[level - 1]))
+            z = 0.5 * (1 + t) * (part if z is None else part + _forward(self.mixing[level - 1], z))
         return (self.weights * z).sum(dim=-1)  # type: ignore[operator]
 
     # -- CVXPY -----------------------------------------------------------------------------------------
@@ -269,7 +282,7 @@ class Network(Term):
         act = cp.pos if self.activation == "relu" else cp.logistic
         z: cp.Expression | None = None
         for level, part in enumerate(self._split(u)):
-            z = act(part if z is None else part + data[f"U{level + 1}"] @ z)
+            z = act(part if z is None else part + self._mixing(level + 1, data) @ z)
         return cp.sum(cp.multiply(data["weights"], z))
 
     def epigraph(self, u: cp.Expression, data: dict[str, Coefficient]) -> tuple[Convex, list[cp.Constraint]]:
@@ -277,7 +290,7 @@ class Network(Term):
         constraints: list[cp.Constraint] = []
         z: cp.Variable | None = None
         for level, part in enumerate(self._split(u)):
-            a = part if z is None else part + data[f"U{level + 1}"] @ z
+            a = part if z is None else part + self._mixing(level + 1, data) @ z
             z = cp.Variable(self.widths[level], nonneg=True, name=f"z{level + 1}")
             constraints.append(z >= (a if self.activation == "relu" else cp.logistic(a)))
         return data["weights"] @ z, constraints
@@ -288,7 +301,7 @@ class Network(Term):
         for level, width in enumerate(self.widths, start=1):
             start = sum(self.widths[: level - 1])
             part = u[start : start + width]
-            a = part if z is None else part + z.times(data[f"U{level}"])
+            a = part if z is None else part + z.times(self._mixing(level, data))
             z = builder.variable(f"z{level}", width)
             if self.activation == "relu":
                 builder.require(f"layer{level}", "nonneg", z - a)
@@ -296,6 +309,11 @@ class Network(Term):
             else:
                 builder.above_log1p_exp(f"layer{level}", z, a)
         return z.times(data["weights"][None])  # type: ignore[union-attr]
+
+    def _mixing(self, level: int, data: Mapping[str, Any]) -> Any:
+        """Return U_level as `data` has it, a SciPy matrix where it is a map."""
+        matrix = self.mixing[level - 2]
+        return data[f"U{level}"] if isinstance(matrix, Tensor) else matrix.to_sparse()
 
     def _split(self, u: cp.Expression) -> list[cp.Expression]:
         starts = [sum(self.widths[:k]) for k in range(len(self.widths))]
@@ -305,6 +323,22 @@ class Network(Term):
 def _rows(tensor: Tensor, here: slice) -> slice:
     """Return the slice for a tensor that may be shared by all contexts."""
     return here if tensor.shape[0] > 1 else slice(None)
+
+
+def _forward(matrix: Mixing, z: Tensor) -> Tensor:
+    """Return U z: (N, M, h_{l-1}) -> (N, M, h_l)."""
+    return z @ _transposed(matrix) if isinstance(matrix, Tensor) else matrix.forward(z)
+
+
+def _adjoint(matrix: Mixing, nu: Tensor) -> Tensor:
+    """Return U'nu: (N, M, h_l) -> (N, M, h_{l-1})."""
+    if isinstance(matrix, Tensor):
+        return nu @ (matrix[0] if matrix.shape[0] == 1 else matrix)
+    return matrix.adjoint(nu)
+
+
+def _on_numbers(matrix: Mixing, fn: Callable[[Tensor], Tensor]) -> Mixing:
+    return fn(matrix) if isinstance(matrix, Tensor) else matrix.apply(fn)
 
 
 def _transposed(matrix: Tensor) -> Tensor:

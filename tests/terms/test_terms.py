@@ -12,7 +12,7 @@ import pytest
 import torch
 from term_contract import INSTANCES, TermContract, from_numpy
 
-from soctk.affine import DenseMap
+from soctk.affine import DenseMap, SparseMap
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic
 
 DIM = 4
@@ -56,6 +56,13 @@ def group(make: Callable[..., object], **cases: tuple) -> dict[str, Callable[[],
     }
 
 
+def sparse_network(widths: tuple[int, ...], activation: str) -> Network:
+    """Return the network with its matrices as sparse maps."""
+    term = network(widths, activation, own=False)
+    mixing = tuple(SparseMap.of(matrix[0].numpy()) for matrix in term.mixing)
+    return dataclasses.replace(term, map=SparseMap.of(term.map.to_sparse()), mixing=mixing)
+
+
 class TestQuadratic(TermContract):
     CASES: ClassVar = group(quadratic, plain=())
 
@@ -72,6 +79,13 @@ class TestReLUNetwork(TermContract):
         three=((4, 3, 2), "relu"),
         width_one=((1, 1), "relu"),
     )
+
+
+class TestSparseNetwork(TermContract):
+    CASES: ClassVar = {
+        "relu": lambda: sparse_network((4, 3, 2), "relu"),
+        "softplus": lambda: sparse_network((4, 3, 2), "softplus"),
+    }
 
 
 class TestSoftplusNetwork(TermContract):
@@ -97,6 +111,11 @@ def test_a_networks_mixing_matrix_is_checked(bad: float) -> None:
     broken[1, 0, 0] = bad
     with pytest.raises(ValueError, match=r"network\.U3"):
         dataclasses.replace(term, mixing=(term.mixing[0], broken)).check()
+    sparse = dataclasses.replace(
+        term, mixing=tuple(SparseMap.of(matrix[1].numpy()) for matrix in (term.mixing[0], broken))
+    )
+    with pytest.raises(ValueError, match=r"network\.U3"):
+        sparse.check()
 
 
 def test_kappa_of_a_norm_is_checked() -> None:
