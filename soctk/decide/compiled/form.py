@@ -115,9 +115,10 @@ class Packed:
 
 
 def supported(form: ConicForm) -> bool:
-    """Whether the compiled method knows every term of the form and its map, and all is in the processor's memory."""
+    """Whether the compiled method knows every term of the form, its maps are dense and in the processor's memory."""
     known = all(type(term) in KINDS and isinstance(term.map, DenseMap) for term in form.terms)
-    return known and form.linear.device.type == "cpu"
+    mixing = (matrix for term in form.terms if isinstance(term, Network) for matrix in term.mixing)
+    return known and form.linear.device.type == "cpu" and all(isinstance(matrix, Tensor) for matrix in mixing)
 
 
 def pack(form: ConicForm) -> Packed:
