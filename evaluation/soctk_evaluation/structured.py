@@ -1,9 +1,10 @@
 """The paper's convolutional and recurrent tests: image restoration and trajectory smoothing.
 
-Every method sees the same candidates and values; every learned one decides by `soctk.minimize` to the same certified gap
-in units of the energy's spread, from the same start. Trivial decisions stand beside them. Two recipes, one table each:
+Every method sees the same candidates and values; every learned one decides by `soctk.minimize` to the same certified
+gap in units of the energy's spread, from the same start. Trivial decisions stand beside them. Two recipes, each with
+its own table:
 
-- "structured": `soctk.fit` as it comes. Models with branches start from window Gram matrices, which networks cannot use.
+- "structured": `soctk.fit` as it comes. Models with branches start from window Gram matrices; networks cannot.
 - "plain": AdamW and L-BFGS from random weights for all five models alike.
 """
 

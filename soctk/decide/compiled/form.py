@@ -124,7 +124,8 @@ def supported(form: ConicForm) -> bool:
 def pack(form: ConicForm) -> Packed:
     """Return the flat arrays of a detached form."""
     size, n, terms = form.size, form.dim, form.terms
-    mixing = [m for term in terms if isinstance(term, Network) for m in term.mixing]
+    networks = [term for term in terms if isinstance(term, Network)]
+    mixing = [m for term in networks for m in term.mixing if isinstance(m, Tensor)]
     matrices = [term.map.matrix for term in terms]
     own = size if any(m.shape[0] > 1 for m in (*matrices, *mixing)) else 1
     delta = torch.tensor([[getattr(term, "delta", 0.0) for term in terms]], dtype=torch.float64)
@@ -138,7 +139,7 @@ def pack(form: ConicForm) -> Packed:
     data = _joined([form.constant, form.linear[:, 0], *offsets, *weights], size)
     rows = matrix.shape[1]
     table, kept = _table(terms, n)
-    widths = [width for term in terms if isinstance(term, Network) for width in term.widths]
+    widths = [width for term in networks for width in term.widths]
     mixed = sum(m[0].numel() for m in mixing)
     sizes = dict(
         zip(
