@@ -157,7 +157,8 @@ class Recurrence(nn.Module):
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.grid, self.context, self.hidden, self.activation = windows.grid, context, hidden, activation
+        self.grid, self.context, self.hidden = windows.grid, context, hidden
+        self.activation: Activation = activation
         self.steps, count = windows.count, windows.count if varying else 1
 
         def normal(rows: int, *shape: int) -> nn.Parameter:
