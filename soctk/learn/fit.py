@@ -365,7 +365,7 @@ class _Fit:
             search,
             lambda: train.residual(self.model).reshape(1, -1),
             lambda: train.jacobian(self.model, weights).flatten(end_dim=1).unsqueeze(0),
-            self.config.penalty,
+            0.0 if train.features else self.config.penalty,
         )
         return self._keep(run)
 

@@ -229,10 +229,11 @@ class ConvBackbone(nn.Module):
         """Return the network as a term of the conic form."""
         size = next(windows.grid.size for windows in self.windows if windows is not None)
         layout = tuple((grid, windows) for grid, windows in zip(self.grids, self.windows, strict=True))
-        offsets = [offset.expand(context.shape[0], -1, -1).flatten(-2) for offset in self._offsets(context)]
+        offsets = [offset.flatten(-2) for offset in self._offsets(context)]
+        count = max(len(offset) for offset in offsets)
         return Network(
             stacked(layout, size).map(torch.cat([kernels.flatten() for kernels in self.W])),
-            torch.cat(offsets, dim=-1).unsqueeze(1),
+            torch.cat([offset.expand(count, -1) for offset in offsets], dim=-1).unsqueeze(1),
             self._weights(),
             mixing=tuple(self._mixing()),
             widths=tuple(grid.size for grid in self.grids),
