@@ -18,6 +18,7 @@ from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
 from soctk.imports.expression import from_cvxpy
 from soctk.learn.data import ValueData
 from soctk.learn.fit import FitConfig, FitReport, fit
+from soctk.models.conv import ConvSOCICNN
 from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
 from soctk.models.exact import ExactSurrogate
 from soctk.models.recurrent import RecurrentSOCICNN
@@ -37,6 +38,7 @@ __all__ = [
     "ConeProgram",
     "ConeSolution",
     "ConicForm",
+    "ConvSOCICNN",
     "ConvexSurrogate",
     "Decision",
     "DecisionLayer",

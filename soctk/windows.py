@@ -208,3 +208,34 @@ def whole_map(windows: Windows, channels: int, size: int) -> Tied:
     group, member = np.divmod(channel, size)
     rows = (group * windows.count + place) * size + member
     return Tied.of(rows, columns, source, (windows.count * channels, windows.grid.size))
+
+
+@lru_cache(maxsize=64)
+def pooling(windows: Windows) -> Tied:
+    """Return the map that adds up each channel's numbers in a window, with one weight for all."""
+    channels = windows.grid.channels
+    index = windows.index().numpy().reshape(windows.count, -1, channels)
+    rows = np.broadcast_to(np.arange(windows.count * channels).reshape(-1, 1, channels), index.shape)
+    inside = index != OUTSIDE
+    shape = (windows.count * channels, windows.grid.size)
+    return Tied.of(rows[inside], index[inside], np.zeros(int(inside.sum()), dtype=np.int64), shape)
+
+
+@lru_cache(maxsize=64)
+def stacked(layers: tuple[tuple[Grid, Windows | None], ...], size: int) -> Tied:
+    """Return several convolutions of one signal of `size` numbers one below the other, weights in the same order.
+
+    Args:
+        layers: the grid of each one's outputs and its windows; None for rows of zeros.
+        size: of the signal.
+    """
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    row = weight = 0
+    for grid, windows in layers:
+        if windows is not None:
+            rows, columns, source = _contributions(windows, grid.channels)
+            parts.append((rows + row, columns, source + weight))
+            weight += grid.channels * windows.length
+        row += grid.size
+    rows, columns, source = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Tied.of(rows, columns, source, (row, size))

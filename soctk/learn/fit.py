@@ -162,9 +162,7 @@ class _Fit:
         The structured start takes the place of AdamW, whose first steps would undo it.
         """
         self.report.best_validation, self.best = math.inf, self._state()
-        if self._placed(number):
-            self.best = self._state()
-        elif self.config.epochs > 0:
+        if not self._placed(number) and self.config.epochs > 0:
             self._adam(progress)
         self.model.to(torch.float64).load_state_dict(self.best | self.units)
         if alone or not self._second_order_wanted or not self._time_left():
@@ -179,7 +177,12 @@ class _Fit:
             return False
         self.model.to(torch.float64).load_state_dict(self.best | self.units)
         generator = torch.Generator().manual_seed(self.config.seed * SEEDS + number)
-        return structured_start(self.model, self._leveled(self.config.rows)[0], generator)
+        train, held_out = self._leveled(self.config.rows)
+        if not structured_start(self.model, train, generator):
+            return False
+        self.best = self._state()
+        self.report.best_validation = float(held_out.loss(self.model).detach())
+        return True
 
     # -- the phases ------------------------------------------------------------------------------------
 
@@ -362,7 +365,7 @@ class _Fit:
             search,
             lambda: train.residual(self.model).reshape(1, -1),
             lambda: train.jacobian(self.model, weights).flatten(end_dim=1).unsqueeze(0),
-            self.config.penalty,
+            0.0 if train.features else self.config.penalty,
         )
         return self._keep(run)
 

@@ -45,7 +45,8 @@ class FitConfig:
         validate_every: L-BFGS iterations between validations.
         patience: validations without improvement before L-BFGS stops.
         penalty: of the squared weights in Levenberg-Marquardt steps on the curved part. Without it, branches drift to
-            large curvatures and slopes that cancel, which the affine part then has to follow.
+            large curvatures and slopes that cancel, which the affine part then has to follow. Not where the
+            branches are over windows.
         structured: begin with the structured start where the model has branches over windows, instead of AdamW.
         level_weight: weight of the squared mean residual of an instance; the residual's variation within the
             instance, all that matters to a decision, has weight 1.

@@ -24,6 +24,8 @@ from soctk.models.structured import StructuredICNN
 TRIAL_GROUPS = 128
 """Random norm groups that are tried."""
 ITERATIONS = 1500
+MOST_COLUMNS = 4000
+"""Numbers of Q_k beyond which the places near borders share theirs with the others."""
 SMALLEST_SHARE = 1e-8
 """Directions of windows with a smaller share of the largest variance are not blown up further by whitening."""
 CONSTANT = 0.1
@@ -70,7 +72,10 @@ class _Problem:
 
     def add_quadratic(self, branch: QuadraticWindows, features: Tensor) -> None:
         """Add the columns of the Q_k, whitened: S -> R S R' with R (mean of S) R' = I."""
-        ordinary = features[:, :, : branch.ordinary].sum(dim=2, keepdim=True)
+        self.together = features.shape[2] * features.shape[-1] ** 2 > MOST_COLUMNS
+        ordinary = features[:, :, : branch.ordinary]
+        if self.together:
+            ordinary = ordinary.sum(dim=2, keepdim=True)
         grams = torch.cat([ordinary, features[:, :, branch.ordinary :]], dim=2)
         self.matrices, self.length = grams.shape[2], grams.shape[-1]
         self.whiten = torch.stack([whitening(gram) for gram in grams.mean(dim=(0, 1))])
@@ -136,12 +141,17 @@ class _Problem:
         kernels = torch.einsum("ca,cab->cb", directions, self.whiten[kind])
         gate = torch.full_like(branch.gate, FAINT)
         for channel in range(len(order)):
-            first = branch.ordinary + int(kind[channel]) - 1
-            gate[channel, slice(branch.ordinary) if kind[channel] == 0 else slice(first, first + 1)] = 1.0
+            gate[channel, self._gates(int(kind[channel]), branch.ordinary)] = 1.0
         stacked = 0.1 * branch.stacked()
         stacked[: len(order)] = kernels
         branch.place(stacked)
         branch.gate.copy_(gate)
+
+    def _gates(self, kind: int, ordinary: int) -> slice:
+        """Return the gates that matrix `kind` belongs to."""
+        if not self.together:
+            return slice(kind, kind + 1)
+        return slice(ordinary) if kind == 0 else slice(ordinary + kind - 1, ordinary + kind)
 
     def place_norms(self, branch: NormWindows) -> None:
         """Make the best trial groups the branch's; their weights carry the mean of all."""

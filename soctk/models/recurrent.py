@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from soctk.checks import check_count
 from soctk.conditioning import NonNegative, inverse_softplus
 from soctk.models.branches import ContextAffine
 from soctk.models.structured import StructuredICNN, Variant, check_counts
@@ -77,6 +78,8 @@ class RecurrentSOCICNN(StructuredICNN):
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
+        check_count(steps, "steps")
+        check_count(channels, "channels")
         context_channels = channels if context_channels is None else context_channels
         super().__init__(steps * channels, steps * context_channels, variant, dtype)
         self.steps, self.channels, self.context_channels = steps, channels, context_channels
@@ -84,7 +87,7 @@ class RecurrentSOCICNN(StructuredICNN):
         self.norms, self.norm_size, self.norm_kernel = norms, channels if norm_size is None else norm_size, norm_kernel
         self.whole_norms, self.affine_hidden, self.time_varying = whole_norms, affine_hidden, time_varying
         self.seed = seed
-        check_counts(self, ("steps", "channels", "quadratic_kernel", "norm_size", "norm_kernel"), 1)
+        check_counts(self, ("quadratic_kernel", "norm_size", "norm_kernel"), 1)
         check_counts(self, ("context_channels", "hidden", "quadratics", "norms", "whole_norms", "affine_hidden"), 0)
         generator = torch.Generator().manual_seed(seed)
         grid = Grid(steps, channels=channels)
@@ -157,7 +160,8 @@ class Recurrence(nn.Module):
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.grid, self.context, self.hidden, self.activation = windows.grid, context, hidden, activation
+        self.grid, self.context, self.hidden = windows.grid, context, hidden
+        self.activation: Activation = activation
         self.steps, count = windows.count, windows.count if varying else 1
 
         def normal(rows: int, *shape: int) -> nn.Parameter:
