@@ -100,8 +100,7 @@ class ConicForm:
         """Whether all tensors together are finite and the weights together not negative: one test in place of many."""
         parts: list[Tensor] = []
         self.apply(lambda tensor: parts.append(tensor.reshape(-1)) or tensor)
-        signs = [term.weights.reshape(-1) for term in self.terms]
-        signs += [matrix.reshape(-1) for term in self.terms if isinstance(term, Network) for matrix in term.mixing]
+        signs = [tensor.reshape(-1) for term in self.terms for tensor in term.nonnegative()]
         finite = bool(torch.isfinite(torch.cat(parts)).all())
         return finite and (not signs or not bool((torch.cat(signs) < 0).any()))
 

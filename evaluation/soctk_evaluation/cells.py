@@ -24,6 +24,7 @@ PRESENTATION = (
     "pages.py",
     "report.py",
     "running.py",
+    "structured_report.py",
     "summary.py",
     "theory_report.py",
     "timing.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -176,10 +177,48 @@ class Rates:
     figure: Path | None = None
 
 
+@dataclass(frozen=True)
+class Structured:
+    """Compare structured surrogates on one of the paper's structured tasks; cells in the store are not run again.
+
+    Attributes:
+        quick: a subset of the data, one seed, the recipe as it comes.
+        methods: relu, softplus, quad, norm, soc and names of trivial rows; all by default.
+        protocols: structured (the recipe as it comes), plain (the same for all models); both by default.
+        seeds: each is other data and other initial weights; 0 1 2 by default.
+        store: the results file, made where it does not exist.
+        jobs: worker processes, one thread each; 0 for one a core.
+        markdown: where to write the tables.
+        figure: where to draw decisions, SVG or PNG.
+    """
+
+    quick: bool = False
+    methods: tuple[str, ...] = ()
+    protocols: tuple[Literal["structured", "plain"], ...] = ()
+    seeds: tuple[int, ...] = ()
+    store: Path | None = None
+    jobs: int = 0
+    markdown: Path | None = None
+    figure: Path | None = None
+
+
+class Smoothing(Structured):
+    """Smooth trajectories by recurrent surrogates, the paper's recurrent test; cells in the store are not run again."""
+
+
+class Restoration(Structured):
+    """Restore faces by convolutional surrogates (the paper's convolutional test); cells in the store are not run again.
+
+    The photographs come from the file that SOCTK_FACES names, or from scikit-learn's cache.
+    """
+
+
 Command = (
     Annotated[Leaderboard, tyro.conf.subcommand("leaderboard")]
     | Annotated[Approximation, tyro.conf.subcommand("approximation")]
     | Annotated[Equivalence, tyro.conf.subcommand("equivalence")]
+    | Annotated[Smoothing, tyro.conf.subcommand("smoothing")]
+    | Annotated[Restoration, tyro.conf.subcommand("restoration")]
     | Annotated[Rates, tyro.conf.subcommand("rates")]
     | Annotated[Timing, tyro.conf.subcommand("timing")]
     | Annotated[Report, tyro.conf.subcommand("report")]
@@ -226,6 +265,32 @@ def _equivalence(command: Equivalence) -> int:
         print(write_equivalence(list(contents.latest().values()), command.markdown, command.figure))
 
     return run_experiment(cells, run_cell, (), command, show)
+
+
+def _structured(command: Structured) -> int:
+    experiment = type(command).__name__.lower()
+    check_request(command)
+    from functools import partial
+
+    from soctk_evaluation.structured import LEARNED, MEASURED, PROTOCOLS, QUICK, TRIVIAL, run_cell, structured_cells
+    from soctk_evaluation.structured_report import write_structured
+
+    known = (*LEARNED, *TRIVIAL[experiment])
+    check_names(command.methods, known, "method")
+    protocols = command.protocols or (("structured",) if command.quick else PROTOCOLS)
+    seeds = command.seeds or ((0,) if command.quick else (0, 1, 2))
+    sizes = QUICK[experiment] if command.quick else {}
+    cells = structured_cells(experiment, command.methods or known, protocols, seeds, sizes)
+    store = command.store or Path(f"evaluation/results/{experiment}.jsonl")
+    folder = store.with_suffix("") / ("quick" if command.quick else "full")
+
+    def show(contents: Contents) -> None:
+        rows = list(contents.latest().values())
+        paths = {"markdown": command.markdown, "figure": command.figure, "folder": folder}
+        print(write_structured(experiment, rows, len(seeds), **paths, quick=command.quick))
+
+    request = dataclasses.replace(command, store=store)
+    return run_experiment(cells, partial(run_cell, decisions=folder), MEASURED, request, show)
 
 
 def _rates(command: Rates) -> int:
@@ -389,6 +454,8 @@ _RUN: dict[type, Callable[..., int]] = {
     Leaderboard: _leaderboard,
     Approximation: _approximation,
     Equivalence: _equivalence,
+    Smoothing: _structured,
+    Restoration: _structured,
     Rates: _rates,
     Timing: _timing,
     Report: _report,

@@ -37,7 +37,7 @@ TRIVIAL = {
 PROTOCOLS = ("structured", "plain")
 RECIPES = {
     "structured": FitConfig(),
-    "plain": FitConfig(starts=1, epochs=30, newton_iterations=0, lbfgs_iterations=200, structured_start=False),
+    "plain": FitConfig(starts=1, epochs=30, newton_iterations=0, lbfgs_iterations=200, structured=False),
 }
 SIZES: dict[str, dict[str, Any]] = {
     "smoothing": {"steps": 40, "channels": 4, "train": 1200, "validation": 200, "test": 200, "candidates": 14},
@@ -219,7 +219,8 @@ def _keep(path: Path, problem: Problem, x: Tensor) -> None:
     """Write the first test instances, their optima and these decisions, for the pictures."""
     path.parent.mkdir(parents=True, exist_ok=True)
     test = problem.splits.test
-    arrays = {"context": test.data.context, "clean": test.clean, "best": problem.best.x, "x": x}
+    arrays: dict[str, Tensor] = {"context": test.data.context, "clean": test.clean, "best": problem.best.x, "x": x}
     partial = path.with_suffix(".partial.npz")
-    np.savez_compressed(partial, **{name: array[:SHOWN].detach().float().numpy() for name, array in arrays.items()})
+    kept: dict[str, Any] = {name: array[:SHOWN].detach().float().numpy() for name, array in arrays.items()}
+    np.savez_compressed(partial, **kept)
     partial.replace(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 import matplotlib
 
@@ -41,19 +42,19 @@ TITLES = {
     "plain": "One plain recipe for all five models (AdamW, then L-BFGS, from random weights)",
 }
 INTRODUCTION = {
-    "smoothing": "Reference trajectories of 40 steps in four dimensions are smoothed over [-1, 1]^160; the context is the "
-    "reference, the models are recurrent (`soctk.RecurrentSOCICNN`).",
-    "restoration": "Photographs of faces, blurred, noisy and with holes, are restored over [0, 1]^n; the context is the "
-    "observation and its mask, the models are convolutional (`soctk.ConvSOCICNN`).",
+    "smoothing": "Reference trajectories of 40 steps in four dimensions are smoothed over [-1, 1]^160; the context is "
+    "the reference, the models are recurrent (`soctk.RecurrentSOCICNN`).",
+    "restoration": "Photographs of faces, blurred, noisy and with holes, are restored over [0, 1]^n; the context is "
+    "the observation and its mask, the models are convolutional (`soctk.ConvSOCICNN`).",
 }
 PAGE = """# {title}
 
 Written by `soctk {experiment}{quick} --markdown docs/{experiment}.md --figure docs/images/{experiment}.{kind}` on
 {machine}; the rows are in [`evaluation/results/{experiment}.jsonl`](../evaluation/results/{experiment}.jsonl).
 
-{introduction} Regret is the true energy's, against optima certified to a gap of {reference:.0e} of the energy's spread
-({spread:.3g}); decision error is the root mean square of x̂ − x*. Trivial decisions are in italics: a model that loses to
-one learned nothing worth deciding with.
+{introduction} Regret is the true energy's, against optima certified to a gap of {reference:.0e} of the energy's
+spread ({spread:.3g}); decision error is the root mean square of x̂ − x*. Trivial decisions are in italics: a model that
+loses to one learned nothing worth deciding with.
 
 ![Decisions](images/{experiment}.{kind})
 
@@ -62,9 +63,15 @@ SIGNAL, TRUTH, OWN = "#8a8a8a", "#333333", "#1f6fb4"
 
 
 def write_structured(
-    experiment: str, rows: Sequence[Row], expected: int, markdown: Path | None, figure: Path | None, folder: Path,
-    *, quick: bool,
-) -> str:  # fmt: skip
+    experiment: str,
+    rows: Sequence[Row],
+    expected: int,
+    *,
+    markdown: Path | None,
+    figure: Path | None,
+    folder: Path,
+    quick: bool,
+) -> str:
     """Write the page and the picture asked for; return the tables in Markdown.
 
     Args:
@@ -184,7 +191,7 @@ def face_figure(folder: Path, path: Path) -> None:
         return
     first = next(iter(kept.values()))
     count, pixels = first["x"].shape
-    size = int(round(pixels**0.5))
+    size = round(pixels**0.5)
     columns = 3 + len(kept)
     drawn, grid = plt.subplots(
         2 * count, columns, figsize=(1.15 * columns, 2.3 * count + 0.4), layout="constrained", squeeze=False
@@ -192,7 +199,8 @@ def face_figure(folder: Path, path: Path) -> None:
     for row in range(count):
         above, below = grid[2 * row], grid[2 * row + 1]
         observed, mask = first["context"][row][:pixels], first["context"][row][pixels:]
-        shown = {"clean": first["clean"][row], "observed": np.where(mask > 0, observed, np.nan), "optimum": first["best"][row]}
+        seen = np.where(mask > 0, observed, np.nan)
+        shown = {"clean": first["clean"][row], "observed": seen, "optimum": first["best"][row]}
         for axes, (title, image) in zip(above, shown.items(), strict=False):
             _image(axes, image, size, title if row == 0 else "")
         for axes, under, (name, data) in zip(above[3:], below[3:], kept.items(), strict=True):
@@ -202,7 +210,8 @@ def face_figure(folder: Path, path: Path) -> None:
             under.set_axis_off()
         for axes in below[:3]:
             axes.set_axis_off()
-        below[2].text(0.98, 0.5, "decision\n− optimum\n(±0.25)", ha="right", va="center", fontsize=7, transform=below[2].transAxes)
+        label: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 7, "transform": below[2].transAxes}
+        below[2].text(0.98, 0.5, "decision\n− optimum\n(±0.25)", **label)
     _save(drawn, path)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import clarabel  # pyright: ignore[reportMissingTypeStubs]
@@ -240,11 +241,16 @@ def step_flops(form: ConicForm) -> float:
         total += 2 * 3 * term.map.rows * n  # forward, adjoint, and the adjoint of the certificate
         size = getattr(term, "size", 1)
         if isinstance(term, Network):
-            total += 4 * 2 * sum(matrix[0].numel() for matrix in term.mixing) + term.map.rows * n**2
-            total += 2 * n * sum(matrix[0].numel() for matrix in term.mixing)
+            total += 4 * 2 * _mixed(term) + term.map.rows * n**2
+            total += 2 * n * _mixed(term)
         elif not isinstance(term, Quadratic):
             total += (term.map.rows // size) * n**2 * (1 if size == 1 else 3)
     return total
+
+
+def _mixed(term: Network) -> int:
+    """Return the number of weights between a network's layers."""
+    return sum(outer * inner for inner, outer in pairwise(term.widths))
 
 
 def matrix_product_rate(size: int = 768, repeats: int = 5) -> float:

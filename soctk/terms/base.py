@@ -217,6 +217,10 @@ class Term(ABC):
         check_finite(self.offset, f"{name}.offset")
         check_nonnegative(self.weights, f"{name}.{self.weights_name}")
 
+    def nonnegative(self) -> list[Tensor]:
+        """Return the tensors that must not be negative."""
+        return [self.weights]
+
     weights_name = "weights"
 
 

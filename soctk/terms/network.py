@@ -51,11 +51,18 @@ class Network(Term):
     def check(self) -> None:
         """Raise ValueError naming the tensor that is not finite or that must not be negative."""
         super().check()
-        for index, matrix in enumerate(self.mixing, start=2):
-            numbers: list[Tensor] = []
-            _on_numbers(matrix, lambda tensor, seen=numbers: seen.append(tensor) or tensor)  # type: ignore[func-returns-value]
-            for tensor in numbers:
-                check_nonnegative(tensor, f"network.U{index}")
+        for index, numbers in enumerate(self._mixing_numbers(), start=2):
+            check_nonnegative(numbers, f"network.U{index}")
+
+    def nonnegative(self) -> list[Tensor]:
+        """Return c and the numbers of U_2, ..., U_L."""
+        return [self.weights, *self._mixing_numbers()]
+
+    def _mixing_numbers(self) -> list[Tensor]:
+        numbers: list[Tensor] = []
+        for matrix in self.mixing:
+            _on_numbers(matrix, lambda tensor: numbers.append(tensor) or tensor)  # type: ignore[func-returns-value]
+        return numbers
 
     def coefficients(self) -> dict[str, Tensor]:
         """Return the named tensors that a CVXPY form needs; U2, ... where they are dense."""

@@ -126,7 +126,7 @@ def pack(form: ConicForm) -> Packed:
     size, n, terms = form.size, form.dim, form.terms
     networks = [term for term in terms if isinstance(term, Network)]
     mixing = [m for term in networks for m in term.mixing if isinstance(m, Tensor)]
-    matrices = [term.map.matrix for term in terms]
+    matrices = [term.map.matrix for term in terms if isinstance(term.map, DenseMap)]
     own = size if any(m.shape[0] > 1 for m in (*matrices, *mixing)) else 1
     delta = torch.tensor([[getattr(term, "delta", 0.0) for term in terms]], dtype=torch.float64)
     matrix = _joined(matrices, own) if matrices else form.linear.new_zeros(own, 0, n)
