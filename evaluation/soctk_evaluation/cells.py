@@ -19,6 +19,7 @@ PACKAGES = ("soctk", "soctk_tasks", "soctk_baselines", "soctk_evaluation")
 
 PRESENTATION = (
     "cli.py",
+    "commands.py",
     "figures.py",
     "measures.py",
     "pages.py",
