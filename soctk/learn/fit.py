@@ -33,6 +33,8 @@ EXACT = 1e-9
 """A validation loss, in units of the values' variance, that no larger structure need improve on."""
 RACE_SHARE = 0.6
 """The share of a phase's iterations that every start gets before the best goes on."""
+LATER_PENALTY = 1e-3
+"""Branches over windows are fitted once more with this share of the penalty, which by then is what holds them up."""
 NEWTON_PATIENCE = 5
 """Levenberg-Marquardt steps without a better validation loss before it stops."""
 SLOPE_ITERATIONS = 40
@@ -329,6 +331,8 @@ class _Fit:
         if ("leveled", rows) not in self.residuals:
             # At least two of each instance, where it has them: a single value says nothing of the variation within it.
             share = min(self.data.candidates, max(2, rows // self.data.instances))
+            if isinstance(self.model, StructuredICNN):  # weights shared by all places: few instances tell much
+                share = self.data.candidates
             train, held_out = self._both(
                 lambda data: Standardized.of(self.model, data, torch.float64).instances(max(1, rows // share))
             )
@@ -353,6 +357,22 @@ class _Fit:
             reached = self._by_lbfgs(weights, train, held_out, share, progress)
             if not (by_newton and self._time_left()):
                 return reached
+        penalties = (
+            (self.config.penalty, LATER_PENALTY * self.config.penalty) if train.features else (self.config.penalty,)
+        )
+        for penalty in penalties:
+            reached = self._by_levenberg(weights, train, held_out, share, progress, penalty)
+        return reached
+
+    def _by_levenberg(
+        self,
+        weights: list[nn.Parameter],
+        train: Residuals,
+        held_out: Residuals,
+        share: float,
+        progress: Progress,
+        penalty: float,
+    ) -> float:
         search = self._search(
             weights,
             lambda: held_out.loss(self.model),
@@ -365,7 +385,7 @@ class _Fit:
             search,
             lambda: train.residual(self.model).reshape(1, -1),
             lambda: train.jacobian(self.model, weights).flatten(end_dim=1).unsqueeze(0),
-            0.0 if train.features else self.config.penalty,
+            penalty,
         )
         return self._keep(run)
 
