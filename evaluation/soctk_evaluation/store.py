@@ -58,6 +58,16 @@ class Contents:
             found[row["key"]] = row
         return found
 
+    def newest(self) -> list[Row]:
+        """Return the last row of every cell, whatever code and libraries measured it."""
+        found: dict[str, Row] = {}
+        for row in self.rows:
+            cell = [row[name] for name in ("experiment", "task", "dim", "method", "seed", "protocol", "config")]
+            identity = json.dumps(cell, sort_keys=True)
+            found.pop(identity, None)
+            found[identity] = row
+        return list(found.values())
+
 
 class ResultsStore:
     """A file of results, one JSON object a line.

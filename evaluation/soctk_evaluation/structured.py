@@ -25,8 +25,8 @@ import soctk
 from soctk import ConvexSurrogate, ConvSOCICNN, Decision, FitConfig, RecurrentSOCICNN
 from soctk.losses import relative_error
 from soctk_evaluation.cells import Cell, make_config
-from soctk_evaluation.recipe import learn, recipe_config
-from soctk_tasks import Splits, StructuredTask, choose_width, make_restoration, make_smoothing
+from soctk_evaluation.recipe import PREFIX, learn, recipe_config
+from soctk_tasks import Splits, StructuredTask, choose_width, load_faces, make_restoration, make_smoothing
 
 LEARNED = ("relu", "softplus", "quad", "norm", "soc")
 TRIVIAL = {
@@ -78,8 +78,13 @@ def structured_cells(
     protocols: Sequence[str],
     seeds: Sequence[int],
     sizes: Mapping[str, Any] | None = None,
+    *,
+    stand_in: bool = False,
+    recipes: Mapping[str, FitConfig] | None = None,
 ) -> list[Cell]:
     """Return the cells of "smoothing" or "restoration", long ones first; trivial rows need no recipe.
+
+    The identity of the photographs is part of a restoration cell, so results of other photographs are never mixed.
 
     Args:
         experiment: "smoothing" or "restoration".
@@ -87,13 +92,20 @@ def structured_cells(
         protocols: of `PROTOCOLS`.
         seeds: each is other data and other initial weights.
         sizes: departures from `SIZES`.
+        stand_in: synthetic images in place of photographs.
+        recipes: by protocol; `RECIPES` by default.
+
+    Raises:
+        FacesNotFoundError: restoration without photographs.
     """
     config = SIZES[experiment] | dict(sizes or {})
+    if experiment == "restoration":
+        config |= {"stand_in": stand_in, "images": load_faces(source="stand-in" if stand_in else None).identity}
     dim = config["size"] ** 2 if experiment == "restoration" else config["steps"] * config["channels"]
     cells = []
     for method in sorted(methods, key=lambda name: -RELATIVE_COST.get(name, 0)):
         for protocol in protocols if method in LEARNED else ("",):
-            recipe = recipe_config(RECIPES[protocol]) if protocol else {}
+            recipe = recipe_config((recipes or RECIPES)[protocol]) if protocol else {}
             cells += [
                 Cell(experiment, experiment, dim, method, seed, protocol, make_config(config | recipe))
                 for seed in seeds
@@ -119,7 +131,9 @@ def load_problem(experiment: str, sizes: tuple[tuple[str, Any], ...], seed: int)
     if experiment == "smoothing":
         task = make_smoothing(config["steps"], config["channels"])
     else:
-        task = make_restoration(config["size"])
+        task = make_restoration(config["size"], source="stand-in" if config["stand_in"] else None)
+        if task.identity != config["images"]:
+            raise ValueError(f"images: expected {config['images']}, got {task.identity}")
     splits = task.splits(seed, parts, config["candidates"])
     return Problem(task, splits, task.solve(splits.test.data.context, tol=REFERENCE_TOLERANCE))
 
@@ -133,7 +147,7 @@ def run_cell(cell: Cell, decisions: Path | None = None) -> dict[str, Any]:
     """
     torch.set_num_threads(1)
     config = dict(cell.config)
-    sizes = tuple((name, config[name]) for name in SIZES[cell.experiment])
+    sizes = tuple(pair for pair in cell.config if not pair[0].startswith(PREFIX))
     problem = load_problem(cell.experiment, sizes, cell.seed)
     row: dict[str, Any] = {"spread": problem.task.spread, "images": getattr(problem.task, "identity", None)}
     if cell.method in LEARNED:
@@ -141,8 +155,17 @@ def run_cell(cell: Cell, decisions: Path | None = None) -> dict[str, Any]:
     else:
         x, more = trivial_decisions(problem)[cell.method](), {}
     if decisions is not None:
-        _keep(decisions / f"{cell.method}-{cell.protocol or 'trivial'}-{cell.seed}.npz", problem, x)
+        _keep(
+            decisions / decision_folder(config) / f"{cell.method}-{cell.protocol or 'trivial'}-{cell.seed}.npz",
+            problem,
+            x,
+        )
     return row | _scores(problem, x) | more
+
+
+def decision_folder(config: Mapping[str, Any]) -> str:
+    """Return the name of the folder for a problem's kept decisions."""
+    return "-".join(str(config[name]) for name in ("train", "size", "steps") if name in config)
 
 
 def _learned(cell: Cell, problem: Problem, config: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:

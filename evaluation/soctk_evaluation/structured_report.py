@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from soctk_evaluation.cells import machine
 from soctk_evaluation.store import Row
-from soctk_evaluation.structured import LEARNED, TRIVIAL
+from soctk_evaluation.structured import LEARNED, TRIVIAL, decision_folder
 
 PAPER = {
     "smoothing": {
@@ -49,12 +49,15 @@ INTRODUCTION = {
 }
 PAGE = """# {title}
 
-Written by `soctk {experiment}{quick} --markdown docs/{experiment}.md --figure docs/images/{experiment}.{kind}` on
-{machine}; the rows are in [`evaluation/results/{experiment}.jsonl`](../evaluation/results/{experiment}.jsonl).
+Measured by `soctk {experiment}` on {machine}; the rows are in
+[`evaluation/results/{experiment}.jsonl`](../evaluation/results/{experiment}.jsonl), and
+`soctk report evaluation/results/{experiment}.jsonl --markdown docs/{experiment}.md --figure
+docs/images/{experiment}.{kind}` writes this page.
 
-{introduction} Regret is the true energy's, against optima certified to a gap of {reference:.0e} of the energy's
-spread ({spread:.3g}); decision error is the root mean square of x̂ − x*. Trivial decisions are in italics: a model that
-loses to one learned nothing worth deciding with.
+{introduction} Here: {data}.
+Regret is the true energy's, against optima certified to a gap of {reference:.0e} of the energy's spread ({spread:.3g});
+decision error is the root mean square of x̂ − x*. Trivial decisions are in italics: a model that loses to one learned
+nothing worth deciding with.
 
 ![Decisions](images/{experiment}.{kind})
 
@@ -63,40 +66,42 @@ SIGNAL, TRUTH, OWN = "#8a8a8a", "#333333", "#1f6fb4"
 
 
 def write_structured(
-    experiment: str,
     rows: Sequence[Row],
-    expected: int,
+    expected: int = 0,
     *,
     markdown: Path | None,
     figure: Path | None,
     folder: Path,
-    quick: bool,
 ) -> str:
     """Write the page and the picture asked for; return the tables in Markdown.
 
     Args:
-        experiment: "smoothing" or "restoration".
-        rows: of the store.
-        expected: seeds there should be.
+        rows: of one experiment; those of the largest problem are shown.
+        expected: seeds there should be; as many as there are of any method by default.
         markdown: where to write the page.
         figure: where to draw the decisions.
         folder: where the kept decisions are.
-        quick: whether the rows are of a quick run, for the page's text.
     """
     done = [row for row in rows if row["regret_mean"] is not None]
+    if not done:
+        return "no results yet"
+    experiment = done[0]["experiment"]
+    largest = max((row["dim"], row["config"]["train"]) for row in done)
+    done = [row for row in done if (row["dim"], row["config"]["train"]) == largest]
+    expected = expected or len({row["seed"] for row in done})
     tables = "\n\n".join(
         f"## {TITLES[protocol]}\n\n{structured_table(experiment, done, protocol, expected)}"
         for protocol in TITLES
         if any(row["protocol"] == protocol for row in done)
     )
-    if markdown is not None and done:
+    if markdown is not None:
         head = PAGE.format(
             title={"smoothing": "Trajectories smoothed", "restoration": "Faces restored"}[experiment],
             experiment=experiment,
-            quick=" --quick" if quick else "",
             kind="svg" if figure is None else figure.suffix.removeprefix("."),
             machine=machine(),
             introduction=INTRODUCTION[experiment],
+            data=_data(done[0]),
             reference=max(row["reference_gap"] for row in done),
             spread=done[0]["spread"],
         )
@@ -104,8 +109,16 @@ def write_structured(
         markdown.write_text(head + tables, encoding="utf-8")
     if figure is not None:
         draw = trajectory_figure if experiment == "smoothing" else face_figure
-        draw(folder, figure)
+        draw(folder / decision_folder(done[0]["config"]), figure)
     return tables
+
+
+def _data(row: Row) -> str:
+    """Return what the rows were learned from, in words."""
+    config = row["config"]
+    parts = f"{config['train']} training, {config['validation']} validation and {config['test']} test instances"
+    images = f", {config['size']} × {config['size']} pixels ({config['images']})" if "images" in config else ""
+    return f"{parts} with {config['candidates']} candidates each{images}"
 
 
 def structured_table(experiment: str, rows: Sequence[Row], protocol: str, expected: int) -> str:

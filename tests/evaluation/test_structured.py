@@ -1,0 +1,109 @@
+"""The structured experiments at small sizes: rows, tables, pictures, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from soctk import FitConfig
+from soctk_evaluation.cli import main
+from soctk_evaluation.store import ResultsStore
+from soctk_evaluation.structured import LEARNED, MEASURED, SIZES, TRIVIAL, run_cell, structured_cells
+from soctk_evaluation.structured_report import structured_table, write_structured
+
+SMALL = {
+    "smoothing": {"steps": 6, "channels": 2, "train": 12, "validation": 6, "test": 5, "candidates": 6},
+    "restoration": {"size": 8, "train": 8, "validation": 4, "test": 4, "candidates": 6},
+}
+RECIPE = FitConfig(starts=1, epochs=1, newton_iterations=2, lbfgs_iterations=4, level_iterations=2)
+
+
+def cells(experiment: str, methods, protocols=("structured",)):
+    recipes = dict.fromkeys(protocols, RECIPE)
+    options = {"stand_in": True} if experiment == "restoration" else {}
+    return structured_cells(experiment, methods, protocols, [0], SMALL[experiment], recipes=recipes, **options)
+
+
+@pytest.mark.parametrize("experiment", SIZES)
+def test_every_row_is_measured_against_certified_optima(experiment: str, tmp_path) -> None:
+    methods = ("soc", *TRIVIAL[experiment])
+    rows = []
+    for cell in cells(experiment, methods):
+        row = run_cell(cell, tmp_path)
+        assert set(row) - {"status"} <= set(MEASURED)
+        assert row["regret_mean"] >= -1e-6 * row["spread"]  # no decision is better than a certified optimum
+        assert row["reference_gap"] <= 1e-5
+        assert row["regret_n"] == SMALL[experiment]["test"]
+        rows.append(cell.identity | dict.fromkeys(MEASURED) | row | {"status": row.get("status", "ok")})
+    assert rows[0]["gap_max"] <= 1e-4
+    text = write_structured(rows, markdown=tmp_path / "page.md", figure=tmp_path / "picture.svg", folder=tmp_path)
+    assert all(name.replace("_", " ") in text for name in methods)
+    assert (tmp_path / "page.md").read_text().count("|") > 30
+    assert "<svg" in (tmp_path / "picture.svg").read_text()
+
+
+def test_all_five_models_take_both_recipes() -> None:
+    for protocol in ("structured", "plain"):
+        found = cells("smoothing", LEARNED, [protocol])
+        assert {cell.method for cell in found} == set(LEARNED)
+        assert all(cell.protocol == protocol for cell in found)
+        row = run_cell(found[-1])
+        assert row["relative_error"] > 0
+
+
+def test_trivial_rows_need_no_recipe_and_photographs_are_part_of_a_cell() -> None:
+    found = cells("restoration", ("clean_image", "relu"))
+    trivial, learned = (next(cell for cell in found if cell.method == name) for name in ("clean_image", "relu"))
+    assert trivial.protocol == ""
+    assert not any(name.startswith("fit.") for name, _ in trivial.config)
+    assert any(name.startswith("fit.") for name, _ in learned.config)
+    assert "stand-in" in dict(learned.config)["images"]
+
+
+def test_the_better_model_is_bold_and_missing_seeds_are_said() -> None:
+    (first,) = cells("smoothing", ["soc"])
+    numbers = {"regret_mean": 0.1, "regret_stderr": 0.01, "decision_error": 0.2, "relative_error": 0.3, "gap_max": 1e-5}
+    rows = [
+        first.identity | dict.fromkeys(MEASURED) | numbers | {"method": name, "regret_mean": regret}
+        for name, regret in (("soc", 0.1), ("relu", 0.4))
+    ]
+    text = structured_table("smoothing", rows, "structured", expected=3)
+    assert "**1.00e-01 ± 1e-02**" in text
+    assert "**4.00e-01" not in text
+    assert "soc (1 of 3 seeds)" in text
+
+
+def test_the_commands(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("soctk_evaluation.structured.SIZES", SMALL)
+    for experiment, more in (("smoothing", []), ("restoration", ["--stand-in"])):
+        store = tmp_path / f"{experiment}.jsonl"
+        asked = [
+            experiment,
+            "--methods",
+            *TRIVIAL[experiment],
+            "--seeds",
+            "0",
+            "--jobs",
+            "1",
+            "--store",
+            str(store),
+            *more,
+        ]
+        assert main(asked) == 0
+        assert len(ResultsStore(store).read().rows) == len(TRIVIAL[experiment])
+        page = tmp_path / "again.md"
+        assert main(["report", str(store), "--markdown", str(page)]) == 0
+    assert main(["smoothing", "--methods", "dcp"]) == 2
+    assert "unknown method" in capsys.readouterr().err
+
+
+def test_restoration_without_photographs_says_how_to_get_them(monkeypatch, capsys, tmp_path) -> None:
+    from soctk_tasks.faces import FacesNotFoundError
+
+    def none(**_):
+        raise FacesNotFoundError("no photographs found: set SOCTK_FACES")
+
+    monkeypatch.setattr("soctk_evaluation.structured.load_faces", none)
+    assert main(["restoration", "--store", str(tmp_path / "r.jsonl")]) == 2
+    assert "SOCTK_FACES" in capsys.readouterr().err
+    assert torch.get_num_threads() >= 1
