@@ -16,6 +16,7 @@ from soctk.learn.profiling import Residuals, can_profile
 from soctk.learn.progress import Progress
 from soctk.learn.report import FitConfig, FitReport, FitStatus
 from soctk.learn.search import Run, Search
+from soctk.learn.structured import whitened
 from soctk.learn.units import Standardized
 from soctk.models.structured import StructuredICNN
 from soctk.surrogate import ConvexSurrogate
@@ -119,17 +120,21 @@ class Phases:
 
         Branches over windows take both in turn: after the structured start Levenberg-Marquardt alone stays damped.
         """
-        by_newton = self._by_newton(weights)
-        if train.features or not by_newton:
+        if not (isinstance(self.model, StructuredICNN) and train.features):
+            return self._plainly(weights, train, held_out, share, progress)
+        with whitened(self.model, train, held_out) as (train, held_out):
             reached = self._by_lbfgs(weights, train, held_out, share, progress)
-            if not (by_newton and self._time_left()):
-                return reached
-        penalties = (
-            (self.config.penalty, LATER_PENALTY * self.config.penalty) if train.features else (self.config.penalty,)
-        )
-        for penalty in penalties:
-            reached = self._by_levenberg(weights, train, held_out, share, progress, penalty)
+            for penalty in (self.config.penalty, LATER_PENALTY * self.config.penalty):
+                if self._by_newton(weights) and self._time_left():
+                    reached = self._by_levenberg(weights, train, held_out, share, progress, penalty)
         return reached
+
+    def _plainly(
+        self, weights: list[nn.Parameter], train: Residuals, held_out: Residuals, share: float, progress: Progress
+    ) -> float:
+        if self._by_newton(weights):
+            return self._by_levenberg(weights, train, held_out, share, progress, self.config.penalty)
+        return self._by_lbfgs(weights, train, held_out, share, progress)
 
     def _by_levenberg(
         self,
