@@ -118,9 +118,10 @@ class Phases:
     ) -> float:
         """Run Levenberg-Marquardt, or L-BFGS beyond `newton_weights` weights; return the best validation loss.
 
-        Branches over windows take both in turn: after the structured start Levenberg-Marquardt alone stays damped.
+        Branches over windows take both in turn, in whitened coordinates: after the structured start
+        Levenberg-Marquardt alone stays damped. Without it they are treated as any other model.
         """
-        if not (isinstance(self.model, StructuredICNN) and train.features):
+        if not (self.config.structured and isinstance(self.model, StructuredICNN) and train.features):
             return self._plainly(weights, train, held_out, share, progress)
         with whitened(self.model, train, held_out) as (train, held_out):
             reached = self._by_lbfgs(weights, train, held_out, share, progress)
