@@ -109,6 +109,14 @@ class ConvexSurrogate(nn.Module, ABC):
         return True
 
     @property
+    def breadth(self) -> int:
+        """How many numbers evaluating g keeps for each number of x, so that training does not run out of memory.
+
+        0 where that is of no concern.
+        """
+        return 0
+
+    @property
     def structure_count(self) -> int:
         """How many structures, the smallest first, `fit` may choose from; 1 where there is nothing to choose."""
         return 1

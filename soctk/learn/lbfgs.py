@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,12 +13,12 @@ from torch import Tensor
 from soctk.learn.search import Run, Search
 
 
-def lbfgs(search: Search, loss: Callable[[], Tensor], *, history: int) -> Run:
-    """Minimise `loss` over the search's weights in place.
+def lbfgs(search: Search, losses: Sequence[Callable[[], Tensor]], *, history: int) -> Run:
+    """Minimise the sum of `losses` over the search's weights in place.
 
     Args:
         search: the weights and when to stop.
-        loss: the training loss at the current weights, differentiable.
+        losses: the parts of the training loss at the current weights, differentiable; one is worked on at a time.
         history: correction pairs.
     """
     current = math.inf
@@ -26,12 +26,16 @@ def lbfgs(search: Search, loss: Callable[[], Tensor], *, history: int) -> Run:
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal current
         search.move_to(torch.from_numpy(flat.copy()).unsqueeze(0))
-        value = loss()
-        if not bool(torch.isfinite(value)):
-            return math.inf, np.zeros_like(flat)  # the line search backs off
-        slopes = torch.autograd.grad(value, search.weights, allow_unused=True, materialize_grads=True)
-        current = float(value.detach())
-        return current, torch.cat([slope.reshape(-1) for slope in slopes]).cpu().numpy()
+        total, gradient = 0.0, torch.zeros(flat.size, dtype=torch.float64)
+        for loss in losses:
+            value = loss()
+            total += float(value.detach())
+            if not math.isfinite(total):
+                return math.inf, np.zeros_like(flat)  # the line search backs off
+            slopes = torch.autograd.grad(value, search.weights, allow_unused=True, materialize_grads=True)
+            gradient += torch.cat([slope.reshape(-1) for slope in slopes]).cpu()
+        current = total
+        return current, gradient.numpy()
 
     def after_iteration(flat: np.ndarray) -> None:
         search.move_to(torch.from_numpy(flat.copy()).unsqueeze(0))

@@ -16,6 +16,7 @@ The level b0 never moves a decision: it is projected out of every phase (the col
 from __future__ import annotations
 
 import math
+from copy import copy
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +83,32 @@ class Residuals:
     def loss(self, model: ConvexSurrogate) -> Tensor:
         """Return the mean square of the residuals."""
         return self.residual(model).square().mean()
+
+    @property
+    def instances(self) -> int:
+        """The number of instances."""
+        return self.data.x.shape[0]
+
+    def pieces(self, model: ConvexSurrogate) -> list[Residuals]:
+        """Return the residuals of a few instances at a time, where evaluating the model on all takes much memory."""
+        numbers = self.data.x[0].numel() * model.breadth + sum(tensor[0].numel() for tensor in self.features.values())
+        if model.breadth == 0 or self.basis.shape[0] > 1 or self.instances * numbers <= LARGEST_PIECE:
+            return [self]
+        count = max(1, LARGEST_PIECE // numbers)
+        return [self._part(slice(start, start + count)) for start in range(0, self.instances, count)]
+
+    def _part(self, rows: slice) -> Residuals:
+        part = copy(self)
+        data = self.data
+        part.data = Standardized(data.context[rows], data.x[rows], data.value[rows])
+        part.features = {name: tensor[rows] for name, tensor in self.features.items()}
+        return part
+
+    @torch.no_grad()
+    def total(self, model: ConvexSurrogate) -> Tensor:
+        """Return `loss`, evaluated a few instances at a time."""
+        parts = self.pieces(model)
+        return sum((part.instances / self.instances) * part.loss(model) for part in parts)  # type: ignore[return-value]
 
     def jacobian(self, model: ConvexSurrogate, weights: list[nn.Parameter]) -> Tensor:
         """Return the derivatives of the residuals in `weights`, (N, M, number of weights).

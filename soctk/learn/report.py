@@ -47,7 +47,8 @@ class FitConfig:
         penalty: of the squared weights in Levenberg-Marquardt steps on the curved part. Without it, branches drift to
             large curvatures and slopes that cancel, which the affine part then has to follow. Not where the
             branches are over windows.
-        structured: begin with the structured start where the model has branches over windows, instead of AdamW.
+        structured: where the model has branches over windows, begin with the structured start instead of AdamW and go
+            on in whitened coordinates; False for the recipe that models without such branches get.
         level_weight: weight of the squared mean residual of an instance; the residual's variation within the
             instance, all that matters to a decision, has weight 1.
         time_limit: seconds, or None.

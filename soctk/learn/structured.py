@@ -9,10 +9,16 @@ its non-negative weights. So
 is convex, and small once its normal matrix is formed: accelerated projected gradients (Beck and Teboulle 2009) take
 about a second. Windows are whitened first, so that kernels of every frequency count alike. The kernels of many random
 norm groups are tried; the best become the branch's. The Q_k are factored into channels. The other weights stay as they
-were; second-order iterations on everything follow (`soctk.learn.fit`).
+were; second-order iterations on everything follow (`soctk.learn.fit`), in whitened coordinates too (`whitened`): in
+those of the signals, whose neighbours are much alike, L-BFGS would need many times more of them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +34,8 @@ MOST_COLUMNS = 4000
 """Numbers of Q_k beyond which the places near borders share theirs with the others."""
 SMALLEST_SHARE = 1e-8
 """Directions of windows with a smaller share of the largest variance are not blown up further by whitening."""
+CHOICES = 4
+"""Sets of trial groups, those of largest weight shifted by one, that are fitted alone."""
 CONSTANT = 0.1
 """The constant kappa of a norm group at the start, in units of its kernels' outputs."""
 LEFT_OVER = 1e-2
@@ -45,77 +53,122 @@ def structured_start(model: StructuredICNN, residuals: Residuals, generator: tor
     """
     branches = dict(model.branches.items())
     quadratic, norms = branches.get("quadratic"), branches.get("norms")
-    problem = _Problem(residuals)
-    if isinstance(quadratic, QuadraticWindows):
-        problem.add_quadratic(quadratic, residuals.features["quadratic"])
-    if isinstance(norms, NormWindows):
-        problem.add_norms(norms, residuals.features["norms"], generator)
-    if not problem.columns:
+    trials = _Trials(norms, residuals.features["norms"], generator) if isinstance(norms, NormWindows) else None
+    if not isinstance(quadratic, QuadraticWindows):
+        quadratic = None
+    if quadratic is None and trials is None:
         return False
-    problem.solve()
-    if isinstance(quadratic, QuadraticWindows):
-        problem.place_quadratic(quadratic, generator)
-    if isinstance(norms, NormWindows):
-        problem.place_norms(norms)
-    model.set_level(float(problem.solution[-1]))
+    best, found = torch.inf, {}
+    for together in _divisions(quadratic):
+        problem = _Problem(residuals, quadratic, trials, together)
+        problem.solve()
+        problem.place(generator)
+        model.set_level(float(problem.solution[-1]))
+        loss = float(residuals.total(model))
+        if loss < best:
+            best, found = loss, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.load_state_dict(found)
     return True
+
+
+def _divisions(quadratic: QuadraticWindows | None) -> list[bool]:
+    """Return whether places of all kinds share one Q: yes, and where there are few kinds no; better on the data wins.
+
+    Kinds of their own are more exact and need more channels.
+    """
+    if quadratic is None or quadratic.ordinary == 1 or quadratic.gate.shape[1] * quadratic.length**2 > MOST_COLUMNS:
+        return [True]
+    return [True, False]
+
+
+class _Trials:
+    """Random norm groups on the decision's windows, whitened, and their values, each of unit spread."""
+
+    def __init__(self, branch: NormWindows, features: Tensor, generator: torch.Generator) -> None:
+        self.branch = branch
+        size, length = branch.size, branch.windows.length
+        own = features[..., :length]
+        flat = own.flatten(end_dim=-2)
+        noise = torch.randn(TRIAL_GROUPS * size, length, generator=generator, dtype=own.dtype)
+        self.kernels = noise @ whitening(flat.mT @ flat / len(flat)) / size**0.5
+        rows = max(1, LARGEST_PIECE // (own.shape[1] * own.shape[2] * len(self.kernels)))
+        lengths = torch.cat([self._lengths(piece) for piece in own.split(rows)])
+        self.spread = lengths.std(dim=(0, 1))
+        self.columns = lengths / self.spread
+
+    def _lengths(self, windows: Tensor) -> Tensor:
+        squares = (windows @ self.kernels.mT).square().unflatten(-1, (-1, self.branch.size)).sum(dim=-1)
+        return (squares + CONSTANT**2).sqrt().mean(dim=-2)
+
+    def place(self, chosen: Tensor, weights: Tensor) -> None:
+        """Make the chosen groups the branch's."""
+        branch = self.branch
+        rows = (chosen.unsqueeze(-1) * branch.size + torch.arange(branch.size)).flatten()
+        stacked = torch.zeros_like(branch.stacked())
+        stacked[:, : branch.windows.length] = self.kernels[rows]
+        branch.place(stacked)
+        branch.kappa.fill_(CONSTANT)
+        share = (weights / self.spread)[chosen].clamp(min=FAINT**2)
+        branch.weight.copy_(share.sqrt().unsqueeze(-1).expand_as(branch.weight))
 
 
 class _Problem:
     """The convex problem: residuals linear in (Q_1, ..., Q_k, weights, level)."""
 
-    def __init__(self, residuals: Residuals) -> None:
-        self.residuals = residuals
-        self.columns: list[Tensor] = []
-        self.matrices = self.groups = self.length = 0
-        self.solution = residuals.data.value.new_zeros(0)
+    def __init__(
+        self, residuals: Residuals, quadratic: QuadraticWindows | None, trials: _Trials | None, together: bool
+    ) -> None:
+        self.residuals, self.quadratic, self.trials, self.together = residuals, quadratic, trials, together
+        self.matrices = self.length = 0
+        self.groups = 0 if trials is None else TRIAL_GROUPS
+        columns = [] if trials is None else [trials.columns]
+        if quadratic is not None:
+            columns.insert(0, self._grams(quadratic, residuals.features["quadratic"]))
+        columns.append(torch.ones_like(columns[0][..., :1]))
+        flat = residuals.shrink(torch.cat(columns, dim=-1)).flatten(end_dim=1)
+        target = residuals.shrink(residuals.data.value.unsqueeze(-1)).flatten()
+        self.normal, self.right = flat.mT @ flat / len(target), flat.mT @ target / len(target)
+        self.step = 1 / torch.linalg.eigvalsh(self.normal)[-1]
+        self.allowed = target.new_ones(self.groups)
+        self.chosen = torch.arange(self.groups)
+        self.solution = torch.zeros_like(self.right)
 
-    def add_quadratic(self, branch: QuadraticWindows, features: Tensor) -> None:
-        """Add the columns of the Q_k, whitened: S -> R S R' with R (mean of S) R' = I."""
-        self.together = features.shape[2] * features.shape[-1] ** 2 > MOST_COLUMNS
+    def _grams(self, branch: QuadraticWindows, features: Tensor) -> Tensor:
+        """Return the columns of the Q_k, whitened: S -> R S R' with R (mean of S) R' = I."""
         ordinary = features[:, :, : branch.ordinary]
         if self.together:
             ordinary = ordinary.sum(dim=2, keepdim=True)
         grams = torch.cat([ordinary, features[:, :, branch.ordinary :]], dim=2)
         self.matrices, self.length = grams.shape[2], grams.shape[-1]
         self.whiten = torch.stack([whitening(gram) for gram in grams.mean(dim=(0, 1))])
-        white = self.whiten @ grams @ self.whiten.mT
-        self.columns.append(0.5 * white.flatten(start_dim=2))
-
-    def add_norms(self, branch: NormWindows, features: Tensor, generator: torch.Generator) -> None:
-        """Add the columns of random norm groups on the decision's windows, whitened, each of unit spread."""
-        size, length = branch.size, branch.windows.length
-        own = features[..., :length]
-        gram = torch.einsum("nmpa,nmpb->ab", own, own) / own[..., 0].numel()
-        self.groups = TRIAL_GROUPS
-        noise = torch.randn(self.groups * size, length, generator=generator, dtype=own.dtype)
-        self.trials = noise @ whitening(gram) / size**0.5
-        rows = max(1, LARGEST_PIECE // (own.shape[1] * own.shape[2] * len(self.trials)))
-        lengths = torch.cat([self._lengths(piece, size) for piece in own.split(rows)])
-        self.spread, self.mean = lengths.std(dim=(0, 1)), lengths.mean(dim=(0, 1))
-        self.columns.append(lengths / self.spread)
-
-    def _lengths(self, windows: Tensor, size: int) -> Tensor:
-        squares = (windows @ self.trials.mT).square().unflatten(-1, (-1, size)).sum(dim=-1)
-        return (squares + CONSTANT**2).sqrt().mean(dim=-2)
+        return 0.5 * (self.whiten @ grams @ self.whiten.mT).flatten(start_dim=2)
 
     def solve(self) -> None:
-        """Minimise by accelerated projected gradients with the step 1 / largest eigenvalue."""
-        columns = torch.cat([*self.columns, torch.ones_like(self.columns[0][..., :1])], dim=-1)
-        columns = self.residuals.shrink(columns).flatten(end_dim=1)
-        target = self.residuals.shrink(self.residuals.data.value.unsqueeze(-1)).flatten()
-        normal, right = columns.mT @ columns / len(target), columns.mT @ target / len(target)
-        step = 1 / torch.linalg.eigvalsh(normal)[-1]
-        at = previous = torch.zeros_like(right)
-        ahead, momentum = at, 1.0
-        for _ in range(ITERATIONS):
-            at = self._project(ahead - step * (normal @ ahead - right))
+        """Minimise with all trial groups, then with a few choices of as many as the branch has."""
+        everything = self.solution = self._descend(self.solution, ITERATIONS)
+        if self.trials is None:
+            return
+        best, kept = torch.inf, self.trials.branch.groups
+        order = everything.split(self._sizes())[1].argsort(descending=True)
+        for first in range(CHOICES):
+            chosen = order[first : first + kept]
+            self.allowed = torch.zeros_like(self.allowed).index_fill(0, chosen, 1.0)
+            found = self._descend(everything, ITERATIONS // CHOICES)
+            loss = float(0.5 * found @ (self.normal @ found) - found @ self.right)
+            if loss < best:
+                self.solution, self.chosen, best = found, chosen, loss
+
+    def _descend(self, start: Tensor, iterations: int) -> Tensor:
+        """Return the point that accelerated projected gradients reach, with the step 1 / largest eigenvalue."""
+        at = previous = ahead = self._project(start)
+        momentum = 1.0
+        for _ in range(iterations):
+            at = self._project(ahead - self.step * (self.normal @ ahead - self.right))
             following = 0.5 * (1 + (1 + 4 * momentum**2) ** 0.5)
-            if float((ahead - at) @ (at - previous)) > 0:  # uphill: drop the momentum (O'Donoghue and Candes 2015)
-                following = 1.0
-            ahead = at + (momentum - 1) / following * (at - previous) if following > 1 else at
-            previous, momentum = at, following
-        self.solution = at
+            uphill = float((ahead - at) @ (at - previous)) > 0  # drop the momentum (O'Donoghue and Candes 2015)
+            ahead = at if uphill else at + (momentum - 1) / following * (at - previous)
+            previous, momentum = at, 1.0 if uphill else following
+        return at
 
     def _project(self, point: Tensor) -> Tensor:
         matrices, weights, level = point.split(self._sizes())
@@ -123,12 +176,19 @@ class _Problem:
             square = matrices.reshape(self.matrices, self.length, self.length)
             values, vectors = torch.linalg.eigh(0.5 * (square + square.mT))
             matrices = ((vectors * values.clamp(min=0).unsqueeze(-2)) @ vectors.mT).flatten()
-        return torch.cat([matrices, weights.clamp(min=0), level])
+        return torch.cat([matrices, self.allowed * weights.clamp(min=0), level])
 
     def _sizes(self) -> list[int]:
         return [self.matrices * self.length**2, self.groups, 1]
 
-    def place_quadratic(self, branch: QuadraticWindows, generator: torch.Generator) -> None:
+    def place(self, generator: torch.Generator) -> None:
+        """Give the branches the solution's weights."""
+        if self.trials is not None:
+            self.trials.place(self.chosen, self.solution.split(self._sizes())[1])
+        if self.quadratic is not None:
+            self._place_quadratic(self.quadratic, generator)
+
+    def _place_quadratic(self, branch: QuadraticWindows, generator: torch.Generator) -> None:
         """Factor the Q_k: the directions of largest eigenvalues, in whitened units, become channels."""
         square = self.solution.split(self._sizes())[0].reshape(self.matrices, self.length, self.length)
         values, vectors = torch.linalg.eigh(square)
@@ -153,18 +213,27 @@ class _Problem:
             return slice(kind, kind + 1)
         return slice(ordinary) if kind == 0 else slice(ordinary + kind - 1, ordinary + kind)
 
-    def place_norms(self, branch: NormWindows) -> None:
-        """Make the best trial groups the branch's; their weights carry the mean of all."""
-        weights = self.solution.split(self._sizes())[1]
-        order = weights.argsort(descending=True)[: branch.groups]
-        share = weights / self.spread
-        scale = (share * self.mean).sum() / (share * self.mean)[order].sum().clamp(min=1e-12)
-        rows = (order.unsqueeze(-1) * branch.size + torch.arange(branch.size)).flatten()
-        stacked = torch.zeros_like(branch.stacked())
-        stacked[:, : branch.windows.length] = self.trials[rows]
-        branch.place(stacked)
-        branch.kappa.fill_(CONSTANT)
-        branch.weight.copy_((scale * share[order]).clamp(min=FAINT**2).sqrt().unsqueeze(-1).expand_as(branch.weight))
+
+@contextmanager
+def whitened(model: StructuredICNN, *parts: Residuals) -> Iterator[list[Residuals]]:
+    """Hold the branches' kernels in whitened coordinates, K w = (K R^-1) (R w), and yield the residuals in these.
+
+    Args:
+        model: a surrogate of windowed branches; inside only its `value_of` has a meaning.
+        parts: residuals with features; the first ones' windows are white then.
+    """
+    branches: dict[str, Any] = dict(model.branches.items())
+    bases = {name: whitening(branch.mean_gram(parts[0].features[name])) for name, branch in branches.items()}
+    inside = [copy(part) for part in parts]
+    for part in inside:
+        part.features = {name: branch.changed(part.features[name], bases[name]) for name, branch in branches.items()}
+    for name, branch in branches.items():
+        branch.place(torch.linalg.solve(bases[name], branch.stacked().detach(), left=False))
+    try:
+        yield inside
+    finally:
+        for name, branch in branches.items():
+            branch.place(branch.stacked().detach() @ bases[name])
 
 
 def whitening(gram: Tensor) -> Tensor:

@@ -154,6 +154,14 @@ class QuadraticWindows(Kernels):
             pieces.append(torch.stack(grams, dim=2) / self.windows.count)
         return torch.cat(pieces)
 
+    def mean_gram(self, features: Tensor) -> Tensor:
+        """Return the mean of w w' over the data, gates aside, (length, length)."""
+        return features.sum(dim=2).mean(dim=(0, 1))
+
+    def changed(self, features: Tensor, basis: Tensor) -> Tensor:
+        """Return the features of the windows R w, basis R (length, length)."""
+        return basis @ features @ basis.mT
+
     def value_of(self, features: Tensor) -> Tensor:
         """Return the branch from its features, <Q, S> / 2 with Q_gate = sum_c gate_c k_c k_c': (N, M)."""
         kernels = self.stacked()
@@ -209,6 +217,15 @@ class NormWindows(Kernels):
     def features(self, x: Tensor, context: Tensor) -> Tensor:
         """Return the windows, (N, M, count, length)."""
         return self.full_windows(x, context)
+
+    def mean_gram(self, features: Tensor) -> Tensor:
+        """Return the mean of w w' over the data, (length, length)."""
+        flat = features.flatten(end_dim=-2)
+        return flat.mT @ flat / len(flat)
+
+    def changed(self, features: Tensor, basis: Tensor) -> Tensor:
+        """Return the features of the windows R w, basis R (length, length)."""
+        return features @ basis.mT
 
     def value_of(self, features: Tensor) -> Tensor:
         """Return the branch from its features, (N, M)."""

@@ -209,6 +209,11 @@ class ConvBackbone(nn.Module):
         last = self.grids[-1].channels
         self.c = NonNegative(0, last, value=0.5 / last, dtype=dtype)
 
+    @property
+    def units(self) -> int:
+        """The number of units."""
+        return sum(grid.size for grid in self.grids)
+
     def _offsets(self, context: Tensor) -> list[Tensor]:
         """Return E_l * theta + b_l of each layer, (N or 1, places, channels)."""
         offsets = []

@@ -66,7 +66,7 @@ class RecurrentSOCICNN(StructuredICNN):
         *,
         variant: Variant = "soc",
         hidden: int = 20,
-        quadratics: int = 12,
+        quadratics: int = 24,
         quadratic_kernel: int = 3,
         norms: int = 1,
         norm_size: int | None = None,
@@ -174,6 +174,11 @@ class Recurrence(nn.Module):
         raw = 0.1 * torch.randn(max(1, count - 1), hidden, hidden, generator=generator, dtype=dtype)
         self.U_raw = nn.Parameter(raw + inverse_softplus(MEMORY / hidden))
         self.c = NonNegative(0, hidden, value=(1 - MEMORY) / hidden, dtype=dtype)
+
+    @property
+    def units(self) -> int:
+        """The number of units."""
+        return self.steps * self.hidden
 
     def _offset(self, context: Tensor) -> Tensor:
         """Return E r_t + b, (N or 1, T, h)."""

@@ -126,6 +126,11 @@ class StructuredICNN(ConvexSurrogate):
         """Whether there is no backbone."""
         return not self.has_backbone
 
+    @property
+    def breadth(self) -> int:
+        """The backbone's units for each number of x, and 1."""
+        return 1 + (self.backbone.units // self.dim if self.has_backbone else 0)  # type: ignore[union-attr,operator]
+
     # -- the function ----------------------------------------------------------------------------------
 
     def _conic_form(self, context: Tensor) -> ConicForm:
