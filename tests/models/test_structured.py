@@ -93,6 +93,21 @@ def test_the_cvxpy_expression_has_the_value(model: StructuredICNN) -> None:
     assert expression.value == pytest.approx(model(x, context)[1].item(), rel=1e-9, abs=1e-9)
 
 
+def test_it_can_be_embedded_and_copied_at_a_context(model: StructuredICNN) -> None:
+    x, context = inputs(model, 2)
+    single = None if context is None else context[1]
+    value = model(x[1], single).item()
+    exact = soctk.ExactSurrogate.of(model.conic_form(single).detach())
+    assert exact(x[1]).item() == pytest.approx(value, rel=1e-12, abs=1e-12)
+    if context is not None:
+        variable = cp.Variable(model.dim)
+        embedded = soctk.Embedding(model, variable)
+        embedded.set_context(context[1])
+        problem = cp.Problem(cp.Minimize(embedded.value), [*embedded.constraints, variable == x[1].numpy()])
+        problem.solve(solver="CLARABEL")
+        assert problem.value == pytest.approx(value, rel=CLARABEL, abs=CLARABEL)
+
+
 def test_decisions_are_certified(model: StructuredICNN) -> None:
     _, context = inputs(model, 3)
     box = soctk.Box(model.dim, -1.0, 1.0)
