@@ -178,6 +178,8 @@ class _Fit(Phases):
         trials = self.model.structure_count * max(1, self.config.starts)
         steps = self.config.epochs * batches_per_epoch(self.config, self.data.instances, self.data.candidates)
         own = self.config.newton_iterations if self._by_newton(self._weights()) else self.config.lbfgs_iterations
+        if self.config.structured and isinstance(self.model, StructuredICNN) and self.model.branches:
+            steps, own = 0, self.config.lbfgs_iterations + 2 * self.config.newton_iterations
         return trials * (steps + math.ceil(RACE_SHARE * own)) + 2 * own
 
     def _loss(self, part: Standardized) -> Tensor:

@@ -89,7 +89,7 @@ class _Trials:
         size, length = branch.size, branch.windows.length
         own = features[..., :length]
         flat = own.flatten(end_dim=-2)
-        noise = torch.randn(TRIAL_GROUPS * size, length, generator=generator, dtype=own.dtype)
+        noise = torch.randn(TRIAL_GROUPS * size, length, generator=generator, dtype=own.dtype).to(own.device)
         self.kernels = noise @ whitening(flat.mT @ flat / len(flat)) / size**0.5
         rows = max(1, LARGEST_PIECE // (own.shape[1] * own.shape[2] * len(self.kernels)))
         lengths = torch.cat([self._lengths(piece) for piece in own.split(rows)])
@@ -103,7 +103,7 @@ class _Trials:
     def place(self, chosen: Tensor, weights: Tensor) -> None:
         """Make the chosen groups the branch's."""
         branch = self.branch
-        rows = (chosen.unsqueeze(-1) * branch.size + torch.arange(branch.size)).flatten()
+        rows = (chosen.unsqueeze(-1) * branch.size + torch.arange(branch.size, device=chosen.device)).flatten()
         stacked = torch.zeros_like(branch.stacked())
         stacked[:, : branch.windows.length] = self.kernels[rows]
         branch.place(stacked)
@@ -130,7 +130,7 @@ class _Problem:
         self.normal, self.right = flat.mT @ flat / len(target), flat.mT @ target / len(target)
         self.step = 1 / torch.linalg.eigvalsh(self.normal)[-1]
         self.allowed = target.new_ones(self.groups)
-        self.chosen = torch.arange(self.groups)
+        self.chosen = torch.arange(self.groups, device=target.device)
         self.solution = torch.zeros_like(self.right)
 
     def _grams(self, branch: QuadraticWindows, features: Tensor) -> Tensor:
@@ -195,7 +195,9 @@ class _Problem:
         order = values.flatten().argsort(descending=True)[: branch.channels]
         kind, which = order // self.length, order % self.length
         roots = values[kind, which].clamp(min=0).sqrt()
-        noise = LEFT_OVER * torch.randn(len(order), self.length, generator=generator, dtype=roots.dtype)
+        noise = LEFT_OVER * torch.randn(len(order), self.length, generator=generator, dtype=roots.dtype).to(
+            roots.device
+        )
         directions = vectors.mT[kind, which] * roots.unsqueeze(-1)
         directions = torch.where((roots > LEFT_OVER).unsqueeze(-1), directions, noise / self.length**0.5)
         kernels = torch.einsum("ca,cab->cb", directions, self.whiten[kind])

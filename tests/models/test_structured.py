@@ -9,7 +9,7 @@ import cvxpy as cp
 import pytest
 import torch
 from surrogate_contract import SurrogateContract, inputs
-from tolerances import CERTIFIED, CLARABEL, DOUBLE, SINGLE, VALUE, close
+from tolerances import CERTIFIED, CLARABEL, DOUBLE, IMPLICIT_P90, SINGLE, VALUE, close
 from zoo import shaken
 
 import soctk
@@ -93,6 +93,21 @@ def test_the_cvxpy_expression_has_the_value(model: StructuredICNN) -> None:
     assert expression.value == pytest.approx(model(x, context)[1].item(), rel=1e-9, abs=1e-9)
 
 
+def test_it_can_be_embedded_and_copied_at_a_context(model: StructuredICNN) -> None:
+    x, context = inputs(model, 2)
+    single = None if context is None else context[1]
+    value = model(x[1], single).item()
+    exact = soctk.ExactSurrogate.of(model.conic_form(single).detach())
+    assert exact(x[1]).item() == pytest.approx(value, rel=1e-12, abs=1e-12)
+    if context is not None:
+        variable = cp.Variable(model.dim)
+        embedded = soctk.Embedding(model, variable)
+        embedded.set_context(context[1])
+        problem = cp.Problem(cp.Minimize(embedded.value), [*embedded.constraints, variable == x[1].numpy()])
+        problem.solve(solver="CLARABEL")
+        assert problem.value == pytest.approx(value, rel=CLARABEL, abs=CLARABEL)
+
+
 def test_decisions_are_certified(model: StructuredICNN) -> None:
     _, context = inputs(model, 3)
     box = soctk.Box(model.dim, -1.0, 1.0)
@@ -102,6 +117,28 @@ def test_decisions_are_certified(model: StructuredICNN) -> None:
     method = "first_order" if model.has_backbone else "newton_cg"
     other = soctk.minimize(model, box, context, tol=1e-4, method=method)
     assert float((other.value - decision.value).abs().max()) <= 3e-4
+
+
+@pytest.mark.parametrize("maker", [conv, recurrent])
+def test_decisions_are_differentiable_in_the_kernels(maker) -> None:
+    """Through maps whose numbers are sums of weights: against central differences, a kernel's entry at a time."""
+    model = maker("quad", **({"layers": ()} if maker is conv else {"hidden": 0}), quadratics=8)
+    _, context = inputs(model, 2)
+    layer = soctk.DecisionLayer(model, soctk.Box(model.dim, -9.0, 9.0))  # inside of which the optima lie
+    kernel = model.branches["quadratic"].kernel
+    direction = torch.randn(2, model.dim, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+    (slopes,) = torch.autograd.grad((layer(context) * direction).sum(), kernel)
+    step = 1e-5
+    for place in ((0, 0), (1, 2)):
+        ends = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                kernel[place] += sign * step
+                ends.append(float((layer(context) * direction).sum()))
+                kernel[place] -= sign * step
+        assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(
+            float(slopes[place]), rel=IMPLICIT_P90, abs=IMPLICIT_P90
+        )
 
 
 def test_files_and_single_precision(model: StructuredICNN, tmp_path) -> None:
@@ -140,7 +177,7 @@ def test_a_mask_can_switch_a_residual_off() -> None:
     context[:, 16:] = (context[:, 16:] > 0).double()
     context[1, 16:] = 0.0
     context[2, 16:] = -1.0  # no mask: counts as 0
-    values = model(x, context)
+    values = model(x, context).detach()
     assert float(values[0]) > 0
     assert float(values[1:].abs().max()) == 0.0
 
