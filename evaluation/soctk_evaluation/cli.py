@@ -81,18 +81,24 @@ def _structured(command: Structured) -> int:
     check_request(command)
     from functools import partial
 
-    from soctk_evaluation.structured import LEARNED, MEASURED, PROTOCOLS, QUICK, TRIVIAL, run_cell, structured_cells
+    from soctk_evaluation import structured
     from soctk_evaluation.structured_report import write_structured
     from soctk_tasks import FacesNotFoundError
 
-    known = (*LEARNED, *TRIVIAL[experiment])
+    known = (*structured.LEARNED, *structured.TRIVIAL[experiment])
     check_names(command.methods, known, "method")
-    protocols = command.protocols or (("structured",) if command.quick else PROTOCOLS)
-    seeds = command.seeds or ((0,) if command.quick else (0, 1, 2))
-    sizes = QUICK[experiment] if command.quick else {}
+    quick = command.quick
+    protocols = command.protocols or (("structured",) if quick else structured.PROTOCOLS)
+    seeds = command.seeds or ((0,) if quick else (0, 1, 2))
     try:
-        cells = structured_cells(
-            experiment, command.methods or known, protocols, seeds, sizes, stand_in=getattr(command, "stand_in", False)
+        cells = structured.structured_cells(
+            experiment,
+            command.methods or known,
+            protocols,
+            seeds,
+            structured.QUICK[experiment] if quick else {},
+            stand_in=getattr(command, "stand_in", False),
+            recipes=structured.QUICK_RECIPES if quick else structured.RECIPES,
         )
     except FacesNotFoundError as error:
         raise UsageError(str(error)) from None
@@ -102,7 +108,7 @@ def _structured(command: Structured) -> int:
         rows = list(contents.latest().values())
         print(write_structured(rows, len(seeds), markdown=command.markdown, figure=command.figure, folder=folder))
 
-    return run_experiment(cells, partial(run_cell, decisions=folder), MEASURED, command, show)
+    return run_experiment(cells, partial(structured.run_cell, decisions=folder), structured.MEASURED, command, show)
 
 
 def _rates(command: Rates) -> int:

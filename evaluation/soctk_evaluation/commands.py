@@ -169,7 +169,7 @@ class Structured:
     """Compare structured surrogates on one of the paper's structured tasks; cells in the store are not run again.
 
     Attributes:
-        quick: a subset of the data, one seed, the recipe as it comes.
+        quick: a subset of the data, one seed, the recipe as it comes, with one start of each fit.
         methods: relu, softplus, quad, norm, soc and names of trivial rows; all by default.
         protocols: structured (the recipe as it comes), plain (the same for all models); both by default.
         seeds: each is other data and other initial weights; 0 1 2 by default.

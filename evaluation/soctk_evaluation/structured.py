@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ RECIPES = {
     "structured": FitConfig(),
     "plain": FitConfig(starts=1, epochs=30, newton_iterations=0, lbfgs_iterations=200, structured=False),
 }
+QUICK_RECIPES = {name: replace(recipe, starts=1) for name, recipe in RECIPES.items()}
+QUICK_RECIPES = {name: replace(recipe, starts=1) for name, recipe in RECIPES.items()}
 SIZES: dict[str, dict[str, Any]] = {
     "smoothing": {"steps": 40, "channels": 4, "train": 1200, "validation": 200, "test": 200, "candidates": 14},
     "restoration": {"size": 64, "train": 280, "validation": 60, "test": 60, "candidates": 16},
@@ -80,7 +82,7 @@ def structured_cells(
     sizes: Mapping[str, Any] | None = None,
     *,
     stand_in: bool = False,
-    recipes: Mapping[str, FitConfig] | None = None,
+    recipes: Mapping[str, FitConfig] = RECIPES,
 ) -> list[Cell]:
     """Return the cells of "smoothing" or "restoration", long ones first; trivial rows need no recipe.
 
@@ -93,7 +95,7 @@ def structured_cells(
         seeds: each is other data and other initial weights.
         sizes: departures from `SIZES`.
         stand_in: synthetic images in place of photographs.
-        recipes: by protocol; `RECIPES` by default.
+        recipes: by protocol.
 
     Raises:
         FacesNotFoundError: restoration without photographs.
@@ -105,7 +107,7 @@ def structured_cells(
     cells = []
     for method in sorted(methods, key=lambda name: -RELATIVE_COST.get(name, 0)):
         for protocol in protocols if method in LEARNED else ("",):
-            recipe = recipe_config((recipes or RECIPES)[protocol]) if protocol else {}
+            recipe = recipe_config(recipes[protocol]) if protocol else {}
             cells += [
                 Cell(experiment, experiment, dim, method, seed, protocol, make_config(config | recipe))
                 for seed in seeds
