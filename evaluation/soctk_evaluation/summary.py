@@ -13,6 +13,7 @@ from soctk_evaluation.cells import Cell
 from soctk_evaluation.measures import REGRET, Measure
 from soctk_evaluation.names import TRIVIAL, in_order
 from soctk_evaluation.store import BadLine, Contents, Row
+from soctk_tasks import TARGETS, TASKS
 
 WHICH = ["task", "dim", "method", "seed", "protocol"]
 """What identifies a measurement in a table, whatever code it was made by."""
@@ -171,7 +172,7 @@ def _table(
     if len(wanted):
         frame = frame.merge(wanted[WHICH].drop_duplicates(), on=WHICH)
     source = wanted if len(wanted) else frame
-    tasks = list(dict.fromkeys(source["task"]))
+    tasks = _in_order(source["task"])
     methods = in_order(set(source["method"]))
     seeds = sorted({int(seed) for seed in source["seed"]})
     measured = _where(frame, ~frame["status"].astype(str).str.startswith(NOT_MEASURED))
@@ -186,6 +187,12 @@ def _table(
         solver=_solver(measured, tasks),
         notes=_notes(measure, frame, measured, tasks, methods, seeds, bad),
     )
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Return the tasks in the paper's order, others after them as they come."""
+    known = (*TASKS, *TARGETS)
+    return sorted(dict.fromkeys(names), key=lambda name: known.index(name) if name in known else len(known))
 
 
 def _line(frame: pd.DataFrame, method: str, tasks: list[str], seeds: int) -> Line:
