@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 from rich.progress import (
@@ -98,11 +101,12 @@ def run_cells(
     unique = list(dict.fromkeys(cells))
     queue = [job for job in (Job(cell, cell.key, cell.versions) for cell in unique) if job.key not in finished]
     report = SweepReport(skipped=len(unique) - len(queue))
-    with _marks(store, backend) as marks, _shown(len(queue), enabled=progress) as show:
+    with _marks(store, backend) as marks, _shown(len(queue), enabled=progress) as show, _interrupts() as heed:
         work = Work(run_cell, store, marks, tuple(measured))
         for outcome in _outcomes(work, queue, jobs, backend):
             report.add(outcome)
             show(outcome)
+            heed()
     return report
 
 
@@ -159,6 +163,35 @@ def _marks(store: ResultsStore, backend: str) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], None]]:
+    """Yield a function that raises KeyboardInterrupt when Ctrl-C was pressed but its exception came to nothing.
+
+    Python drops an exception that a signal raises inside a callback of the garbage collector; the workers, whom the
+    terminal signals too, then look like crashed ones, and the sweep would go on.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield lambda: None
+        return
+    pressed = False
+
+    def press(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        before(number, frame)
+
+    def heed() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield heed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
