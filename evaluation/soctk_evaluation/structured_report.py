@@ -101,7 +101,7 @@ def write_structured(
             kind="svg" if figure is None else figure.suffix.removeprefix("."),
             machine=machine(),
             introduction=INTRODUCTION[experiment],
-            data=_data(done[0]),
+            data=_data(next((row for row in done if row["method"] in LEARNED), done[0])),
             reference=max(row["reference_gap"] for row in done),
             spread=done[0]["spread"],
         )
@@ -118,7 +118,8 @@ def _data(row: Row) -> str:
     config = row["config"]
     parts = f"{config['train']} training, {config['validation']} validation and {config['test']} test instances"
     images = f", {config['size']} × {config['size']} pixels ({config['images']})" if "images" in config else ""
-    return f"{parts} with {config['candidates']} candidates each{images}"
+    starts = f", {config['fit.starts']} start(s) of each fit" if "fit.starts" in config else ""
+    return f"{parts} with {config['candidates']} candidates each{images}{starts}"
 
 
 def structured_table(experiment: str, rows: Sequence[Row], protocol: str, expected: int) -> str:
