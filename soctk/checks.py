@@ -54,6 +54,11 @@ def _to_tensor(value: ArrayLike, name: str) -> Tensor:
         raise TypeError(f"{name}: expected a numeric tensor or array, got {type(value).__name__} ({error})") from None
 
 
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as a float64 array, cut from autograd: what solvers and CVXPY take."""
+    return tensor.detach().cpu().double().numpy()
+
+
 def check_finite(tensor: Tensor, name: str) -> None:
     """Raise ValueError naming the first row of `tensor` that holds a NaN or an infinity."""
     finite = torch.isfinite(tensor)

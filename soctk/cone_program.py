@@ -24,10 +24,9 @@ import numpy as np
 import scipy.sparse as sp
 import scs
 import torch
-from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor, check_last_dim
-from soctk.cones import Affine, Cone, ConeBuilder, Rows, concat
+from soctk.checks import ArrayLike, as_tensor, check_last_dim, to_numpy
+from soctk.cones import Affine, Cone, ConeBuilder, Rows, concat, free_name
 from soctk.sets import FeasibleSet
 from soctk.status import Status
 from soctk.terms.base import Dual
@@ -255,10 +254,10 @@ def cone_program(form: ConicForm, x: ArrayLike | None = None, feasible_set: Feas
         # The argument is a variable of its own at first, so that its matrix in the rows is known; then it is replaced.
         name = f"u{index}"
         u = Affine(np.zeros(term.map.rows), {name: sp.csr_array(sp.eye_array(term.map.rows))})
-        data = {key: _numpy(tensor[0]) for key, tensor in term.coefficients().items() if key != "A"}
+        data = {key: to_numpy(tensor[0]) for key, tensor in term.coefficients().items() if key != "A"}
         minima.append(term.cones(builder, u, data))
         arguments.append((name, point.times(term.map.to_sparse()) + Affine(data["offset"])))
-    objective = point.times(_numpy(form.linear[0])) + Affine.of(float(form.constant.detach()))
+    objective = point.times(to_numpy(form.linear[0])) + Affine.of(float(form.constant.detach()))
     for part in minima:
         objective = objective + part
     if feasible_set is not None:
@@ -304,10 +303,7 @@ def _places(rows: list[Rows]) -> dict[str, slice]:
     places: dict[str, slice] = {}
     start = 0
     for part in rows:
-        name, count = part.name, 1
-        while name in places:
-            count += 1
-            name = f"{part.name}_{count}"
+        name = free_name(part.name, places)
         places[name], start = slice(start, start + part.affine.size), start + part.affine.size
     return places
 
@@ -321,8 +317,4 @@ def _fixed(x: ArrayLike, dim: int) -> np.ndarray:
     check_last_dim(point, dim, "x")
     if point.ndim != 1:
         raise ValueError(f"x: expected one point of shape ({dim},), got {tuple(point.shape)}")
-    return _numpy(point)
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()
+    return to_numpy(point)

@@ -6,8 +6,9 @@ sparse data that a solver takes and the `cp.Problem` both follow from the descri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -99,6 +100,12 @@ class Rows:
     group: int
 
 
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return the name, or with the first number from 2 on that makes it new."""
+    numbered = (f"{name}_{number}" for number in count(2))
+    return name if name not in taken else next(found for found in numbered if found not in taken)
+
+
 class ConeBuilder:
     """Collects the variables and rows of a cone program.
 
@@ -113,10 +120,7 @@ class ConeBuilder:
 
     def variable(self, name: str, size: int) -> Affine:
         """Return a new variable; a name that is taken gets the next free number: s, s_2, s_3."""
-        unique, count = name, 1
-        while unique in self.variables:
-            count += 1
-            unique = f"{name}_{count}"
+        unique = free_name(name, self.variables)
         self.variables[unique] = size
         return Affine(np.zeros(size), {unique: sp.csr_array(sp.eye_array(size))})
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from soctk import geometry
 from soctk.affine import DenseMap
-from soctk.checks import ArrayLike, as_tensor, check_finite, check_last_dim
+from soctk.checks import ArrayLike, as_tensor, check_finite, check_last_dim, to_numpy
 from soctk.cone_program import ConeProgram, cone_program
 from soctk.sets import FeasibleSet
 from soctk.terms import Network, Norms, Quadratic, Term
@@ -257,9 +257,9 @@ class ConicForm:
             raise ValueError(f"expected one context for a CVXPY expression, got batch shape {self.batch_shape}")
         if x.shape != (self.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
-        total = float(self.constant[0, 0].detach()) + _numpy(self.linear[0, 0]) @ x
+        total = float(self.constant[0, 0].detach()) + to_numpy(self.linear[0, 0]) @ x
         for term in self.terms:
-            data: dict[str, Coefficient] = {name: _numpy(tensor[0]) for name, tensor in term.coefficients().items()}
+            data: dict[str, Coefficient] = {name: to_numpy(tensor[0]) for name, tensor in term.coefficients().items()}
             total = total + term.expression(term.inner_expression(x, data), data)
         return total
 
@@ -357,7 +357,3 @@ class ConicForm:
         if shape != self.batch_shape:
             raise ValueError(f"x: expected batch shape {self.batch_shape} as the contexts', got {shape}")
         return points.reshape(-1, 1, self.dim), shape
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()

@@ -12,11 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import cvxpy as cp
-import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike
+from soctk.checks import ArrayLike, to_numpy
 from soctk.conic_form import ConicForm
 from soctk.terms import Term
 
@@ -70,7 +69,7 @@ class FormEmbedding:
     def _coefficient(self, tensor: Tensor, name: str, *, nonneg: bool = False) -> Any:
         self._varies.append(self._batched and tensor.shape[0] > 1)
         if not self._varies[-1]:
-            return _numpy(tensor[0])
+            return to_numpy(tensor[0])
         parameter = cp.Parameter(tuple(tensor.shape[1:]), name=name, nonneg=nonneg)
         self.parameters.append(parameter)
         return parameter
@@ -124,7 +123,7 @@ class Embedding(FormEmbedding):
             raise ValueError(f"context: expected one of shape ({self._model.context_dim},), got {tuple(checked.shape)}")
         values = self.parameter_values(self._model.form_at(checked).check().detach())
         for parameter, value in zip(self.parameters, values, strict=True):
-            parameter.value = _numpy(value[0])
+            parameter.value = to_numpy(value[0])
 
 
 def affine_expression(model: ConvexSurrogate, x: cp.Expression, context: cp.Expression) -> cp.Expression:
@@ -149,7 +148,7 @@ def affine_expression(model: ConvexSurrogate, x: cp.Expression, context: cp.Expr
         for key, tensor in term.coefficients().items():
             if key != "offset" and _spread(tensor) > AFFINE_TOLERANCE:
                 raise _not_dpp(f"{name}.{key}", "depends on the context")
-            data[key] = _numpy(tensor[0]) if key != "offset" else _affine(tensor, probes, context, f"{name}.offset")
+            data[key] = to_numpy(tensor[0]) if key != "offset" else _affine(tensor, probes, context, f"{name}.offset")
         total = total + term.expression(term.inner_expression(x, data), data)
     return total
 
@@ -157,12 +156,12 @@ def affine_expression(model: ConvexSurrogate, x: cp.Expression, context: cp.Expr
 def _affine(tensor: Tensor, probes: Tensor, context: cp.Expression, name: str) -> Any:
     """Return a coefficient (K,) as an affine expression of the context from its values (p + 3, K) at the probes."""
     if _spread(tensor) == 0.0:
-        return _numpy(tensor[0])
+        return to_numpy(tensor[0])
     slope = tensor[1 : context.size + 1] - tensor[0]
     error = (tensor - tensor[0] - probes @ slope).abs().amax()
     if float(error) > AFFINE_TOLERANCE * float(1 + tensor.abs().amax()):
         raise _not_dpp(name, "is not affine in the context")
-    return _numpy(tensor[0]) + _numpy(slope).T @ context
+    return to_numpy(tensor[0]) + to_numpy(slope).T @ context
 
 
 def _spread(tensor: Tensor) -> float:
@@ -175,7 +174,3 @@ def _not_dpp(name: str, what: str) -> ValueError:
         'soctk.Embedding (its coefficients are the parameters), or a model with conditioning="additive" and '
         "affine_hidden=0"
     )
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()

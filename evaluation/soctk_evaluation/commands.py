@@ -59,7 +59,7 @@ class Leaderboard:
 
 @dataclass(frozen=True)
 class Report:
-    """Show what a results file holds, whatever its experiment and whatever code measured it.
+    """Show a file of leaderboard, equivalence, rates, smoothing or restoration rows, whatever code made them.
 
     Attributes:
         store: the results file.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,9 +24,19 @@ from torch import Tensor
 import soctk
 from soctk import ConvexSurrogate, ConvSOCICNN, Decision, FitConfig, RecurrentSOCICNN
 from soctk.losses import relative_error
+from soctk.models.structured import Variant
 from soctk_evaluation.cells import Cell, make_config
 from soctk_evaluation.recipe import PREFIX, learn, recipe_config
-from soctk_tasks import Splits, StructuredTask, choose_width, load_faces, make_restoration, make_smoothing
+from soctk_tasks import (
+    Restoration,
+    Smoothing,
+    Splits,
+    StructuredTask,
+    choose_width,
+    load_faces,
+    make_restoration,
+    make_smoothing,
+)
 
 LEARNED = ("relu", "softplus", "quad", "norm", "soc")
 TRIVIAL = {
@@ -39,7 +49,6 @@ RECIPES = {
     "structured": FitConfig(),
     "plain": FitConfig(starts=1, epochs=30, newton_iterations=0, lbfgs_iterations=200, structured=False),
 }
-QUICK_RECIPES = {name: replace(recipe, starts=1) for name, recipe in RECIPES.items()}
 QUICK_RECIPES = {name: replace(recipe, starts=1) for name, recipe in RECIPES.items()}
 SIZES: dict[str, dict[str, Any]] = {
     "smoothing": {"steps": 40, "channels": 4, "train": 1200, "validation": 200, "test": 200, "candidates": 14},
@@ -194,10 +203,11 @@ def _learned(cell: Cell, problem: Problem, config: Mapping[str, Any]) -> tuple[T
 
 def structured_model(variant: str, task: StructuredTask, seed: int) -> ConvexSurrogate:
     """Return a model of the task's shape."""
-    if hasattr(task, "steps"):
-        return RecurrentSOCICNN(task.steps, task.channels, variant=variant, seed=seed)  # type: ignore[attr-defined, arg-type]
-    size: int = task.size  # type: ignore[attr-defined]
-    return ConvSOCICNN((size, size), variant=variant, seed=seed)  # type: ignore[arg-type]
+    chosen = cast(Variant, variant)
+    if isinstance(task, Smoothing):
+        return RecurrentSOCICNN(task.steps, task.channels, variant=chosen, seed=seed)
+    assert isinstance(task, Restoration)
+    return ConvSOCICNN((task.size, task.size), variant=chosen, seed=seed)
 
 
 def trivial_decisions(problem: Problem) -> dict[str, Callable[[], Tensor]]:
@@ -210,7 +220,7 @@ def trivial_decisions(problem: Problem) -> dict[str, Callable[[], Tensor]]:
         width = choose_width(task, splits.validation.data.context, task.moving_average)
         return task.moving_average(context, width)
 
-    if hasattr(task, "steps"):
+    if isinstance(task, Smoothing):
         return {
             "zero": lambda: task.zero(context),
             "reference": lambda: task.reference(context),

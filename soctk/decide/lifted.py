@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.checks import to_numpy
 from soctk.conic_form import ConicForm, Dual
 from soctk.decide.decision import Status
 from soctk.embedding import FormEmbedding
@@ -88,7 +89,7 @@ def solve_lifted(
         x (N, n) projected to the set (NaN where there is none), value (N,), lower bound (N,), status (N,).
     """
     lifted = LiftedProblem(form, feasible_set)
-    values = [_numpy(tensor) for tensor in lifted.parameter_values(form)]
+    values = [to_numpy(tensor) for tensor in lifted.parameter_values(form)]
     size = form.size
     x = torch.full((size, form.dim), torch.nan, dtype=form.dtype)
     duals = [torch.zeros(size, 1, term.map.rows, dtype=form.dtype) for term in form.terms]
@@ -115,7 +116,3 @@ def solve_lifted(
     at_point = form.bound(form.subgradients(points.unsqueeze(1)), feasible_set).squeeze(-1)
     lower = torch.where(has_dual, torch.maximum(from_solver, at_point), at_point)
     return x, value, torch.where(solved, lower, -torch.inf), status
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()
