@@ -63,6 +63,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _equivalence(command: Equivalence) -> int:
     check_request(command)
+    from functools import partial
+
     from soctk_evaluation.equivalence import WEIGHTS, equivalence_cells, run_cell
     from soctk_evaluation.theory_report import write_equivalence
 
@@ -73,7 +75,7 @@ def _equivalence(command: Equivalence) -> int:
     def show(contents: Contents) -> None:
         print(write_equivalence(list(contents.latest().values()), command.markdown, command.figure))
 
-    return run_experiment(cells, run_cell, (), command, show)
+    return run_experiment(cells, partial(run_cell, folder=command.store.with_suffix("")), (), command, show)
 
 
 def _structured(command: Structured) -> int:
