@@ -98,9 +98,8 @@ def _structured(command: Structured) -> int:
             command.methods or known,
             protocols,
             seeds,
-            structured.QUICK[experiment] if quick else {},
             stand_in=getattr(command, "stand_in", False),
-            recipes=structured.QUICK_RECIPES if quick else structured.RECIPES,
+            quick=quick,
         )
     except FacesNotFoundError as error:
         raise UsageError(str(error)) from None

@@ -46,10 +46,20 @@ TRIVIAL = {
 """Rows that decide without a learned objective; "clean_image" is what the corruption was applied to."""
 PROTOCOLS = ("structured", "plain")
 RECIPES = {
-    "structured": FitConfig(),
-    "plain": FitConfig(starts=1, epochs=30, newton_iterations=0, lbfgs_iterations=200, structured=False),
+    "smoothing": {
+        "structured": FitConfig(),
+        "plain": FitConfig(starts=1, epochs=30, newton_iterations=0, lbfgs_iterations=200, structured=False),
+    },
+    "restoration": {
+        "structured": FitConfig(starts=1, epochs=8, rows=1600, lbfgs_iterations=60, newton_iterations=20),
+        "plain": FitConfig(
+            starts=1, epochs=20, batch_rows=160, rows=1600, newton_iterations=0, lbfgs_iterations=40, structured=False
+        ),
+    },
 }
-QUICK_RECIPES = {name: replace(recipe, starts=1) for name, recipe in RECIPES.items()}
+"""By experiment and protocol. Images are large: 100 of them with their candidates are what second-order steps see."""
+LAYERS = ({"channels": 10, "kernel": 3, "stride": 2}, 10, 10)
+"""The backbones of the convolutional models, a quarter of the paper's places; its windows still meet every pixel."""
 SIZES: dict[str, dict[str, Any]] = {
     "smoothing": {"steps": 40, "channels": 4, "train": 1200, "validation": 200, "test": 200, "candidates": 14},
     "restoration": {"size": 64, "train": 280, "validation": 60, "test": 60, "candidates": 16},
@@ -91,7 +101,8 @@ def structured_cells(
     sizes: Mapping[str, Any] | None = None,
     *,
     stand_in: bool = False,
-    recipes: Mapping[str, FitConfig] = RECIPES,
+    recipes: Mapping[str, FitConfig] | None = None,
+    quick: bool = False,
 ) -> list[Cell]:
     """Return the cells of "smoothing" or "restoration", long ones first; trivial rows need no recipe.
 
@@ -104,12 +115,16 @@ def structured_cells(
         seeds: each is other data and other initial weights.
         sizes: departures from `SIZES`.
         stand_in: synthetic images in place of photographs.
-        recipes: by protocol.
+        recipes: by protocol; those of `RECIPES` by default.
+        quick: the sizes of `QUICK` and one start of each fit.
 
     Raises:
         FacesNotFoundError: restoration without photographs.
     """
-    config = SIZES[experiment] | dict(sizes or {})
+    config = SIZES[experiment] | (QUICK[experiment] if quick else {}) | dict(sizes or {})
+    recipes = recipes or RECIPES[experiment]
+    if quick:
+        recipes = {name: replace(recipe, starts=1) for name, recipe in recipes.items()}
     if experiment == "restoration":
         config |= {"stand_in": stand_in, "images": load_faces(source="stand-in" if stand_in else None).identity}
     dim = config["size"] ** 2 if experiment == "restoration" else config["steps"] * config["channels"]
@@ -207,7 +222,7 @@ def structured_model(variant: str, task: StructuredTask, seed: int) -> ConvexSur
     if isinstance(task, Smoothing):
         return RecurrentSOCICNN(task.steps, task.channels, variant=chosen, seed=seed)
     assert isinstance(task, Restoration)
-    return ConvSOCICNN((task.size, task.size), variant=chosen, seed=seed)
+    return ConvSOCICNN((task.size, task.size), variant=chosen, layers=LAYERS, seed=seed)
 
 
 def trivial_decisions(problem: Problem) -> dict[str, Callable[[], Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -84,7 +85,8 @@ class _Fit(Phases):
 
     def run(self) -> FitReport:
         config, home = self.config, self.model.dtype
-        with Progress(self._total_steps(), enabled=config.progress) as progress:
+        coarse = self.model.coarse_backbone() if isinstance(self.model, StructuredICNN) else nullcontext()
+        with coarse, Progress(self._total_steps(), enabled=config.progress) as progress:
             self._race(progress)
             if self._second_order_wanted and self._time_left():
                 self._second_order(progress)
@@ -98,7 +100,8 @@ class _Fit(Phases):
         """Train every structure from every start for a while and go on with the best on validation data.
 
         The smallest structure comes first and a larger one must be clearly better to be taken, or the climb ends: a
-        norm that the data do not need splits a kink in two and costs more regret than it saves error.
+        norm that the data do not need splits a kink in two and costs more regret than it saves error. Branches over
+        windows go on from where the smaller structure has them: the larger one only adds a backbone.
         """
         starts = self._starts()
         chosen, state, best = 0, self.best, math.inf
@@ -106,8 +109,12 @@ class _Fit(Phases):
             reached, found = math.inf, state
             self.model.set_structure(index)
             for number, start in enumerate(starts):
+                grown = index > 0 and self._structured
+                if grown:
+                    start = state | {name: start[name] for name in start if name.startswith("backbone.")}
                 self.model.load_state_dict(start | self.units)
-                loss = self._try(progress, number, alone=self.model.structure_count * len(starts) == 1)
+                alone = self.model.structure_count * len(starts) == 1
+                loss = self._try(progress, number, alone=alone, placed=grown)
                 if loss < reached:
                     reached, found = loss, self.best
                 if not self._time_left():
@@ -131,13 +138,14 @@ class _Fit(Phases):
             states.append({name: tensor.detach().double() for name, tensor in other.state_dict().items()})
         return states
 
-    def _try(self, progress: Progress, number: int, alone: bool) -> float:
+    def _try(self, progress: Progress, number: int, *, alone: bool, placed: bool) -> float:
         """Train from the present weights: AdamW, then a few second-order iterations unless it races `alone`.
 
-        The structured start takes the place of AdamW, whose first steps would undo it.
+        The structured start takes the place of AdamW, whose first steps would undo it, unless the branches are
+        `placed` already.
         """
         self.report.best_validation, self.best = math.inf, self._state()
-        if not self._placed(number) and self.config.epochs > 0:
+        if not placed and not self._placed(number) and self.config.epochs > 0:
             self._adam(progress)
         self.model.to(torch.float64).load_state_dict(self.best | self.units)
         if alone or not self._second_order_wanted or not self._time_left():
@@ -148,7 +156,7 @@ class _Fit(Phases):
 
     def _placed(self, number: int) -> bool:
         """Put windowed branches where a convex problem has them, if that is wanted and the model has any."""
-        if not (self.config.structured and isinstance(self.model, StructuredICNN)):
+        if not (self._structured and isinstance(self.model, StructuredICNN)):
             return False
         self.model.to(torch.float64).load_state_dict(self.best | self.units)
         generator = torch.Generator().manual_seed(self.config.seed * SEEDS + number)
@@ -178,7 +186,7 @@ class _Fit(Phases):
         trials = self.model.structure_count * max(1, self.config.starts)
         steps = self.config.epochs * batches_per_epoch(self.config, self.data.instances, self.data.candidates)
         own = self.config.newton_iterations if self._by_newton(self._weights()) else self.config.lbfgs_iterations
-        if self.config.structured and isinstance(self.model, StructuredICNN) and self.model.branches:
+        if self._structured:
             steps, own = 0, self.config.lbfgs_iterations + 2 * self.config.newton_iterations
         return trials * (steps + math.ceil(RACE_SHARE * own)) + 2 * own
 

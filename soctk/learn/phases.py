@@ -63,6 +63,12 @@ class Phases:
     def _state(self) -> dict[str, Tensor]:
         return {name: tensor.detach().double().clone() for name, tensor in self.model.state_dict().items()}
 
+    @property
+    def _structured(self) -> bool:
+        """Whether the structured start is wanted and the model has branches over windows."""
+        wanted = self.config.structured and isinstance(self.model, StructuredICNN)
+        return wanted and bool(self.model.branches)  # type: ignore[arg-type]
+
     def _time_left(self) -> bool:
         return self.report.status != FitStatus.TIME_LIMIT
 
@@ -121,7 +127,7 @@ class Phases:
         Branches over windows take both in turn, in whitened coordinates: after the structured start
         Levenberg-Marquardt alone stays damped. Without it they are treated as any other model.
         """
-        if not (self.config.structured and isinstance(self.model, StructuredICNN) and train.features):
+        if not (self._structured and isinstance(self.model, StructuredICNN)):
             return self._plainly(weights, train, held_out, share, progress)
         with whitened(self.model, train, held_out) as (train, held_out):
             reached = self._by_lbfgs(weights, train, held_out, share, progress)

@@ -152,6 +152,10 @@ def _layer(layer: int | dict[str, Any]) -> dict[str, Any]:
 class ConvBackbone(nn.Module):
     """The backbone of `ConvSOCICNN`.
 
+    Attributes:
+        working: the type that `value` computes in, None for the weights': while learning float32 will do, in which
+            torch's convolutions are ten times faster than in float64.
+
     Args:
         grid: the image.
         context: the context's, or None.
@@ -175,6 +179,7 @@ class ConvBackbone(nn.Module):
     ) -> None:
         super().__init__()
         self.activation: Activation = activation
+        self.working: torch.dtype | None = None
         self.grids, self.windows, self.contexts, self.hidden = [], [], [], []
         self.W, self.E, self.b, self.U_raw = (nn.ParameterList() for _ in range(4))
 
@@ -218,8 +223,10 @@ class ConvBackbone(nn.Module):
         """Return E_l * theta + b_l of each layer, (N or 1, places, channels)."""
         offsets = []
         for grid, windows, kernels, bias in zip(self.grids, self.contexts, self.E, self.b, strict=True):
-            offset = bias.expand(1, grid.places, -1)
-            offsets.append(offset if windows is None else offset + windows.convolve(context, kernels))
+            offset = bias.to(context.dtype).expand(1, grid.places, -1)
+            if windows is not None:
+                offset = offset + windows.convolve(context, kernels.to(context.dtype))
+            offsets.append(offset)
         return offsets
 
     def _mixing(self) -> list[SparseMap]:
@@ -247,18 +254,20 @@ class ConvBackbone(nn.Module):
 
     def value(self, x: Tensor, context: Tensor) -> Tensor:
         """Return the network at (N or 1, M, n) and (N, p): (N, M)."""
+        home, working = x.dtype, self.working or x.dtype
+        x, context = x.to(working), context.to(working)
         act = torch.relu if self.activation == "relu" else log1p_exp
         z: Tensor | None = None
         for level, offset in enumerate(self._offsets(context)):
             a = offset.unsqueeze(1)
             windows = self.windows[level]
             if windows is not None:
-                a = a + windows.convolve(x, self.W[level])
+                a = a + windows.convolve(x, self.W[level].to(working))
             if z is not None:
-                a = a + self.hidden[level - 1].value(z, softplus(self.U_raw[level - 1]))
+                a = a + self.hidden[level - 1].value(z, softplus(self.U_raw[level - 1].to(working)))
             z = act(a).flatten(-2)
         assert z is not None
-        return (self._weights() * z).sum(dim=-1)
+        return (self._weights().to(working) * z).sum(dim=-1).to(home)
 
 
 class _Hidden:

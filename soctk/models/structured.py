@@ -9,6 +9,8 @@ For a fixed context every part is a term of the conic form, over sparse maps (`s
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import torch
@@ -130,6 +132,18 @@ class StructuredICNN(ConvexSurrogate):
     def breadth(self) -> int:
         """The backbone's units for each number of x, and 1."""
         return 1 + (self.backbone.units // self.dim if self.has_backbone else 0)  # type: ignore[union-attr,operator]
+
+    @contextmanager
+    def coarse_backbone(self) -> Iterator[None]:
+        """Compute the backbone's convolutions in float32 inside, where it has any; branches stay exact."""
+        convolutional = hasattr(self.backbone, "working")
+        if convolutional:
+            self.backbone.working = torch.float32  # type: ignore[union-attr,assignment]
+        try:
+            yield
+        finally:
+            if convolutional:
+                self.backbone.working = None  # type: ignore[union-attr,assignment]
 
     # -- the function ----------------------------------------------------------------------------------
 
