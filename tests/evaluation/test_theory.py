@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from tolerances import CENTRAL_DIFFERENCE, CLARABEL, DOUBLE, VALUE
+from tolerances import CLARABEL, DOUBLE, VALUE
 
 from soctk import Dual
 from soctk_evaluation.cli import main
@@ -24,11 +24,10 @@ SMALL = {"dim": 6, "width": 5, "depth": 3, "rows": 3, "trials": 4}
 def test_a_random_model_is_the_value_of_its_lift(setting: str) -> None:
     (cell,) = equivalence_cells([setting], ["random"], [0], SMALL)
     row = run_cell(cell)
-    assert row["solver_successes"] == row["solver_runs"] == 8
+    assert row["clarabel_successes"] == row["scs_successes"] == row["trials"] == 4
     assert row["value_mean"] > 10.0
-    closed = ("primal_dual_gap", "primal_violation", "dual_violation", "complementarity")
+    closed = ("primal_dual_gap", "primal_violation", "dual_violation", "complementarity", "dual_slope")
     assert max(row[f"{name}_max"] for name in closed) <= VALUE[DOUBLE] * row["value_max"]
-    assert row["dual_slope_max"] <= CENTRAL_DIFFERENCE * row["value_max"]
     for solver in ("clarabel", "scs"):
         residuals = ("error", "gap", "primal_violation", "dual_violation", "chain_violation", "ball_violation")
         tight = ("quadratic_tightness", "norm_tightness", "alignment")
@@ -118,7 +117,7 @@ def test_tables_name_the_largest_value_of_all_seeds() -> None:
     text = write_equivalence(rows, None, None)
     largest = max(row["clarabel_error_max"] for row in rows)
     assert f"{largest:.1e}" in text
-    assert "4 of 4" in text
+    assert "| SCS | runs solved | 2 | |" in text
 
 
 def test_rates_tables_hold_every_cell() -> None:

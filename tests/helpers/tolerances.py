@@ -41,10 +41,6 @@ TIGHT_OPTIONS = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 # a decision solved to 1e-10 in value is known to about 1e-11 where there is curvature of order one.
 IMPLICIT_MEDIAN, IMPLICIT_P90 = 1e-6, 1e-4
 
-# Central differences of values with the step h = 1e-4 where there is no kink within it: eps / h = 2e-12 of the value,
-# and h^2 = 1e-8 times third derivatives, here of norms of lengths of order one and more.
-CENTRAL_DIFFERENCE = 1e-8
-
 # What first-order steps reach on small kinky problems in a few thousand iterations.
 FIRST_ORDER = 1e-5
 
