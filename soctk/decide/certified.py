@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,12 +68,24 @@ def solve_certified(
         steps = steps if max_iter is None else max_iter
         result = solve(inner, inner_set, tol=tol, max_iter=steps, deadline=deadline, start=begin, scale=scale)
     result.x = reduction.expand(result.x)
-    if method != "first_order" and max_iter is None:
-        missed = np.isin(result.status, [Status.STALLED, Status.ITERATION_LIMIT])
-        if missed.any() and time.perf_counter() < deadline:
-            finish = _finish_by_lift if method == "newton" else _finish_by_first_order
-            finish(result, form, feasible_set, np.flatnonzero(missed), tol, deadline)
+    if max_iter is None:
+        finish(result, lambda: form, feasible_set, method, tol, deadline)
     return result
+
+
+def finish(
+    result: Result,
+    form: Callable[[], ConicForm],
+    feasible_set: FeasibleSet,
+    method: str,
+    tol: float,
+    deadline: float,
+) -> None:
+    """Solve again what a method left short of `tol`."""
+    missed = np.isin(result.status, [Status.STALLED, Status.ITERATION_LIMIT])
+    if method != "first_order" and missed.any() and time.perf_counter() < deadline:
+        again = _finish_by_lift if method == "newton" else _finish_by_first_order
+        again(result, form(), feasible_set, np.flatnonzero(missed), tol, deadline)
 
 
 def _newton(

@@ -16,6 +16,7 @@ from soctk.decide.certified import default_method, solve_certified
 from soctk.decide.decision import Decision, Status, relative_gap
 from soctk.decide.lifted import SOLVER_STATUS, solve_lifted
 from soctk.decide.protocol import LEARNING_RATE, RESTARTS, STEPS, projected_descent
+from soctk.decide.ready import solve_ready
 from soctk.decide.result import Result
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
@@ -90,12 +91,14 @@ def minimize(
     elif chosen == "cvxpy":
         result = _outside(model, feasible_set, contexts, tol, solver, dict(solver_options or {}), time_limit, unit)
     else:
-        form = model.form_at(contexts).check()
-        if method is None:
-            chosen = default_method(form, feasible_set)
-        result = solve_certified(
-            form, feasible_set, method=chosen, tol=tol, max_iter=max_iter, deadline=deadline, start=start, scale=unit
-        )
+        result = None
+        if chosen == "newton" and start is None and unit is None:
+            result = solve_ready(model, feasible_set, contexts, tol=tol, max_iter=max_iter, deadline=deadline)
+        if result is None:
+            form = model.form_at(contexts).check()
+            chosen = chosen if method is not None else default_method(form, feasible_set)
+            limits = {"tol": tol, "max_iter": max_iter, "deadline": deadline}
+            result = solve_certified(form, feasible_set, method=chosen, start=start, scale=unit, **limits)
     return Decision(
         x=result.x.reshape(*batch, model.dim),
         value=result.value.reshape(batch),

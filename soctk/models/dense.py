@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -26,9 +27,12 @@ from soctk.affine import DenseMap
 from soctk.checks import check_count
 from soctk.conditioning import AffinePart, Conditioning, NonNegative, Offset, inverse_softplus, weights_of
 from soctk.conic_form import ConicForm
+from soctk.memo import Memo
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Norms, Quadratic, Term
 from soctk.terms.network import Activation
+
+_BACKBONES: Memo[list[Tensor]] = Memo()
 
 
 class SOCICNN(ConvexSurrogate):
@@ -198,64 +202,64 @@ class SOCICNN(ConvexSurrogate):
     # -- the function ----------------------------------------------------------------------------------
 
     def _conic_form(self, context: Tensor) -> ConicForm:
-        b0, v = self.affine(context)
-        terms = [*self._network(context), *self._quadratic(context), *self._norm_terms(context)]
-        return ConicForm(b0, v, tuple(terms), (context.shape[0],))
+        return self._form(context, self._backbone(self._backbone_weights()))
 
-    def _network(self, context: Tensor) -> list[Network]:
+    def _value(self, x: Tensor, context: Tensor) -> Tensor:
+        # For a single point, softplus of all mixing weights would take most of the time.
+        form = self._form(context.to(self.dtype), _BACKBONES.of(self, self._backbone_weights(), self._backbone))
+        return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
+
+    def _form(self, context: Tensor, backbone: Sequence[Tensor]) -> ConicForm:
+        b0, v = self.affine(context)
+        return ConicForm(b0, v, tuple(part.term(context) for part in self.parts(backbone)), (context.shape[0],))
+
+    def _backbone_weights(self) -> list[Tensor]:
+        return [*self.W, *self.U_raw]
+
+    def _backbone(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Return the matrices W of all layers as one and U_2, ..., U_L, from `_backbone_weights`."""
+        count = len(self.W)
+        if count == 0:
+            return []
+        zeros = [weights[0].new_zeros(width, self.dim) for width in self.hidden[count:]]
+        return [torch.cat([*weights[:count], *zeros]), *(softplus(raw) for raw in weights[count:])]
+
+    def parts(self, backbone: Sequence[Tensor]) -> list[Part]:
+        """Return what the terms are made of, in their order, given the matrices of the backbone."""
+        return [*self._network(backbone), *self._quadratic(), *self._norms()]
+
+    def _network(self, backbone: Sequence[Tensor]) -> list[Part]:
         if "backbone" in self._off or self.c is None:
             return []
-        rows = [*self.W, *(self.W[0].new_zeros(width, self.dim) for width in self.hidden[len(self.W) :])]
-        return [
-            Network(
-                DenseMap(torch.cat(rows).unsqueeze(0)),
-                torch.cat([offset(context) for offset in self.b], dim=-1),
-                self.c(context),
-                mixing=tuple(softplus(raw).unsqueeze(0) for raw in self.U_raw),
-                widths=self.hidden,
-                activation=self.activation,
-            )
-        ]
+        mixing = tuple(matrix.unsqueeze(0) for matrix in backbone[1:])
+        more = {"mixing": mixing, "widths": self.hidden, "activation": self.activation}
+        return [Part(Network, more, backbone[:1], list(self.b), self.c, range(self.hidden[-1]))]
 
-    def _quadratic(self, context: Tensor) -> list[Term]:
-        if self.alpha is None:
-            return []
-        alpha = self.alpha(context)
-        active = [k for k in range(len(self.quadratics)) if f"quadratic{k}" not in self._off]
-        matrices, offsets = [self.B[k] for k in active], [self.e[k](context) for k in active]
+    def _quadratic(self) -> list[Part]:
+        index = [k for k in range(len(self.quadratics)) if f"quadratic{k}" not in self._off]
+        matrices, offsets = [self.B[k] for k in index], [self.e[k] for k in index]
         if "diagonal" not in self._off and self.g is not None and self.e_diagonal is not None:
-            active.append(len(self.quadratics))
+            index.append(len(self.quadratics))
             matrices.append(torch.diag(self.g))
-            offsets.append(self.e_diagonal(context))
-        if not active:
+            offsets.append(self.e_diagonal)
+        if self.alpha is None or not index:
             return []
-        rows = torch.tensor([matrix.shape[0] for matrix in matrices], device=self.device)
-        weights = alpha[..., active].repeat_interleave(rows, dim=-1)
-        blocks = tuple(int(count) for count in rows)
-        return [Quadratic(DenseMap(torch.cat(matrices).unsqueeze(0)), torch.cat(offsets, dim=-1), weights, blocks)]
+        blocks = tuple(matrix.shape[0] for matrix in matrices)
+        spread = [k for k, rows in zip(index, blocks, strict=True) for _ in range(rows)]
+        return [Part(Quadratic, {"blocks": blocks}, matrices, offsets, self.alpha, spread)]
 
-    def _norm_terms(self, context: Tensor) -> list[Term]:
-        terms: list[Term] = []
-        lam = self.lam(context) if self.lam is not None else None
+    def _norms(self) -> list[Part]:
+        parts = []
         for size in dict.fromkeys(self.norms):  # groups of equal size are one term
             index = [k for k, rows in enumerate(self.norms) if rows == size and f"norm{k}" not in self._off]
-            if not index:
-                continue
-            kappa = torch.zeros(1, 1, len(index), dtype=self.dtype, device=self.device)
-            matrix = torch.cat([self.A[k] for k in index]).unsqueeze(0)
-            offset = torch.cat([self.d[k](context) for k in index], dim=-1)
-            terms.append(Norms(DenseMap(matrix), offset, lam[..., index], kappa, size))  # type: ignore[index]
-        if self.A_hyperbolic is not None:
-            terms.append(
-                Norms(
-                    DenseMap(self.A_hyperbolic.unsqueeze(0)),
-                    self.d_hyperbolic(context),  # type: ignore[misc]
-                    self.lam_hyperbolic(context),  # type: ignore[misc]
-                    self.kappa.reshape(1, 1, -1),  # type: ignore[union-attr]
-                    1,
-                )
-            )
-        return terms
+            if index and self.lam is not None:
+                more = {"kappa": torch.zeros(1, 1, len(index), dtype=self.dtype, device=self.device), "size": size}
+                parts.append(Part(Norms, more, [self.A[k] for k in index], [self.d[k] for k in index], self.lam, index))
+        if self.A_hyperbolic is not None and self.kappa is not None:
+            more = {"kappa": self.kappa.reshape(1, 1, -1), "size": 1}
+            matrices, offsets, index = [self.A_hyperbolic], [self.d_hyperbolic], range(self.hyperbolics)
+            parts.append(Part(Norms, more, matrices, offsets, self.lam_hyperbolic, index))  # type: ignore[arg-type]
+        return parts
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
@@ -271,6 +275,36 @@ class SOCICNN(ConvexSurrogate):
         )
         more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "seed")
         return {name: getattr(self, name) for name in (*names, *more, "structures", "structure")}
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What a term is made of: phi(A x + d), d and the weights of phi functions of the context.
+
+    Attributes:
+        kind: the term's class.
+        more: its other arguments.
+        matrices: the blocks of A.
+        offsets: the blocks of d.
+        weights: non-negative numbers.
+        index: for each weight of the term its place among them.
+    """
+
+    kind: type[Term]
+    more: dict[str, Any]
+    matrices: Sequence[Tensor]
+    offsets: Sequence[nn.Module]
+    weights: NonNegative
+    index: Sequence[int]
+
+    def term(self, context: Tensor) -> Term:
+        """Return the term at contexts (N, p)."""
+        matrix = self.matrices[0] if len(self.matrices) == 1 else torch.cat(list(self.matrices))
+        offset = torch.cat([offset(context) for offset in self.offsets], dim=-1)
+        weights = self.weights(context)
+        if self.index != range(weights.shape[-1]):
+            weights = weights[..., list(self.index)]
+        return self.kind(DenseMap(matrix.unsqueeze(0)), offset, weights, **self.more)
 
 
 class ReLUICNN(SOCICNN):

@@ -56,23 +56,38 @@ def solve_compiled(
     and bounds down, so that gaps stay rigorous.
     """
     packed = pack(form)
+    # Rounding the answer to float32 costs a little of the gap, for which half of the tolerance is left.
+    inner = tol if form.dtype == torch.float64 else 0.5 * tol
+    points = None if start is None else start.numpy()
+    state = _solve(packed, feasible_set, inner, max_iter, deadline, points)
+    result = _result(packed, state)
+    if keep_final:
+        result.final = _final(form, packed, state, bool(np.isfinite(_arrays(feasible_set)[1]).all()))
+    return result if form.dtype == torch.float64 else _rounded(result, form, feasible_set, tol)
+
+
+def solve_packed(
+    packed: Packed, feasible_set: FeasibleSet, *, tol: float, max_iter: int, deadline: float = float("inf")
+) -> Result:
+    """Minimise functions that are packed already: arguments as `solve_newton`'s."""
+    return _result(packed, _solve(packed, feasible_set, tol, max_iter, deadline, None))
+
+
+def _solve(
+    packed: Packed, feasible_set: FeasibleSet, tol: float, max_iter: int, deadline: float, start: np.ndarray | None
+) -> np.ndarray:
+    """Return the state of all instances when they are finished or the deadline has passed."""
     lo, hi, center = _arrays(feasible_set)
     total, has_hi = feasible_set.sum_total, bool(np.isfinite(hi).all())
     memory = np.zeros(packed.memory_size)
     memory[packed.columns(layout.LO)], memory[packed.columns(layout.HI)] = lo, hi
     settings = packed.layout[layout.SETTINGS]
-    # Rounding the answer to float32 costs a little of the gap, for which half of the tolerance is left.
-    inner = tol if form.dtype == torch.float64 else 0.5 * tol
-    memory[settings : settings + 5] = total or 0.0, total is not None, has_hi, inner, max_iter
-    state = np.zeros((form.size, packed.state_size))
-    points = center if start is None else start.numpy()
-    state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = points
+    memory[settings : settings + 5] = total or 0.0, total is not None, has_hi, tol, max_iter
+    state = np.zeros((packed.data.shape[0], packed.state_size))
+    state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = center if start is None else start
     state[:, layout.BEST_VALUE], state[:, layout.BEST_BOUND] = np.inf, -np.inf
     _iterate(packed, state, memory, deadline)
-    result = _result(packed, state)
-    if keep_final:
-        result.final = _final(form, packed, state, has_hi)
-    return result if form.dtype == torch.float64 else _rounded(result, form, feasible_set, tol)
+    return state
 
 
 @lru_cache(maxsize=64)
