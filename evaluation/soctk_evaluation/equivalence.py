@@ -288,7 +288,7 @@ class Trial:
 
 
 def _relu(a: np.ndarray) -> np.ndarray:
-    return np.where(a.real > 0, a, 0.0)
+    return np.where(np.real(a) > 0, a, 0.0)
 
 
 def _model(cell: Cell, folder: Path | None = None) -> SOCICNN:

@@ -366,7 +366,7 @@ repeats; every method decides the same contexts of the same random SOC-ICNN. The
 with every branch on; the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a full norm. Gaps
 are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised program; the solvers
 alone are called on assembled cone data and only their own solve time counts. Batches are where this library is fast:
-for a single decision, evaluating the model at its context takes longer than deciding.
+a single decision waits for Python as long as for arithmetic.
 
 ![Milliseconds for a decision by every method](images/timing.svg)
 
