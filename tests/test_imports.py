@@ -24,6 +24,7 @@ ROOMS = {
 
 FLOORS = {
     "checks": 1,
+    "memo": 1,
     "projection": 1,
     "sampling": 1,
     "sets": 1,
@@ -39,13 +40,13 @@ FLOORS = {
     "conic_form": 2,
     "surrogate": 3,
     "models": 4,
-    "decide": 4,
-    "learn": 5,
-    "losses": 5,
-    "registry": 5,
-    "imports": 5,
-    "exports": 5,
-    "persist": 6,
+    "decide": 5,
+    "learn": 6,
+    "losses": 6,
+    "registry": 6,
+    "imports": 6,
+    "exports": 6,
+    "persist": 7,
 }
 
 
