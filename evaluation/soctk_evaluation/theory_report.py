@@ -106,11 +106,12 @@ def write_equivalence(rows: Sequence[Row], markdown: Path | None, figure: Path |
 
 def _training(rows: Sequence[Row]) -> str:
     """Return how well the trained models know their objective, in words."""
-    errors = {SETTING[row["task"]]: row["relative_error"] for row in rows if row.get("relative_error") is not None}
+    errors = {row["task"]: row["relative_error"] for row in rows if row.get("relative_error") is not None}
     if not errors:
         return ""
-    named = ", ".join(f"{error:.1%} (passthrough: {name})" for name, error in sorted(errors.items()))
-    return f" The trained models' relative\nerrors on their task (`box_socp`) are {named}."
+    words = {"passthrough": "with", "no_passthrough": "without"}
+    named = ", ".join(f"{error:.1%} {words[setting]} passthrough" for setting, error in sorted(errors.items()))
+    return f"\nThe trained models' relative errors on their task (`box_socp`) are {named}."
 
 
 def _grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
