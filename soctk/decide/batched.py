@@ -22,8 +22,10 @@ from soctk.decide.rules import (
     STALL_ITERATIONS,
     TO_BOUNDARY,
     WORTH_CERTIFYING,
+    Schedule,
 )
 from soctk.sets import FeasibleSet
+from soctk.terms import Huber
 
 
 @dataclass
@@ -59,10 +61,11 @@ def solve_batched(
 ) -> Result:
     """Advance all instances together by PyTorch: any device, dtype and kind of term; arguments as `solve_newton`'s."""
     size, x = form.size, start
+    schedule = Schedule.of(careful=keep_final or bool(form.of_type(Huber)))
     bounds = Bounds.of(feasible_set, form.linear)
     best = Result.unanswered(x)
     active = torch.arange(size, device=x.device)
-    state = _State.initial(form, feasible_set, bounds, x)
+    state = _State.initial(form, feasible_set, bounds, x, schedule.first_share)
     best.final = Final.of(state) if keep_final else None
     for iteration in range(max_iter + 1):
         late = time.perf_counter() > deadline
@@ -86,7 +89,7 @@ def solve_batched(
         if not bool(keep.all()):
             index = torch.nonzero(keep).squeeze(-1)
             active, form, state = active[index], form.select(index), state.select(index)
-        state.advance(form, bounds, tol)
+        state.advance(form, bounds, tol, schedule)
     return best
 
 
@@ -143,12 +146,12 @@ class _State:
     stuck: Tensor
 
     @classmethod
-    def initial(cls, form: ConicForm, feasible_set: FeasibleSet, bounds: Bounds, x: Tensor) -> _State:
-        """Start at x: mu from the gap of the linearisation there, multipliers mu / distance."""
+    def initial(cls, form: ConicForm, feasible_set: FeasibleSet, bounds: Bounds, x: Tensor, share: float) -> _State:
+        """Start at x: mu a share of the gap of the linearisation there, multipliers mu / distance."""
         points = x.unsqueeze(1)
         value = form.evaluate(points)
         gap = (value - form.bound(form.subgradients(points), feasible_set)).clamp(min=0)
-        mu = (0.1 * gap / (bounds.count + form.dim)).clamp(min=1e-12)
+        mu = (share * gap / (bounds.count + form.dim)).clamp(min=1e-12)
         s_lo = mu / (x - bounds.lo)
         s_hi = mu / (bounds.hi - x) if bounds.has_hi else None
         stuck = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
@@ -179,8 +182,8 @@ class _State:
         )
         return form.bound(Dual(tuple(both)), feasible_set).amax(dim=-1)
 
-    def advance(self, form: ConicForm, bounds: Bounds, tol: float) -> None:
-        """Take one Newton step, update the duals, and lower mu where the smoothed problem is solved well."""
+    def advance(self, form: ConicForm, bounds: Bounds, tol: float, schedule: Schedule) -> None:
+        """Take one Newton step, update the duals, and lower mu where the iterate is near the path."""
         x, mu = self.x, self.mu
         room_lo = x - bounds.lo
         gradient = form.linear[:, 0].expand_as(x)
@@ -204,11 +207,10 @@ class _State:
             t.advance_lag(s, lag, change)
             for t, s, lag, change in zip(form.terms, self.smoothed, self.lags, du, strict=True)
         ]
-        near = decrement.clamp(min=0)
-        count = bounds.count
-        factor = torch.where((step >= 0.9) & (near <= count * mu), 0.1, 1.0)
-        factor = torch.where((factor == 1.0) & (step >= 0.5) & (near <= 10 * count * mu), 0.3, factor)
-        floor = 0.1 * tol * self.value.abs().clamp(min=1.0) / (count + form.dim)
+        factor = torch.ones_like(mu)
+        for lowered_to, length, near in reversed(schedule.rules):
+            factor = torch.where((step >= length) & (decrement <= near * bounds.count * mu), lowered_to, factor)
+        floor = 0.1 * tol * self.value.abs().clamp(min=1.0) / (bounds.count + form.dim)
         self.mu = torch.maximum(factor * mu, torch.minimum(floor, mu))
         self._smooth(form)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 TO_BOUNDARY = 0.995
 ARMIJO = 1e-4
 BACKTRACK = 0.4
@@ -10,3 +12,27 @@ MULTIPLIER_RANGE = 1e6
 STALL_ITERATIONS = 25
 WORTH_CERTIFYING = 10.0
 """The barrier's part of the gap, in units of the tolerance, from which on a certificate is tried."""
+
+
+class Schedule(NamedTuple):
+    """How mu is lowered.
+
+    Attributes:
+        first_share: mu begins as this share of the first gap, for each bound and variable.
+        rules: (factor, step, decrement): what mu is multiplied by after a step of at least so much and a decrement of
+            at most so many mu for each bound; the first rule that holds counts.
+    """
+
+    first_share: float
+    rules: tuple[tuple[float, float, float], tuple[float, float, float]]
+
+    @classmethod
+    def of(cls, *, careful: bool) -> Schedule:
+        """Return one that takes few steps to a decision, or a third more of them closer to the path.
+
+        On the path derivatives are those of the minimum; and Newton steps on Huber terms, whose Hessian jumps, seldom
+        recover away from it.
+        """
+        if careful:
+            return cls(0.1, ((0.1, 0.9, 1.0), (0.3, 0.5, 10.0)))
+        return cls(1.0, ((0.05, 0.3, 100.0), (0.05, 0.3, 100.0)))

@@ -85,8 +85,8 @@ among the weights; where its layers' widths begin in `layout`, and their number;
 many outer products are kept for it, and the first."""
 COLUMNS = 11
 
-TOTAL, HAS_SUM, HAS_HI, TOL, MAX_ITER = range(5)
-"""Entries of SETTINGS."""
+TOTAL, HAS_SUM, HAS_HI, TOL, MAX_ITER, FIRST_SHARE, RULES = range(7)
+"""Entries of SETTINGS; from RULES on the two of a `Schedule`, of three numbers each."""
 MU, VALUE, BEST_VALUE, BEST_BOUND, ITERATIONS, STUCK, OUTCOME, STARTED = range(8)
 """Entries of NUMBERS."""
 RUNNING, OPTIMAL, STALLED, ITERATION_LIMIT = range(4)
@@ -148,7 +148,7 @@ def pack(form: ConicForm) -> Packed:
                 *(len(terms), rows * n, n * rows, mixed, mixed),
                 *(1, n, rows, sum(w.shape[-1] for w in weights)),
                 *(8, n, n, n, n, rows),
-                *(8, n, n),
+                *(RULES + 6, n, n),
                 *(rows, rows, rows, rows, 6 * rows, 6 * rows),
                 *(n, n, n, n, n, n, n),
                 *(n * n, n * (n + 2), n * n),

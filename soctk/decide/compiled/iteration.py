@@ -25,6 +25,7 @@ from soctk.decide.compiled.form import (
     DIM,
     DU,
     DX,
+    FIRST_SHARE,
     HAS_HI,
     HI,
     ITERATION_LIMIT,
@@ -42,6 +43,7 @@ from soctk.decide.compiled.form import (
     OUTCOME,
     POINT,
     ROWS,
+    RULES,
     RUNNING,
     S_HI,
     S_LO,
@@ -128,7 +130,7 @@ def begin(layout, shared, data, state, memory, numbers):
         duals(layout, shared, data, u, cache)
         slope(layout, shared, data, view(cache, Y * rows, rows), g)
         gap = value - bound(layout, data, memory, g, cache, view(memory, layout[POINT], n))
-        numbers[MU] = max(0.1 * max(gap, 0.0) / ((2 if settings[HAS_HI] else 1) * n + n), 1e-12)
+        numbers[MU] = max(settings[FIRST_SHARE] * max(gap, 0.0) / ((2 if settings[HAS_HI] else 1) * n + n), 1e-12)
         for j in range(n):
             state[layout[S_LO] + j] = numbers[MU] / (x[j] - memory[layout[LO] + j])
             state[layout[S_HI] + j] = numbers[MU] / (memory[layout[HI] + j] - x[j])
@@ -196,12 +198,12 @@ def record(layout, shared, data, state, memory, numbers):
 
 @inlined
 def advance(layout, shared, data, state, memory, numbers):
-    """Take one Newton step, and lower mu where the smoothed problem is solved well."""
+    """Take one Newton step, and lower mu where the iterate is near the path."""
     n, rows, mu = layout[DIM], layout[ROWS], numbers[MU]
     u, du, trial = view(memory, layout[U], rows), view(memory, layout[DU], rows), view(memory, layout[TRIAL], rows)
     cache, lag = view(memory, layout[CACHE], 6 * rows), view(state, layout[LAG], rows)
     gradient, dx = view(memory, layout[LEFT], n), view(memory, layout[DX], n)
-    settings = view(memory, layout[SETTINGS], 8)
+    settings = view(memory, layout[SETTINGS], RULES + 6)
     hessian(layout, shared, data, memory, u, cache, lag)
     add_bounds(layout, state, memory, mu, gradient)
     newton_direction(layout, memory, gradient, dx)
@@ -211,12 +213,11 @@ def advance(layout, shared, data, state, memory, numbers):
     advance_lags(layout, shared, data, u, du, cache, lag, trial)
     step = line_search(layout, shared, data, state, memory, numbers, decrement)
     move(layout, state, memory, mu, step)
-    count, near = (2 if settings[HAS_HI] else 1) * n, max(decrement, 0.0)
+    count = (2 if settings[HAS_HI] else 1) * n
     factor = 1.0
-    if step >= 0.9 and near <= count * mu:
-        factor = 0.1
-    elif step >= 0.5 and near <= 10 * count * mu:
-        factor = 0.3
+    for at in (RULES + 3, RULES):
+        if step >= settings[at + 1] and decrement <= settings[at + 2] * count * mu:
+            factor = settings[at]
     floor = 0.1 * settings[TOL] * max(1.0, abs(numbers[VALUE])) / (count + n)
     numbers[MU] = max(factor * mu, min(floor, mu))
     smooth(layout, shared, data, state, memory, numbers)

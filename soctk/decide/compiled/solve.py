@@ -19,8 +19,9 @@ from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
 from soctk.decide.decision import Status, relative_gap
 from soctk.decide.result import Final, Result
+from soctk.decide.rules import Schedule
 from soctk.sets import FeasibleSet
-from soctk.terms import Network, Norms
+from soctk.terms import Huber, Network, Norms
 
 WORK_BETWEEN_CHECKS = 2e8
 """Products of a compiled call, about 50 ms: time limits and Ctrl-C are looked at between calls."""
@@ -59,7 +60,8 @@ def solve_compiled(
     # Rounding the answer to float32 costs a little of the gap, for which half of the tolerance is left.
     inner = tol if form.dtype == torch.float64 else 0.5 * tol
     points = None if start is None else start.numpy()
-    state = _solve(packed, feasible_set, inner, max_iter, deadline, points)
+    schedule = Schedule.of(careful=keep_final or bool(form.of_type(Huber)))
+    state = _solve(packed, feasible_set, inner, max_iter, deadline, points, schedule)
     result = _result(packed, state)
     if keep_final:
         result.final = _final(form, packed, state, bool(np.isfinite(_arrays(feasible_set)[1]).all()))
@@ -69,12 +71,18 @@ def solve_compiled(
 def solve_packed(
     packed: Packed, feasible_set: FeasibleSet, *, tol: float, max_iter: int, deadline: float = float("inf")
 ) -> Result:
-    """Minimise functions that are packed already: arguments as `solve_newton`'s."""
-    return _result(packed, _solve(packed, feasible_set, tol, max_iter, deadline, None))
+    """Minimise functions without Huber terms that are packed already: arguments as `solve_newton`'s."""
+    return _result(packed, _solve(packed, feasible_set, tol, max_iter, deadline, None, Schedule.of(careful=False)))
 
 
 def _solve(
-    packed: Packed, feasible_set: FeasibleSet, tol: float, max_iter: int, deadline: float, start: np.ndarray | None
+    packed: Packed,
+    feasible_set: FeasibleSet,
+    tol: float,
+    max_iter: int,
+    deadline: float,
+    start: np.ndarray | None,
+    schedule: Schedule,
 ) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
     lo, hi, center = _arrays(feasible_set)
@@ -83,6 +91,8 @@ def _solve(
     memory[packed.columns(layout.LO)], memory[packed.columns(layout.HI)] = lo, hi
     settings = packed.layout[layout.SETTINGS]
     memory[settings : settings + 5] = total or 0.0, total is not None, has_hi, tol, max_iter
+    memory[settings + layout.FIRST_SHARE] = schedule.first_share
+    memory[settings + layout.RULES : settings + layout.RULES + 6] = np.ravel(schedule.rules)
     state = np.zeros((packed.data.shape[0], packed.state_size))
     state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = center if start is None else start
     state[:, layout.BEST_VALUE], state[:, layout.BEST_BOUND] = np.inf, -np.inf
