@@ -138,6 +138,8 @@ def _diagnostic_table(groups: Mapping[tuple[str, str], list[Row]]) -> str:
     for solver in ("Clarabel", "SCS"):
         solved = (str(sum(row[f"{solver.lower()}_successes"] for row in group)) for group in groups.values())
         lines.append(f"| {solver} | runs solved | {' | '.join(solved)} | |")
+    again = (str(sum(row.get("clarabel_repeated", 0) for row in group)) for group in groups.values())
+    lines.append(f"| Clarabel | of these with a shorter step | {' | '.join(again)} | |")
     return "\n".join(lines) + "\n"
 
 

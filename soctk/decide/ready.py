@@ -36,6 +36,8 @@ from soctk.terms import Norms
 
 MODELS = (SOCICNN, ReLUICNN, SoftplusICNN, QuadICNN, NormICNN)
 INNER = frozenset({AffinePart, Offset, NonNegative, Perceptron, Ridges, nn.ModuleList, nn.ParameterList})
+AT_A_TIME = 64
+"""Contexts whose intermediate numbers stay in a second-level cache."""
 SWITCHES = ("_off", "dim", "context_dim", "hidden", "quadratics", "norms", "hyperbolics", "activation")
 
 
@@ -183,20 +185,30 @@ class _Ready:
 
     def at(self, contexts: np.ndarray) -> Packed:
         """Return the packed forms at contexts (N, p)."""
-        stacked = (contexts - self.mean) / self.scale @ self.slope + self.constant
-        end = stacked.shape[1] - self.units.size
-        count, n = end - self.ridges.size, self.ridges.shape[0]
-        first = count - self.floor.size
-        data = stacked[:, :count].copy()
-        data[:, first:] = self.floor + self.unit * np.logaddexp(0.0, stacked[:, first:count])
+        standard = (contexts - self.mean) / self.scale
+        count = self.slope.shape[1] - self.units.size - self.ridges.size
+        data = np.empty((len(contexts), count))
+        for first in range(0, len(contexts), AT_A_TIME):
+            self._fill(data[first : first + AT_A_TIME], standard[first : first + AT_A_TIME])
+        return dataclasses.replace(self.template, data=data)
+
+    def _fill(self, data: np.ndarray, standard: np.ndarray) -> None:
+        stacked = standard @ self.slope + self.constant
+        count, n = data.shape[1], self.ridges.shape[0]
+        first, end = count - self.floor.size, count + self.ridges.size
+        data[:, :first] = stacked[:, :first]
+        data[:, first:] = self.floor + self.unit * _softplus(stacked[:, first:count])
         if self.ridges.size:
             bent = np.maximum(stacked[:, count:end], 0.0).reshape(-1, *self.ridges.shape)
-            bent = (bent * self.ridges).sum(axis=2)
+            bent = np.einsum("nik,ik->ni", bent, self.ridges)
             data[:, 1 : n + 1] += bent
             data[:, 0] -= self.x_mean * bent.sum(axis=1)
         if self.units.size:
             data[:, 0] += np.tanh(stacked[:, end:]) @ self.units
-        return dataclasses.replace(self.template, data=data)
+
+
+def _softplus(a: np.ndarray) -> np.ndarray:
+    return np.maximum(a, 0.0) + np.log1p(np.exp(-np.abs(a)))
 
 
 def _affine(module: nn.Module, p: int) -> np.ndarray:

@@ -62,7 +62,7 @@ def test_a_wrong_dual_point_would_be_seen(trial: Trial, monkeypatch) -> None:
 def test_a_wrong_lift_would_be_seen(trial: Trial) -> None:
     trial.program = dataclasses.replace(trial.program, b=trial.program.b + 0.01)
     assert trial.closed_form()["primal_violation"] == 0.0  # more room, but
-    _, found = trial.solved("CLARABEL")
+    _, _, found = trial.solved("CLARABEL")
     assert found["clarabel_error"] > 1e-4
     trial.program = dataclasses.replace(trial.program, b=trial.program.b - 0.02)
     assert trial.closed_form()["primal_violation"] > 1e-3

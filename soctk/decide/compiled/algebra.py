@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from soctk.decide.compiled.lanes import TARGETS, add_eight, add_one, add_tiles, view
+from soctk.decide.compiled.lanes import TARGETS, add_eight, add_four, add_one, add_tiles, add_two, view
 
 # A name for each level of strictness. Only `iteration.advance_all` is called from Python, and its cache holds the
 # others; wrappers and caches of their own would double the time to compile them.
@@ -32,10 +32,17 @@ reordered = njit(**OPTIONS, fastmath={"contract", "reassoc"})
 @reordered
 def add_rows(out, coefficients, count, matrix, first, stride):
     """Add sum_k c_k r_k to `out` over k < count, r_k the numbers of `matrix` from first + k stride on."""
-    for k in range(0, count - 7, 8):
-        add_eight(out, view(coefficients, k, 8), out.size, matrix, first + k * stride, stride)
-    for k in range(count - count % 8, count):
-        add_one(out, view(coefficients, k, 1), out.size, matrix, first + k * stride, stride)
+    size, done = out.size, count - count % 8
+    for k in range(0, done, 8):
+        add_eight(out, view(coefficients, k, 8), size, matrix, first + k * stride, stride)
+    if count - done >= 4:
+        add_four(out, view(coefficients, done, 4), size, matrix, first + done * stride, stride)
+        done += 4
+    if count - done >= 2:
+        add_two(out, view(coefficients, done, 2), size, matrix, first + done * stride, stride)
+        done += 2
+    if count > done:
+        add_one(out, view(coefficients, done, 1), size, matrix, first + done * stride, stride)
 
 
 @reordered
@@ -49,6 +56,16 @@ def whole_lanes(i, n):
 
 
 @reordered
+def add_block(out, n, some, coefficients, count, size, matrix, first):
+    """Add combinations of `count` rows, n apart, to `some` rows of `out`, of which `size` numbers are of interest."""
+    if some == TARGETS:
+        add_tiles(out, n, coefficients, count, size, matrix, first, n)
+    else:
+        for t in range(some):
+            add_rows(view(out, t * n, size), view(coefficients, t * count, count), count, matrix, first, n)
+
+
+@reordered
 def add_gram(total, n, weights, rows, matrix, first, scratch):
     """Add the upper triangle of M' diag(w) M to `total` (n, n), M (rows, n) the numbers of `matrix` from `first` on."""
     for i in range(0, n, TARGETS):
@@ -58,23 +75,27 @@ def add_gram(total, n, weights, rows, matrix, first, scratch):
             for t in range(some):
                 scratch[t * rows + k] = weights[k] * row[t]
         start = whole_lanes(i, n)
-        out = view(total, i * n + start, some * n - start)
-        if some == TARGETS:
-            add_tiles(out, n, scratch, rows, n - start, matrix, first + start, n)
-        else:
-            for t in range(some):
-                add_rows(view(out, t * n, n - start), view(scratch, t * rows, rows), rows, matrix, first + start, n)
+        add_block(
+            view(total, i * n + start, some * n - start), n, some, scratch, rows, n - start, matrix, first + start
+        )
 
 
 @reordered
-def subtract_pair(total, n, both, pair):
-    """Subtract the upper triangle of left right' + right left' from `total` (n, n), `both` left and then right."""
-    left, right = view(both, 0, n), view(both, n, n)
-    for i in range(n):
+def subtract_pairs(total, n, count, matrix, first, scratch):
+    """Subtract the upper triangle of the sum of l r' + r l' from `total` (n, n).
+
+    l and r are neighbouring rows of n numbers, `count` in all, of `matrix` from `first` on.
+    """
+    for i in range(0, n, TARGETS):
+        some = min(TARGETS, n - i)
+        for k in range(0, count, 2):
+            left, right = view(matrix, first + k * n + i, some), view(matrix, first + (k + 1) * n + i, some)
+            for t in range(some):
+                scratch[t * count + k], scratch[t * count + k + 1] = -right[t], -left[t]
         start = whole_lanes(i, n)
-        row = view(total, i * n + start, n - start)
-        pair[0], pair[1] = -right[i], -left[i]
-        add_rows(row, pair, 2, both, start, n)
+        add_block(
+            view(total, i * n + start, some * n - start), n, some, scratch, count, n - start, matrix, first + start
+        )
 
 
 @reordered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from soctk.decide.compiled.algebra import add_gram, add_rows, compiled, subtract_pair
+from soctk.decide.compiled.algebra import add_gram, add_rows, compiled, subtract_pairs
 from soctk.decide.compiled.form import (
     BASE,
     COEFFICIENTS,
@@ -20,7 +20,6 @@ from soctk.decide.compiled.form import (
     KEPT_FIRST,
     KIND,
     LAYERS,
-    LEFT,
     LOG_SUM_EXP,
     LOGISTIC,
     MATRIX,
@@ -28,6 +27,7 @@ from soctk.decide.compiled.form import (
     MIXING,
     MIXING_TRANSPOSED,
     NORMS,
+    PAIRS,
     PRODUCTS,
     QUADRATIC,
     RELU,
@@ -138,15 +138,18 @@ def row_curvatures(term, rows, weights, delta, u, cache, lag, curvature):
 def subtract_rank_ones(layout, shared, memory, term, weights, u, cache, lag, total):
     """Subtract (A'u (A'rho)' + A'rho (A'u)') / (2 tau^2) of every norm, beta (A'p) (A'p)' of every log-sum-exp."""
     n, rows, size = layout[DIM], layout[ROWS], term[SIZE]
-    both = view(memory, layout[LEFT], 2 * n)  # LEFT and RIGHT are neighbours
-    left, right = view(both, 0, n), view(both, n, n)
-    for g in range(term[COUNT] // size):
+    groups = term[COUNT] // size
+    for g in range(groups):
         first = term[FIRST] + g * size
         at = layout[MATRIX] + first * n
+        left, right = (
+            view(memory, layout[PAIRS] + 2 * g * n, n),
+            view(memory, layout[PAIRS] + (2 * g + 1) * n, n),
+        )
         left[:] = 0.0
-        right[:] = 0.0
         if term[KIND] == NORMS:
             tau = cache[R * rows + term[FIRST] + g]
+            right[:] = 0.0
             add_rows(left, view(u, first, size), size, shared, at, n)
             add_rows(right, view(lag, first, size), size, shared, at, n)
             scale = 1 / (2 * tau * tau)
@@ -156,7 +159,7 @@ def subtract_rank_ones(layout, shared, memory, term, weights, u, cache, lag, tot
             add_rows(left, view(cache, P * rows + first, size), size, shared, at, n)
             for i in range(n):
                 right[i] = 0.5 * weights[g] * left[i]
-        subtract_pair(total, n, both, view(memory, layout[SCRATCH], 2))
+    subtract_pairs(total, n, 2 * groups, memory, layout[PAIRS], view(memory, layout[SCRATCH], TARGETS * rows))
 
 
 @compiled

@@ -74,8 +74,9 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     COEFFICIENTS,
     REFERENCE,
     SCRATCH,
+    PAIRS,
     TABLE,
-) = range(PARTS, PARTS + 40)
+) = range(PARTS, PARTS + 41)
 VECTORS = ("shared", "data", "state", "memory")
 FIRST_OF = {"shared": DELTA, "data": CONSTANT, "state": NUMBERS, "memory": SETTINGS}
 
@@ -141,6 +142,9 @@ def pack(form: ConicForm) -> Packed:
     table, kept = _table(terms, n)
     widths = [width for term in networks for width in term.widths]
     mixed = sum(m[0].numel() for m in mixing)
+    groups = max(
+        (term.map.rows // getattr(term, "size", 1) for term in terms if getattr(term, "size", 1) > 1), default=0
+    )
     sizes = dict(
         zip(
             range(PARTS, TABLE),
@@ -152,7 +156,7 @@ def pack(form: ConicForm) -> Packed:
                 *(rows, rows, rows, rows, 6 * rows, 6 * rows),
                 *(n, n, n, n, n, n, n),
                 *(n * n, n * (n + 2), n * n),
-                *(2 * n * max(widths, default=0), kept * n * n, kept, len(terms), 4 * max(n, rows)),
+                *(2 * n * max(widths, default=0), kept * n * n, kept, len(terms), 4 * max(n, rows), 2 * groups * n),
             ),
             strict=True,
         )

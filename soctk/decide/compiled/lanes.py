@@ -105,7 +105,7 @@ def _rows_at_once(rows: int):
     return combine
 
 
-add_one, add_eight = _rows_at_once(1), _rows_at_once(8)
+add_one, add_two, add_four, add_eight = (_rows_at_once(rows) for rows in (1, 2, 4, 8))
 
 
 @intrinsic
