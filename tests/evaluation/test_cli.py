@@ -122,7 +122,7 @@ def test_ctrl_c_says_what_is_stored_and_how_to_go_on(tmp_path: Path) -> None:
     while not store.done() and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
     assert f"{len(store.done())} of 240 cells are in {store.path}; run it again for the rest" in errors
     assert "Traceback" not in errors
