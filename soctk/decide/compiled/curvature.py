@@ -60,19 +60,17 @@ def quadratic_hessian(layout, shared, data, memory):
 
 @compiled
 def outer_products(layout, shared, memory):
-    """Fill the Gram matrices A_g'A_g of the rows and groups for which the table keeps them."""
-    n = layout[DIM]
+    """Fill the Gram matrices A_g'A_g, upper triangles, of the rows and groups for which the table keeps them."""
+    n, rows = layout[DIM], layout[ROWS]
+    ones, scratch = view(memory, layout[CURVATURE], rows), view(memory, layout[SCRATCH], TARGETS * rows)
+    ones[:] = 1.0
     for index in range(layout[TERMS]):
         term = view(layout, TABLE + index * COLUMNS, COLUMNS)
         size = term[SIZE]
         for g in range(term[KEPT_COUNT]):
             out = view(memory, layout[KEPT] + (term[KEPT_FIRST] + g) * n * n, n * n)
             out[:] = 0.0
-            for k in range(term[FIRST] + g * size, term[FIRST] + (g + 1) * size):
-                row = view(shared, layout[MATRIX] + k * n, n)
-                for i in range(n):
-                    for j in range(n):
-                        out[i * n + j] += row[i] * row[j]
+            add_gram(out, n, ones, size, shared, layout[MATRIX] + (term[FIRST] + g * size) * n, scratch)
 
 
 @compiled
@@ -118,8 +116,8 @@ def row_curvatures(term, rows, weights, delta, u, cache, lag, curvature):
         for k in range(count):
             curvature[k] = nubar[k] * p[k] * (1 - p[k])
     elif kind == NORMS and size > 1:
-        for k in range(count):
-            curvature[k] = weights[k // size] / r[k // size]
+        for g in range(count // size):
+            curvature[g * size : (g + 1) * size] = weights[g] / r[g]
     elif kind == NORMS:
         for k in range(count):
             curvature[k] = weights[k] / r[k] - t[k] * mine[k] / (r[k] * r[k])

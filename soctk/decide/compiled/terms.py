@@ -159,8 +159,9 @@ def duals(layout, shared, data, u, cache):
             for k in range(count):
                 y[k] = weights[k] * p[k]
         elif kind == LOG_SUM_EXP:
-            for k in range(count):
-                y[k] = weights[k // size] * p[k]
+            for g in range(count // size):
+                for k in range(g * size, (g + 1) * size):
+                    y[k] = weights[g] * p[k]
         elif kind == HUBER:
             delta = shared[layout[DELTA] + index]
             for k in range(count):
@@ -233,9 +234,10 @@ def conjugates(layout, data, cache):
             for k in range(count):
                 total -= weights[k] * entropy(p[k])
         elif kind == LOG_SUM_EXP:
-            for k in range(count):
-                if p[k] > 0:
-                    total += weights[k // size] * p[k] * np.log(p[k])
+            for g in range(count // size):
+                for k in range(g * size, (g + 1) * size):
+                    if p[k] > 0:
+                        total += weights[g] * p[k] * np.log(p[k])
     return total
 
 
