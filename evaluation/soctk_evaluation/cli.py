@@ -134,6 +134,10 @@ def _report(command: Report) -> int:
 
         write = write_equivalence if "equivalence" in experiments else write_rates
         print(write(rows, files.markdown, files.figure))
+    elif "timing" in experiments:
+        from soctk_evaluation.timing import write_timing
+
+        print(write_timing(rows, files.markdown, files.figure))
     elif experiments & {"smoothing", "restoration"}:
         from soctk_evaluation.structured_report import write_structured
 
@@ -150,8 +154,7 @@ def _timing(command: Timing) -> int:
             raise UsageError(f"--{name}: expected positive integers, got {getattr(command, name)}")
     if command.count < 1:
         raise UsageError(f"--count: expected a positive integer, got {command.count}")
-    from soctk_evaluation.cells import machine
-    from soctk_evaluation.timing import PAGE, run_race, timing_cells, timing_table
+    from soctk_evaluation.timing import run_race, timing_cells, write_timing
 
     store = ResultsStore(command.store)
     races = timing_cells(command.models, command.sets, command.dims, command.batches, command.count)
@@ -165,14 +168,7 @@ def _timing(command: Timing) -> int:
             store.append(row)
     wanted = {cell.key for race in races for cell in race}
     rows = [row for row in store.read().latest().values() if row["key"] in wanted]
-    table = timing_table(rows)
-    print(table)
-    if command.markdown is not None:
-        command.markdown.write_text(PAGE.format(machine=machine()) + table)
-    if command.figure is not None:
-        from soctk_evaluation.figures import timing_figure
-
-        timing_figure(rows, command.figure)
+    print(write_timing(rows, command.markdown, command.figure))
     return 0
 
 

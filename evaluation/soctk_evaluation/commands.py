@@ -59,7 +59,7 @@ class Leaderboard:
 
 @dataclass(frozen=True)
 class Report:
-    """Show a file of leaderboard, equivalence, rates, smoothing or restoration rows, whatever code made them.
+    """Show a file of leaderboard, equivalence, rates, timing, smoothing or restoration rows, whatever code made them.
 
     Attributes:
         store: the results file.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import clarabel  # pyright: ignore[reportMissingTypeStubs]
@@ -356,6 +357,19 @@ def timing_table(rows: Sequence[Row]) -> str:
         lines += ["", *(_limit_line(row) for row in limits if row["config"]["batch"] == largest)]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+def write_timing(rows: Sequence[Row], markdown: Path | None, figure: Path | None) -> str:
+    """Write the page and the picture asked for; return the tables in Markdown."""
+    table = timing_table(rows)
+    if markdown is not None:
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        markdown.write_text(PAGE.format(machine=machine()) + table, encoding="utf-8")
+    if figure is not None:
+        from soctk_evaluation.figures import timing_figure
+
+        timing_figure(rows, figure)
+    return table
 
 
 PAGE = """# What a decision takes

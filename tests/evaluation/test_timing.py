@@ -26,6 +26,9 @@ def test_a_race_is_stored_once_and_shown(tmp_path, capsys):
     assert main(args) == 0
     assert len(store.read_text().splitlines()) == len(rows)
     assert "[1/1]" not in capsys.readouterr().err
+    again = tmp_path / "again.md"
+    assert main(["report", str(store), "--markdown", str(again)]) == 0
+    assert again.read_text() == table.read_text()
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--dims", "0"), ("--batches", "0"), ("--count", "0")])
