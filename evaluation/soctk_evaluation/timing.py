@@ -363,8 +363,9 @@ def write_timing(rows: Sequence[Row], markdown: Path | None, figure: Path | None
     """Write the page and the picture asked for; return the tables in Markdown."""
     table = timing_table(rows)
     if markdown is not None:
+        dims = " ".join(map(str, sorted({row["dim"] for row in rows})))
         markdown.parent.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(PAGE.format(machine=machine()) + table, encoding="utf-8")
+        markdown.write_text(PAGE.format(machine=machine(), dims=dims) + table, encoding="utf-8")
     if figure is not None:
         from soctk_evaluation.figures import timing_figure
 
@@ -374,8 +375,8 @@ def write_timing(rows: Sequence[Row], markdown: Path | None, figure: Path | None
 
 PAGE = """# What a decision takes
 
-Written by `soctk timing --markdown docs/timing.md --figure docs/images/timing.svg` on {machine}; the rows are in
-[`evaluation/results/timing.jsonl`](../evaluation/results/timing.jsonl). One process, one thread, the best of three
+Written by `soctk timing --dims {dims} --markdown docs/timing.md --figure docs/images/timing.svg` on {machine};
+the rows are in [`evaluation/results/timing.jsonl`](../evaluation/results/timing.jsonl). One process, one thread, the best of three
 repeats; every method decides the same contexts of the same random SOC-ICNN. The *compact* model is the leaderboard's
 with every branch on; the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a full norm. Gaps
 are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised program; the solvers
