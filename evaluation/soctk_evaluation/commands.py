@@ -41,6 +41,7 @@ class Leaderboard:
         protocol: decide to a certificate, or by the paper's 5 restarts of 200 projected Adam steps.
         store: the results file, made where it does not exist.
         jobs: worker processes, one thread each; 0 for one a core.
+        any_code: take cells that another version of the code measured as done.
         backend: run on this machine or on a dask cluster.
         files: where to write the table.
     """
@@ -54,6 +55,7 @@ class Leaderboard:
     protocol: Literal["exact", "paper"] = "exact"
     store: Path = DEFAULT_STORE
     jobs: int = 0
+    any_code: bool = False
     backend: Literal["loky", "dask"] = "loky"
 
 
@@ -107,6 +109,7 @@ class Approximation:
         seeds: each is other data and other initial weights; 0 1 2 by default.
         store: the results file, made where it does not exist.
         jobs: worker processes, one thread each; 0 for one a core.
+        any_code: take cells that another version of the code measured as done.
         markdown: where to write the tables.
         figure: where to draw the errors, SVG or PNG.
     """
@@ -118,6 +121,7 @@ class Approximation:
     seeds: tuple[int, ...] = ()
     store: Path = Path("evaluation/results/approximation.jsonl")
     jobs: int = 0
+    any_code: bool = False
     markdown: Path | None = None
     figure: Path | None = None
 
@@ -133,6 +137,7 @@ class Equivalence:
         seeds: each is other random weights and other points; 0 to 4 by default.
         store: the results file, made where it does not exist.
         jobs: worker processes, one thread each; 0 for one a core.
+        any_code: take cells that another version of the code measured as done.
         markdown: where to write the tables.
         figure: where to draw the residuals, SVG or PNG.
     """
@@ -143,6 +148,7 @@ class Equivalence:
     seeds: tuple[int, ...] = ()
     store: Path = Path("evaluation/results/equivalence.jsonl")
     jobs: int = 0
+    any_code: bool = False
     markdown: Path | None = None
     figure: Path | None = None
 
@@ -154,12 +160,14 @@ class Rates:
     Attributes:
         store: the results file, made where it does not exist.
         jobs: worker processes, one thread each; 0 for one a core.
+        any_code: take cells that another version of the code measured as done.
         markdown: where to write the tables.
         figure: where to draw the errors, SVG or PNG.
     """
 
     store: Path = Path("evaluation/results/rates.jsonl")
     jobs: int = 0
+    any_code: bool = False
     markdown: Path | None = None
     figure: Path | None = None
 
@@ -175,6 +183,7 @@ class Structured:
         seeds: each is other data and other initial weights; 0 1 2 by default.
         store: the results file, made where it does not exist.
         jobs: worker processes, one thread each; 0 for one a core.
+        any_code: take cells that another version of the code measured as done.
         markdown: where to write the tables.
         figure: where to draw decisions, SVG or PNG.
     """
@@ -185,6 +194,7 @@ class Structured:
     seeds: tuple[int, ...] = ()
     store: Path = Path("evaluation/results/smoothing.jsonl")
     jobs: int = 0
+    any_code: bool = False
     markdown: Path | None = None
     figure: Path | None = None
 

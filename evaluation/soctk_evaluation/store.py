@@ -62,10 +62,9 @@ class Contents:
         """Return the last row of every cell, whatever code and libraries measured it."""
         found: dict[str, Row] = {}
         for row in self.rows:
-            cell = [row[name] for name in ("experiment", "task", "dim", "method", "seed", "protocol", "config")]
-            identity = json.dumps(cell, sort_keys=True)
-            found.pop(identity, None)
-            found[identity] = row
+            cell = cell_of(row)
+            found.pop(cell, None)
+            found[cell] = row
         return list(found.values())
 
 
@@ -118,6 +117,12 @@ class ResultsStore:
     def done(self) -> set[str]:
         """Return the keys whose last row needs no further run: measured, or quarantined."""
         return {key for key, row in self.read().latest().items() if not row["status"].startswith("failed")}
+
+
+def cell_of(row: Row) -> str:
+    """Return which cell a row, or the identity of a cell, belongs to, whatever code and libraries measured it."""
+    names = ("experiment", "task", "dim", "method", "seed", "protocol", "config")
+    return json.dumps([row[name] for name in names], sort_keys=True)
 
 
 def encode(row: Row) -> bytes:

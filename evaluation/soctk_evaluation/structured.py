@@ -1,8 +1,8 @@
 """The paper's convolutional and recurrent tests: image restoration and trajectory smoothing.
 
 Every method sees the same candidates and values; every learned one decides by `soctk.minimize` to the same certified
-gap in units of the energy's spread, from the same start. Trivial decisions stand beside them. Two recipes, each with
-its own table:
+gap in units of the energy's spread, or for `MOST_STEPS`, from the same start. Trivial decisions stand beside them. Two
+recipes, each with its own table:
 
 - "structured": `soctk.fit` as it comes. Models with branches start from window Gram matrices; networks cannot.
 - "plain": AdamW and L-BFGS from random weights for all five models alike.
@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 import soctk
-from soctk import ConvexSurrogate, ConvSOCICNN, Decision, FitConfig, RecurrentSOCICNN
+from soctk import ConvSOCICNN, Decision, FitConfig, RecurrentSOCICNN
 from soctk.losses import relative_error
-from soctk.models.structured import Variant
+from soctk.models.structured import StructuredICNN, Variant
 from soctk_evaluation.cells import Cell, make_config
 from soctk_evaluation.recipe import PREFIX, learn, recipe_config
 from soctk_tasks import (
@@ -73,8 +73,8 @@ TOLERANCE = 1e-4
 """Of the surrogates' decisions, in units of the energy's spread."""
 REFERENCE_TOLERANCE = 1e-5
 MOST_STEPS = {"smoothing": None, "restoration": 1000}
-"""First-order steps of a decision, None for as many as it takes: with a network of thousands of units an image takes a
-minute to 1e-3. The gap reached is in the row."""
+"""First-order steps of a decision by a model with a network, None for as many as it takes: with thousands of units an
+image takes a minute to 1e-3. The gap reached is in the row."""
 MEASURED = (
     "params",
     "relative_error",
@@ -209,7 +209,7 @@ def _learned(cell: Cell, problem: Problem, config: Mapping[str, Any]) -> tuple[T
         task.feasible_set,
         context,
         tol=TOLERANCE,
-        max_iter=MOST_STEPS[cell.experiment],
+        max_iter=MOST_STEPS[cell.experiment] if model.has_backbone else None,
         x0=task.start(context),
         scale=task.spread,
     )
@@ -226,7 +226,7 @@ def _learned(cell: Cell, problem: Problem, config: Mapping[str, Any]) -> tuple[T
     }
 
 
-def structured_model(variant: str, task: StructuredTask, seed: int) -> ConvexSurrogate:
+def structured_model(variant: str, task: StructuredTask, seed: int) -> StructuredICNN:
     """Return a model of the task's shape."""
     chosen = cast(Variant, variant)
     if isinstance(task, Smoothing):

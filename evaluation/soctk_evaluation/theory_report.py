@@ -138,9 +138,14 @@ def _diagnostic_table(groups: Mapping[tuple[str, str], list[Row]]) -> str:
     for solver in ("Clarabel", "SCS"):
         solved = (str(sum(row[f"{solver.lower()}_successes"] for row in group)) for group in groups.values())
         lines.append(f"| {solver} | runs solved | {' | '.join(solved)} | |")
-    again = (str(sum(row.get("clarabel_repeated", 0) for row in group)) for group in groups.values())
+    again = (_total(group, "clarabel_repeated") for group in groups.values())
     lines.append(f"| Clarabel | of these with a shorter step | {' | '.join(again)} | |")
     return "\n".join(lines) + "\n"
+
+
+def _total(rows: Sequence[Row], name: str) -> str:
+    """Return the sum of a field, a dash where a row has none."""
+    return str(sum(row[name] for row in rows)) if all(name in row for row in rows) else "–"
 
 
 def _time_table(groups: Mapping[tuple[str, str], list[Row]]) -> str:

@@ -333,8 +333,7 @@ def timing_table(rows: Sequence[Row]) -> str:
     """Return Markdown tables, one for each race: time, quality, and how many times this library is faster."""
     races: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        if row["experiment"] == "timing":
-            races.setdefault((row["dim"], row["config"]["model"], row["task"]), []).append(row)
+        races.setdefault((row["dim"], row["config"]["model"], row["task"]), []).append(row)
     parts = []
     for (dim, model, name), race in sorted(races.items()):
         largest = max(row["config"]["batch"] for row in race)
@@ -361,11 +360,12 @@ def timing_table(rows: Sequence[Row]) -> str:
 
 def write_timing(rows: Sequence[Row], markdown: Path | None, figure: Path | None) -> str:
     """Write the page and the picture asked for; return the tables in Markdown."""
+    rows = [row for row in rows if row["experiment"] == "timing"]
     table = timing_table(rows)
-    if markdown is not None:
-        dims = " ".join(map(str, sorted({row["dim"] for row in rows})))
+    if markdown is not None and rows:
+        dims, where = " ".join(map(str, sorted({row["dim"] for row in rows}))), rows[-1]["machine"]
         markdown.parent.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(PAGE.format(machine=machine(), dims=dims) + table, encoding="utf-8")
+        markdown.write_text(PAGE.format(machine=where, dims=dims) + table, encoding="utf-8")
     if figure is not None:
         from soctk_evaluation.figures import timing_figure
 
@@ -381,7 +381,7 @@ best of three repeats; every method decides the same contexts of the same random
 leaderboard's with every branch on; the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a full
 norm. Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised program; the
 solvers alone are called on assembled cone data and only their own solve time counts. Batches are where this library is
-fast: a single decision waits for Python as long as for arithmetic.
+fast: a single decision in few variables waits longer for Python than for arithmetic.
 
 ![Milliseconds for a decision by every method](images/timing.svg)
 

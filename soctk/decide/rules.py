@@ -20,7 +20,7 @@ class Schedule(NamedTuple):
     Attributes:
         first_share: mu begins as this share of the first gap, for each bound and variable.
         rules: (factor, step, decrement): what mu is multiplied by after a step of at least so much and a decrement of
-            at most so many mu for each bound; the first rule that holds counts.
+            at most so many mu for each bound; the first of the two rules that holds counts.
     """
 
     first_share: float

@@ -107,6 +107,29 @@ def test_a_small_leaderboard_end_to_end_and_again(tmp_path: Path) -> None:
     assert 0 <= row["solver_regret"] + 1e-8 < 1e-5
 
 
+def test_cells_of_other_code_are_taken_where_that_is_asked_for(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = [*COMMAND[3:], "--tasks", "box_socp", "--methods", "constant", "--store", "store.jsonl"]
+    assert main(command) == 0
+    store = ResultsStore(tmp_path / "store.jsonl")
+    (row,) = store.read().rows
+    store.path.unlink()
+    earlier = row | {"key": "0" * len(row["key"]), "versions": row["versions"] | {"code": "0" * 12}, "regret_mean": 7.0}
+    store.append(earlier)
+    capsys.readouterr()
+    assert main([*command, "--any-code"]) == 0
+    shown = capsys.readouterr()
+    assert "1 of 1 cells were in store.jsonl already" in shown.err
+    assert "7" in shown.out
+    assert main([*command, "--any-code", "--seeds", "0", "1"]) == 0
+    assert [(found["seed"], found["versions"]["code"] == "0" * 12) for found in store.read().rows] == [
+        (0, True),
+        (1, False),
+    ]
+    assert main(command) == 0
+    assert store.read().rows[-1]["key"] == row["key"]
+
+
 def test_ctrl_c_says_what_is_stored_and_how_to_go_on(tmp_path: Path) -> None:
     store = ResultsStore(tmp_path / "store.jsonl")
     command = [*COMMAND, "--methods", "oracle", "--seeds", *map(str, range(40)), "--store", str(store.path)]

@@ -20,6 +20,7 @@ from soctk.decide.compiled.form import (
     OFFSET,
     ROWS,
     SETTINGS,
+    SETTINGS_SIZE,
     TOTAL,
     TRANSPOSED,
 )
@@ -33,7 +34,11 @@ RESTORATIONS = 4
 def restore(layout, memory, x, point):
     """Fill `point` with x moved onto the set, x strictly inside the bounds with its sum right up to rounding."""
     n = layout[DIM]
-    lo, hi, settings = view(memory, layout[LO], n), view(memory, layout[HI], n), view(memory, layout[SETTINGS], 8)
+    lo, hi, settings = (
+        view(memory, layout[LO], n),
+        view(memory, layout[HI], n),
+        view(memory, layout[SETTINGS], SETTINGS_SIZE),
+    )
     for i in range(n):
         point[i] = min(max(x[i], lo[i]), hi[i])
     if settings[HAS_SUM] == 0:
@@ -54,7 +59,11 @@ def restore(layout, memory, x, point):
 def linear_minimum(layout, memory, g, taken):
     """Return min g'x over the set; `taken` is scratch."""
     n, total = layout[DIM], 0.0
-    lo, hi, settings = view(memory, layout[LO], n), view(memory, layout[HI], n), view(memory, layout[SETTINGS], 8)
+    lo, hi, settings = (
+        view(memory, layout[LO], n),
+        view(memory, layout[HI], n),
+        view(memory, layout[SETTINGS], SETTINGS_SIZE),
+    )
     if settings[HAS_SUM] == 0:
         for i in range(n):
             total += g[i] * (hi[i] if g[i] < 0 else lo[i])

@@ -64,8 +64,7 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     DX,
     ONES,
     POINT,
-    LEFT,
-    RIGHT,
+    GRADIENT,
     HESSIAN,
     FACTOR,
     BASE,
@@ -76,7 +75,7 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     SCRATCH,
     PAIRS,
     TABLE,
-) = range(PARTS, PARTS + 41)
+) = range(PARTS, PARTS + 40)
 VECTORS = ("shared", "data", "state", "memory")
 FIRST_OF = {"shared": DELTA, "data": CONSTANT, "state": NUMBERS, "memory": SETTINGS}
 
@@ -88,6 +87,7 @@ COLUMNS = 11
 
 TOTAL, HAS_SUM, HAS_HI, TOL, MAX_ITER, FIRST_SHARE, RULES = range(7)
 """Entries of SETTINGS; from RULES on the two of a `Schedule`, of three numbers each."""
+SETTINGS_SIZE = RULES + 6
 MU, VALUE, BEST_VALUE, BEST_BOUND, ITERATIONS, STUCK, OUTCOME, STARTED = range(8)
 """Entries of NUMBERS."""
 RUNNING, OPTIMAL, STALLED, ITERATION_LIMIT = range(4)
@@ -152,9 +152,9 @@ def pack(form: ConicForm) -> Packed:
                 *(len(terms), rows * n, n * rows, mixed, mixed),
                 *(1, n, rows, sum(w.shape[-1] for w in weights)),
                 *(8, n, n, n, n, rows),
-                *(RULES + 6, n, n),
+                *(SETTINGS_SIZE, n, n),
                 *(rows, rows, rows, rows, 6 * rows, 6 * rows),
-                *(n, n, n, n, n, n, n),
+                *(n, n, n, n, n, n),
                 *(n * n, n * (n + 2), n * n),
                 *(2 * n * max(widths, default=0), kept * n * n, kept, len(terms), 4 * max(n, rows), 2 * groups * n),
             ),

@@ -26,12 +26,12 @@ from soctk.decide.compiled.form import (
     DU,
     DX,
     FIRST_SHARE,
+    GRADIENT,
     HAS_HI,
     HI,
     ITERATION_LIMIT,
     ITERATIONS,
     LAG,
-    LEFT,
     LINEAR,
     LO,
     MAX_ITER,
@@ -48,6 +48,7 @@ from soctk.decide.compiled.form import (
     S_HI,
     S_LO,
     SETTINGS,
+    SETTINGS_SIZE,
     STALLED,
     STARTED,
     STUCK,
@@ -122,7 +123,7 @@ def begin(layout, shared, data, state, memory, numbers):
     n, rows = layout[DIM], layout[ROWS]
     x, u, g = view(state, layout[X], n), view(memory, layout[U], rows), view(memory, layout[G], n)
     cache, other = view(memory, layout[CACHE], 6 * rows), view(memory, layout[OTHER], 6 * rows)
-    settings, started = view(memory, layout[SETTINGS], 8), numbers[STARTED] != 0
+    settings, started = view(memory, layout[SETTINGS], SETTINGS_SIZE), numbers[STARTED] != 0
     references(layout, shared, data, memory, other)
     quadratic_hessian(layout, shared, data, memory)
     if not started:
@@ -144,7 +145,7 @@ def begin(layout, shared, data, state, memory, numbers):
 @inlined
 def worth_certifying(layout, memory, numbers):
     """Whether the barrier's part of the gap is small enough for the certificate to succeed."""
-    settings = view(memory, layout[SETTINGS], 8)
+    settings = view(memory, layout[SETTINGS], SETTINGS_SIZE)
     count = (2 if settings[HAS_HI] else 1) * layout[DIM]
     return count * numbers[MU] <= WORTH_CERTIFYING * settings[TOL] * max(1.0, abs(numbers[VALUE]))
 
@@ -202,8 +203,8 @@ def advance(layout, shared, data, state, memory, numbers):
     n, rows, mu = layout[DIM], layout[ROWS], numbers[MU]
     u, du, trial = view(memory, layout[U], rows), view(memory, layout[DU], rows), view(memory, layout[TRIAL], rows)
     cache, lag = view(memory, layout[CACHE], 6 * rows), view(state, layout[LAG], rows)
-    gradient, dx = view(memory, layout[LEFT], n), view(memory, layout[DX], n)
-    settings = view(memory, layout[SETTINGS], RULES + 6)
+    gradient, dx = view(memory, layout[GRADIENT], n), view(memory, layout[DX], n)
+    settings = view(memory, layout[SETTINGS], SETTINGS_SIZE)
     hessian(layout, shared, data, memory, u, cache, lag)
     add_bounds(layout, state, memory, mu, gradient)
     newton_direction(layout, memory, gradient, dx)

@@ -92,7 +92,7 @@ def _solve(
     settings = packed.layout[layout.SETTINGS]
     memory[settings : settings + 5] = total or 0.0, total is not None, has_hi, tol, max_iter
     memory[settings + layout.FIRST_SHARE] = schedule.first_share
-    memory[settings + layout.RULES : settings + layout.RULES + 6] = np.ravel(schedule.rules)
+    memory[settings + layout.RULES : settings + layout.SETTINGS_SIZE] = np.ravel(schedule.rules)
     state = np.zeros((packed.data.shape[0], packed.state_size))
     state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = center if start is None else start
     state[:, layout.BEST_VALUE], state[:, layout.BEST_BOUND] = np.inf, -np.inf
