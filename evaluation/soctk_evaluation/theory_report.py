@@ -176,7 +176,7 @@ def _equivalence_figure(groups: Mapping[tuple[str, str], list[Row]], path: Path)
     for label, name in zip(axes.get_yticklabels(), names, strict=True):
         label.set_color(COLORS[DIAGNOSTICS[name][0]])
     axes.set_xlabel(f"largest over all trials, log scale; exact zeros at {SMALLEST:.0e}")
-    axes.legend(fontsize=7.5, frameon=False, loc="lower left", title="weights, passthrough", title_fontsize=7.5)
+    axes.legend(fontsize=7.5, frameon=False, loc="upper right", title="weights, passthrough", title_fontsize=7.5)
     _finish(axes)
     _save(drawn, path)
 
