@@ -108,7 +108,9 @@ def structured_cells(
     recipes: Mapping[str, FitConfig] | None = None,
     quick: bool = False,
 ) -> list[Cell]:
-    """Return the cells of "smoothing" or "restoration", long ones first; trivial rows need no recipe.
+    """Return the cells of "smoothing" or "restoration", trivial rows without a recipe.
+
+    Cells of a seed come together, since a worker keeps the optima of one seed, and long ones first.
 
     The identity of the photographs is part of a restoration cell, so results of other photographs are never mixed.
 
@@ -140,7 +142,7 @@ def structured_cells(
                 Cell(experiment, experiment, dim, method, seed, protocol, make_config(config | recipe))
                 for seed in seeds
             ]
-    return cells
+    return sorted(cells, key=lambda cell: cell.seed)
 
 
 @dataclass(frozen=True, eq=False)

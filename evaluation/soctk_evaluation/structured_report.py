@@ -76,7 +76,7 @@ def write_structured(
     """Write the page and the picture asked for; return the tables in Markdown.
 
     Args:
-        rows: of one experiment; those of the largest problem are shown.
+        rows: of one experiment. The problem that most models have rows of comes first, then the larger one.
         expected: seeds there should be; as many as there are of any method by default.
         markdown: where to write the page.
         figure: where to draw the decisions.
@@ -86,14 +86,10 @@ def write_structured(
     if not done:
         return "no results yet"
     experiment = done[0]["experiment"]
-    largest = max((row["dim"], row["config"]["train"]) for row in done)
-    done = [row for row in done if (row["dim"], row["config"]["train"]) == largest]
-    expected = expected or len({row["seed"] for row in done})
-    tables = "\n\n".join(
-        f"## {TITLES[protocol]}\n\n{structured_table(experiment, done, protocol, expected)}"
-        for protocol in TITLES
-        if any(row["protocol"] == protocol for row in done)
-    )
+    done, *others = _problems(done)
+    tables = _tables(experiment, done, expected)
+    for rest in others:
+        tables += f"\n\nThe same with {_data(_example(rest))}:\n\n{_tables(experiment, rest, expected)}"
     if markdown is not None:
         head = PAGE.format(
             title={"smoothing": "Trajectories smoothed", "restoration": "Faces restored"}[experiment],
@@ -101,7 +97,7 @@ def write_structured(
             kind="svg" if figure is None else figure.suffix.removeprefix("."),
             machine=machine(),
             introduction=INTRODUCTION[experiment],
-            data=_data(next((row for row in done if row["method"] in LEARNED), done[0])),
+            data=_data(_example(done)),
             reference=max(row["reference_gap"] for row in done),
             spread=done[0]["spread"],
         )
@@ -111,6 +107,33 @@ def write_structured(
         draw = trajectory_figure if experiment == "smoothing" else face_figure
         draw(folder / decision_folder(done[0]["config"]), figure)
     return tables
+
+
+def _problems(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows of each size of the data."""
+    found: dict[tuple[int, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["dim"], row["config"]["train"]), []).append(row)
+
+    def rank(size: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+        return len({row["method"] for row in found[size] if row["method"] in LEARNED}), size
+
+    return [found[size] for size in sorted(found, key=rank, reverse=True)]
+
+
+def _tables(experiment: str, rows: Sequence[Row], expected: int) -> str:
+    """Return a table for each recipe."""
+    expected = expected or len({row["seed"] for row in rows})
+    return "\n\n".join(
+        f"## {TITLES[protocol]}\n\n{structured_table(experiment, rows, protocol, expected)}"
+        for protocol in TITLES
+        if any(row["protocol"] == protocol for row in rows)
+    )
+
+
+def _example(rows: Sequence[Row]) -> Row:
+    """Return a row of a learned model, where there is one."""
+    return next((row for row in rows if row["method"] in LEARNED), rows[0])
 
 
 def _data(row: Row) -> str:

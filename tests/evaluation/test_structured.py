@@ -40,6 +40,9 @@ def test_every_row_is_measured_against_certified_optima(experiment: str, tmp_pat
     assert all(name.replace("_", " ") in text for name in methods)
     assert (tmp_path / "page.md").read_text().count("|") > 30
     assert "<svg" in (tmp_path / "picture.svg").read_text()
+    larger = [rows[1] | {"config": rows[1]["config"] | {"train": 999}}]  # without a model: it comes second
+    both = write_structured(larger + rows, markdown=None, figure=None, folder=tmp_path)
+    assert both.index("| soc ") < both.index("The same with 999 training")
 
 
 def test_all_five_models_take_both_recipes() -> None:
