@@ -29,6 +29,7 @@ PRESENTATION = (
     "summary.py",
     "theory_report.py",
     "timing.py",
+    "timing_report.py",
 )
 """Files of `soctk_evaluation` that no learned result depends on: they show results, or measure time alone."""
 

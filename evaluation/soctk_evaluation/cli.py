@@ -135,7 +135,7 @@ def _report(command: Report) -> int:
         write = write_equivalence if "equivalence" in experiments else write_rates
         print(write(rows, files.markdown, files.figure))
     elif "timing" in experiments:
-        from soctk_evaluation.timing import write_timing
+        from soctk_evaluation.timing_report import write_timing
 
         print(write_timing(rows, files.markdown, files.figure))
     elif experiments & {"smoothing", "restoration"}:
@@ -154,7 +154,8 @@ def _timing(command: Timing) -> int:
             raise UsageError(f"--{name}: expected positive integers, got {getattr(command, name)}")
     if command.count < 1:
         raise UsageError(f"--count: expected a positive integer, got {command.count}")
-    from soctk_evaluation.timing import run_race, timing_cells, write_timing
+    from soctk_evaluation.timing import run_race, timing_cells
+    from soctk_evaluation.timing_report import write_timing
 
     store = ResultsStore(command.store)
     races = timing_cells(command.models, command.sets, command.dims, command.batches, command.count)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from soctk_evaluation.names import default_methods
-from soctk_evaluation.store import Contents, ResultsStore, Row, cell_of
+from soctk_evaluation.store import Contents, ResultsStore, cell_of, is_done
 
 if TYPE_CHECKING:
     from soctk_evaluation.cells import Cell
@@ -64,33 +64,28 @@ def run_experiment(
     from soctk_evaluation.sweep import run_cells
 
     store = ResultsStore(request.store)
-    earlier = _measured_by_any_code(store) if request.any_code else {}
-    taken = [earlier[cell_of(cell.identity)] for cell in cells if cell_of(cell.identity) in earlier]
-    cells = [cell for cell in cells if cell_of(cell.identity) not in earlier]
+    earlier = {cell_of(row): row["key"] for row in store.read().newest() if is_done(row)} if request.any_code else {}
+    asked = {cell: earlier.get(cell_of(cell.identity)) for cell in cells}
+    taken = {key for key in asked.values() if key is not None}
+    cells = [cell for cell, key in asked.items() if key is None]
     try:
         jobs = request.jobs or os.cpu_count() or 1
         report = run_cells(cells, run_cell, store, jobs=jobs, backend=backend, measured=measured)
     except KeyboardInterrupt:
-        stored = sum(cell.key in store.done() for cell in cells)
+        done = store.done()
+        stored = len(taken) + sum(cell.key in done for cell in cells)
         return fail(
-            f"interrupted: {stored} of {len(cells)} cells are in {store.path}; run it again for the rest",
+            f"interrupted: {stored} of {len(asked)} cells are in {store.path}; run it again for the rest",
             130,
         )
     if report.skipped or taken:
-        asked = len(cells) + len(taken)
-        print(f"{report.skipped + len(taken)} of {asked} cells were in {store.path} already", file=sys.stderr)
-    wanted = {cell.key for cell in cells} | {row["key"] for row in taken}
+        print(f"{report.skipped + len(taken)} of {len(asked)} cells were in {store.path} already", file=sys.stderr)
+    wanted = {cell.key for cell in cells} | taken
     contents = store.read()
     show(Contents([row for row in contents.rows if row["key"] in wanted], contents.bad))
     if report.failed:
         print(f"soctk: {len(report.failed)} cells failed; the same command tries them again", file=sys.stderr)
     return 1 if report.failed or report.quarantined else 0
-
-
-def _measured_by_any_code(store: ResultsStore) -> dict[str, Row]:
-    """Return the last row of every cell in the store that needs no further run."""
-    rows = store.read().newest()
-    return {cell_of(row): row for row in rows if not row["status"].startswith("failed")}
 
 
 def check_request(request: Request) -> None:

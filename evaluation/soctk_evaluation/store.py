@@ -116,7 +116,12 @@ class ResultsStore:
 
     def done(self) -> set[str]:
         """Return the keys whose last row needs no further run: measured, or quarantined."""
-        return {key for key, row in self.read().latest().items() if not row["status"].startswith("failed")}
+        return {key for key, row in self.read().latest().items() if is_done(row)}
+
+
+def is_done(row: Row) -> bool:
+    """Return whether a row needs no further run: it is measured, or quarantined."""
+    return not row["status"].startswith("failed")
 
 
 def cell_of(row: Row) -> str:

@@ -23,9 +23,9 @@ from soctk.decide.rules import (
     TO_BOUNDARY,
     WORTH_CERTIFYING,
     Schedule,
+    schedule_for,
 )
 from soctk.sets import FeasibleSet
-from soctk.terms import Huber
 
 
 @dataclass
@@ -61,7 +61,7 @@ def solve_batched(
 ) -> Result:
     """Advance all instances together by PyTorch: any device, dtype and kind of term; arguments as `solve_newton`'s."""
     size, x = form.size, start
-    schedule = Schedule.of(careful=keep_final or bool(form.of_type(Huber)))
+    schedule = schedule_for(form, keep_final=keep_final)
     bounds = Bounds.of(feasible_set, form.linear)
     best = Result.unanswered(x)
     active = torch.arange(size, device=x.device)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from soctk.conic_form import ConicForm
+from soctk.terms import Huber
+
 TO_BOUNDARY = 0.995
 ARMIJO = 1e-4
 BACKTRACK = 0.4
@@ -26,13 +29,16 @@ class Schedule(NamedTuple):
     first_share: float
     rules: tuple[tuple[float, float, float], tuple[float, float, float]]
 
-    @classmethod
-    def of(cls, *, careful: bool) -> Schedule:
-        """Return one that takes few steps to a decision, or a third more of them closer to the path.
 
-        On the path derivatives are those of the minimum; and Newton steps on Huber terms, whose Hessian jumps, seldom
-        recover away from it.
-        """
-        if careful:
-            return cls(0.1, ((0.1, 0.9, 1.0), (0.3, 0.5, 10.0)))
-        return cls(1.0, ((0.05, 0.3, 100.0), (0.05, 0.3, 100.0)))
+FAST = Schedule(1.0, ((0.05, 0.3, 100.0), (0.05, 0.3, 100.0)))
+CAREFUL = Schedule(0.1, ((0.1, 0.9, 1.0), (0.3, 0.5, 10.0)))
+"""A third more steps, closer to the path."""
+
+
+def schedule_for(form: ConicForm, *, keep_final: bool) -> Schedule:
+    """Return the schedule for a form.
+
+    On the path derivatives are those of the minimum; and Newton steps on Huber terms, whose Hessian jumps, seldom
+    recover away from it.
+    """
+    return CAREFUL if keep_final or form.of_type(Huber) else FAST

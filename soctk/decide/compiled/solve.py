@@ -19,9 +19,9 @@ from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
 from soctk.decide.decision import Status, relative_gap
 from soctk.decide.result import Final, Result
-from soctk.decide.rules import Schedule
+from soctk.decide.rules import FAST, Schedule, schedule_for
 from soctk.sets import FeasibleSet
-from soctk.terms import Huber, Network, Norms
+from soctk.terms import Network, Norms
 
 WORK_BETWEEN_CHECKS = 2e8
 """Products of a compiled call, about 50 ms: time limits and Ctrl-C are looked at between calls."""
@@ -60,7 +60,7 @@ def solve_compiled(
     # Rounding the answer to float32 costs a little of the gap, for which half of the tolerance is left.
     inner = tol if form.dtype == torch.float64 else 0.5 * tol
     points = None if start is None else start.numpy()
-    schedule = Schedule.of(careful=keep_final or bool(form.of_type(Huber)))
+    schedule = schedule_for(form, keep_final=keep_final)
     state = _solve(packed, feasible_set, inner, max_iter, deadline, points, schedule)
     result = _result(packed, state)
     if keep_final:
@@ -72,7 +72,7 @@ def solve_packed(
     packed: Packed, feasible_set: FeasibleSet, *, tol: float, max_iter: int, deadline: float = float("inf")
 ) -> Result:
     """Minimise functions without Huber terms that are packed already: arguments as `solve_newton`'s."""
-    return _result(packed, _solve(packed, feasible_set, tol, max_iter, deadline, None, Schedule.of(careful=False)))
+    return _result(packed, _solve(packed, feasible_set, tol, max_iter, deadline, None, FAST))
 
 
 def _solve(
