@@ -10,7 +10,9 @@ import hashlib
 import importlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,8 +29,13 @@ class CheckpointError(ValueError):
     """A file is not a model that this version can trust and load."""
 
 
-def save(model: ConvexSurrogate, path: str | os.PathLike[str]) -> None:
+def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping[str, Any] | None = None) -> None:
     """Write a model to one file, replacing an old one only when the new one is complete.
+
+    Args:
+        model: the model.
+        path: the file.
+        notes: what else is to be known of the model, such as the names of its inputs; anything JSON can hold.
 
     Raises:
         NotImplementedError: the surrogate has no `config()`.
@@ -42,6 +49,8 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str]) -> None:
         "config": json.dumps(model.config()),
         "dtype": str(model.dtype).removeprefix("torch."),
     }
+    if notes is not None:
+        metadata["notes"] = json.dumps(notes)
     metadata["sha256"] = _digest(metadata, tensors)
     target = Path(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
@@ -61,6 +70,28 @@ def load(path: str | os.PathLike[str]) -> ConvexSurrogate:
             fit its configuration, or holds weights that are not finite or make the function non-convex.
     """
     source = Path(path)
+    metadata, tensors = _verified(source)
+    model = _build(source, metadata)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise CheckpointError(f"{source}: the weights do not fit the configuration: {_one_line(error)}") from None
+    _check_weights(source, model)
+    return model.eval()
+
+
+def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the notes that a model was saved with, {} where there are none.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: the file is not a soctk model, is truncated or altered.
+    """
+    return json.loads(_verified(Path(path))[0].get("notes", "{}"))
+
+
+def _verified(source: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return a model file's metadata and tensors, which match their digest."""
     if not source.is_file():
         raise FileNotFoundError(f"path: no model file at {source}")
     metadata, tensors = _read(source)
@@ -69,13 +100,7 @@ def load(path: str | os.PathLike[str]) -> ConvexSurrogate:
     digest = metadata.pop("sha256", None)
     if digest != _digest(metadata, tensors):
         raise CheckpointError(f"{source}: the contents do not match their sha256; the file was altered")
-    model = _build(source, metadata)
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise CheckpointError(f"{source}: the weights do not fit the configuration: {_one_line(error)}") from None
-    _check_weights(source, model)
-    return model.eval()
+    return metadata, tensors
 
 
 def _read(source: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -206,7 +206,7 @@ class ConvexSurrogate(nn.Module, ABC):
         """Return the conic form at checked contexts (*batch, p), without checking the weights."""
         batch = tuple(contexts.shape[:-1]) if self.context_dim > 0 else ()
         dtype = torch.promote_types(contexts.dtype, self.dtype)
-        rows = contexts.to(dtype).reshape(-1, max(self.context_dim, 1))[:, : self.context_dim]
+        rows = self.context_rows(contexts).to(dtype)
         # Units are folded in in the higher precision: in float32 v'x_mean / x_scale would cancel to few digits.
         form = self._conic_form(self._standard_context(rows).to(self.dtype))
         form = form if form.dtype == dtype else form.to(dtype)
@@ -217,6 +217,10 @@ class ConvexSurrogate(nn.Module, ABC):
             x_mean=self.x_mean.to(dtype),
         )
         return ConicForm(form.constant, form.linear, form.terms, batch)
+
+    def context_rows(self, contexts: Tensor) -> Tensor:
+        """Return checked contexts (*batch, p) as rows (N, p); one row of no numbers where p = 0."""
+        return contexts.reshape(-1, self.context_dim) if self.context_dim > 0 else contexts.reshape(1, 0)
 
     def to_cvxpy(self, x: cp.Expression, context: ArrayLike | cp.Parameter | None = None) -> cp.Expression:
         """Return f(x, context) as a DCP-convex CVXPY expression, for any objective or constraint.

@@ -41,7 +41,7 @@ class QuadraticRegression(ConvexSurrogate):
         self.level = nn.Parameter(torch.zeros(level, dtype=dtype))
 
     def _conic_form(self, context: Tensor) -> ConicForm:
-        ones = torch.cat([context, torch.ones_like(context[:, :1]) if self.context_dim else context.new_ones(1, 1)], -1)
+        ones = torch.cat([context, context.new_ones(context.shape[0], 1)], dim=-1)
         none = torch.zeros(1, 1, self.dim, dtype=self.dtype, device=self.device)
         quadratic = Quadratic(DenseMap(self.factor.unsqueeze(0)), none, torch.ones_like(none))
         v = (ones @ self.linear.mT).unsqueeze(1)

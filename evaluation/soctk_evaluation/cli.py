@@ -12,8 +12,10 @@ import tyro
 from soctk_evaluation.commands import (
     Approximation,
     Command,
+    Decide,
     Equivalence,
     Files,
+    Fit,
     Leaderboard,
     Rates,
     Report,
@@ -189,6 +191,18 @@ def _approximation(command: Approximation) -> int:
     return run_experiment(cells, run_cell, MEASURED, command, lambda contents: _show_errors(contents, cells, command))
 
 
+def _fit(command: Fit) -> int:
+    from soctk_evaluation.logged import fit_logged
+
+    return fit_logged(command)
+
+
+def _decide(command: Decide) -> int:
+    from soctk_evaluation.logged import decide_logged
+
+    return decide_logged(command)
+
+
 def _cells(command: Leaderboard) -> list[Cell]:
     """Return the cells asked for, after checking every name and number."""
     check_names(command.methods, known_methods(), "method")
@@ -288,6 +302,8 @@ _RUN: dict[type, Callable[..., int]] = {
     Rates: _rates,
     Timing: _timing,
     Report: _report,
+    Fit: _fit,
+    Decide: _decide,
 }
 
 if __name__ == "__main__":

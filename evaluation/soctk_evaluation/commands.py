@@ -29,6 +29,23 @@ class Files:
 
 
 @dataclass(frozen=True)
+class Feasible:
+    """Where decisions may be.
+
+    Attributes:
+        set: simplex {x >= 0, sum(x) = total}, box {lower <= x <= upper}, or budget, a box with sum(x) = total.
+        total: of a simplex or budget; 1 by default for a simplex.
+        lower: of a box or budget, one number or one for each coordinate; 0 by default.
+        upper: likewise; 1 by default.
+    """
+
+    set: Literal["simplex", "box", "budget"] | None = None
+    total: float | None = None
+    lower: tuple[float, ...] = ()
+    upper: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Leaderboard:
     """Compare surrogates on decision tasks; cells already in the store are not run again.
 
@@ -219,6 +236,55 @@ class Restoration(Structured):
     store: Path = Path("evaluation/results/restoration.jsonl")
 
 
+@dataclass(frozen=True)
+class Fit:
+    """Learn a convex surrogate from logged decisions and their values, and save it.
+
+    A table (.csv, .parquet) has a row for each decision, in columns context_*, x_* and value, and optionally
+    optimum_*, an optimal decision in that context. An .npz file has arrays context (N, p), x (N, M, n), value (N, M)
+    and optionally optimum (N, n). A fifth of the contexts is held out to measure the error.
+
+    Attributes:
+        data: the file.
+        model: name of the surrogate.
+        output: the model's file; the data's name with .safetensors by default.
+        max_parameters: the most weights the model may have.
+        seed: of the initial weights and of what is held out.
+        time_limit: seconds for the fit.
+        feasible: what the optima are optimal in; by default the smallest box that holds them, with their common sum.
+    """
+
+    data: tyro.conf.Positional[Path]
+    feasible: tyro.conf.OmitArgPrefixes[Feasible]
+    model: str = "soc"
+    output: Path | None = None
+    max_parameters: int | None = None
+    seed: int = 0
+    time_limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Decide:
+    """Decide with a saved surrogate, every decision with a certified optimality gap.
+
+    Attributes:
+        model: a file that `soctk fit` or `soctk.save` wrote.
+        contexts: .csv or .parquet with the columns the model was learned from, or .npz with an array context (N, p);
+            left out where the model takes none.
+        feasible: where to decide.
+        output: the decisions' file, .csv, .parquet or .npz; the model's name with .decisions.csv by default.
+        tol: the gap to reach, relative to max(1, |value|).
+        time_limit: seconds for all decisions.
+    """
+
+    model: tyro.conf.Positional[Path]
+    feasible: tyro.conf.OmitArgPrefixes[Feasible]
+    contexts: tyro.conf.Positional[Path | None] = None
+    output: Path | None = None
+    tol: float = 1e-6
+    time_limit: float | None = None
+
+
 Command = (
     Annotated[Leaderboard, tyro.conf.subcommand("leaderboard")]
     | Annotated[Approximation, tyro.conf.subcommand("approximation")]
@@ -228,4 +294,6 @@ Command = (
     | Annotated[Rates, tyro.conf.subcommand("rates")]
     | Annotated[Timing, tyro.conf.subcommand("timing")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Fit, tyro.conf.subcommand("fit")]
+    | Annotated[Decide, tyro.conf.subcommand("decide")]
 )

@@ -9,11 +9,13 @@ from typing import Any
 from soctk import ConvexSurrogate, FitConfig, FitReport, ValueData, fit
 
 PREFIX = "fit."
+LEFT_OUT = ("seed", "progress", "optima_iterations", "optima_weights")
+"""Fields of a recipe that are no part of a cell's configuration."""
 
 
 def recipe_config(recipe: FitConfig) -> dict[str, Any]:
-    """Return what determines a fit, for `make_config`: all fields but the seed and the progress bar."""
-    return {f"{PREFIX}{name}": value for name, value in asdict(recipe).items() if name not in ("seed", "progress")}
+    """Return what determines a fit without known optima, for `make_config`: all other fields of the recipe."""
+    return {f"{PREFIX}{name}": value for name, value in asdict(recipe).items() if name not in LEFT_OUT}
 
 
 def learn(

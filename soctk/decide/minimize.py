@@ -139,7 +139,7 @@ def _solve_expressions(
     model: ConvexSurrogate, feasible_set: FeasibleSet, contexts: Tensor, solver: str, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor, Tensor, np.ndarray]:
     """Solve each context's own CVXPY program, certified afterwards."""
-    rows = contexts.reshape(-1, model.context_dim) if model.context_dim > 0 else contexts.reshape(1, 0)
+    rows = model.context_rows(contexts)
     x = torch.full((rows.shape[0], model.dim), torch.nan, dtype=model.dtype)
     status = np.full(rows.shape[0], Status.FAILED, dtype=object)
     for row, context in enumerate(rows):
@@ -174,7 +174,7 @@ def _descend(
     seed: int,
     scale: Tensor | None,
 ) -> Result:
-    rows = contexts.reshape(-1, model.context_dim) if model.context_dim > 0 else contexts.reshape(1, 0)
+    rows = model.context_rows(contexts)
     dtype = torch.promote_types(rows.dtype, model.dtype)
     generator = torch.Generator().manual_seed(seed)
     begin = feasible_set.sample((rows.shape[0], RESTARTS), generator).to(dtype=dtype, device=rows.device)

@@ -56,7 +56,7 @@ def solve_ready(
     ready = _ready(model)
     if ready is None or not Reduction.of(feasible_set, torch.float64, contexts.device).trivial:
         return None
-    rows = contexts.detach().numpy().reshape(-1, model.context_dim) if model.context_dim > 0 else np.zeros((1, 0))
+    rows = model.context_rows(contexts.detach()).numpy()
     packed = ready.at(rows)
     if not np.isfinite(packed.data).all():
         return None  # the form names what is not finite

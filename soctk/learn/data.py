@@ -10,6 +10,16 @@ from torch import Tensor
 from soctk.checks import as_tensor
 
 
+def split_indices(total: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the numbers 0, ..., total - 1 in random order and two parts, `share` of them (at least one) in the second.
+
+    At least one is in the first as well where there are two.
+    """
+    count = min(max(1, round(share * total)), total - 1)
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+    return order[count:], order[:count]
+
+
 @dataclass(frozen=True, eq=False)
 class ValueData:
     """Observed values of candidate decisions.
@@ -71,10 +81,9 @@ class ValueData:
         total = self.candidates if single else self.instances
         if total == 1:
             return self, self
-        count = min(max(1, round(share * total)), total - 1)
-        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+        first, second = split_indices(total, share, seed)
         keep = self.columns if single else self.rows
-        return keep(order[count:]), keep(order[:count])
+        return keep(first), keep(second)
 
     def columns(self, index: Tensor) -> ValueData:
         """Return the candidates `index` of every instance."""

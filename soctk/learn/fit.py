@@ -9,10 +9,13 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from soctk.checks import ArrayLike
 from soctk.conditioning import AffinePart
 from soctk.learn.adam import adam, batches_per_epoch
 from soctk.learn.data import ValueData
+from soctk.learn.lbfgs import lbfgs
 from soctk.learn.levenberg import levenberg_marquardt
+from soctk.learn.optimality import Optima, OptimalityResiduals
 from soctk.learn.phases import Phases
 from soctk.learn.profiling import Residuals, level_loss, level_targets
 from soctk.learn.progress import Progress
@@ -21,6 +24,7 @@ from soctk.learn.structured import structured_start
 from soctk.learn.units import Standardized, standardize
 from soctk.losses import residual_loss
 from soctk.models.structured import StructuredICNN
+from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 
 __all__ = ["FitConfig", "FitReport", "FitStatus", "fit"]
@@ -41,6 +45,9 @@ def fit(
     data: ValueData,
     config: FitConfig | None = None,
     validation: ValueData | None = None,
+    *,
+    optima: ArrayLike | None = None,
+    feasible_set: FeasibleSet | None = None,
 ) -> FitReport:
     """Train `model` in place on observed values of candidate decisions.
 
@@ -53,20 +60,29 @@ def fit(
     (`structured`; `FitConfig.structured`), followed by L-BFGS and Levenberg-Marquardt on everything.
     The state with the smallest validation loss is kept.
 
+    Where optimal decisions are known (`optima`), a last phase of L-BFGS adds the squared residuals of their
+    conditions of optimality (`optimality`) to the loss, with the weights `FitConfig.optima_weights` in turn. A fifth
+    of the optima is held out, and what is kept decides best there; that may be the fit without them.
+
     Args:
         model: the surrogate; its weights and units are changed.
         data: training data, left as it is.
         config: the recipe; `FitConfig()` by default.
         validation: data that chooses the state kept; a fifth of `data`'s instances by default.
+        optima: (N, n), an optimal decision for every instance of `data`; None where they are unknown.
+        feasible_set: what they are optimal in; by default the smallest box that holds them all, with their common
+            sum where they have one.
 
     Returns:
         `FitReport` with loss curves, seconds and status.
 
     Raises:
-        ValueError: data whose dimensions are not the model's.
+        ValueError: data whose dimensions are not the model's, optima of a wrong shape or outside the set, or optima
+            for a surrogate with a training of its own.
     """
     config = config or FitConfig()
     _check_data(model, data, "data")
+    known = _check_optima(model, data, optima, feasible_set)
     if validation is None:
         data, validation = data.split(seed=config.seed)
     _check_data(model, validation, "validation")
@@ -74,7 +90,7 @@ def fit(
     report = model.fit_own(data, validation, config)
     if report is None:
         standardize(model, data)
-        report = _Fit(model, data, validation, config, started).run()
+        report = _Fit(model, data, validation, config, started).run(known)
     report.seconds = time.perf_counter() - started
     model.eval()
     return report
@@ -83,13 +99,15 @@ def fit(
 class _Fit(Phases):
     """One run of the recipe on one model."""
 
-    def run(self) -> FitReport:
+    def run(self, known: Optima | None) -> FitReport:
         config, home = self.config, self.model.dtype
         coarse = self.model.coarse_backbone() if isinstance(self.model, StructuredICNN) else nullcontext()
         with coarse, Progress(self._total_steps(), enabled=config.progress) as progress:
             self._race(progress)
             if self._second_order_wanted and self._time_left():
                 self._second_order(progress)
+            if known is not None and self._time_left():
+                self._decide_as_known(known, progress)
         self.model.load_state_dict(self.best | self.units)
         self.model.to(home)
         return self.report
@@ -240,6 +258,35 @@ class _Fit(Phases):
         train, held_out = self._leveled(self.config.rows)
         self.report.best_validation = self._by_lbfgs(self._weights(), train, held_out, 1.0, progress)
 
+    def _decide_as_known(self, known: Optima, progress: Progress) -> None:
+        """Move the minima towards known optima, by the share of the loss that makes held-out decisions best."""
+        config, kept = self.config, self.report.status
+        self.model.to(torch.float64).load_state_dict(self.best | self.units)
+        train, held_out = self._leveled(config.rows)
+        learned, judged = known.split(config.seed)
+        toward, check = (OptimalityResiduals(self.model, part) for part in (learned, judged))
+        before = error = judged.decision_error(self.model)
+        for weight in config.optima_weights:
+            search = self._search(
+                self._weights(),
+                lambda weight=weight: held_out.total(self.model) + weight * check.loss(self.model),
+                config.optima_iterations,
+                config.validate_every,
+                config.patience,
+                progress,
+            )
+            losses = [*self._losses(train), lambda weight=weight: weight * toward.loss(self.model)]
+            run = lbfgs(search, losses, history=config.history)
+            self.done, kept = self.done + run.iterations, run.status
+            reached = judged.decision_error(self.model)
+            if reached < error:
+                error, self.best = reached, self._state()
+                self.report.best_validation = float(held_out.total(self.model))
+            self.model.load_state_dict(self.best | self.units)
+            if run.status == FitStatus.TIME_LIMIT:
+                break
+        self.report.status, self.report.decision_errors = kept, (before, error)
+
     def _slope(self) -> None:
         """Levenberg-Marquardt on v alone: a regression on the context for every coordinate."""
         part: AffinePart = self.model.affine_part  # type: ignore[assignment]
@@ -272,6 +319,18 @@ class _Fit(Phases):
             lambda: level_loss(self.model, train, targets),
             lambda: level_loss(self.model, held_out, held_out_targets),
         )
+
+
+def _check_optima(
+    model: ConvexSurrogate, data: ValueData, optima: ArrayLike | None, feasible_set: FeasibleSet | None
+) -> Optima | None:
+    if optima is None:
+        if feasible_set is not None:
+            raise ValueError("feasible_set: expected optima= as well; without them a fit does not use the set")
+        return None
+    if type(model).fit_own is not ConvexSurrogate.fit_own:
+        raise ValueError(f"optima: {type(model).__name__} has a training of its own, which does not use them")
+    return Optima.of(data, optima, feasible_set)
 
 
 def _check_data(model: ConvexSurrogate, data: ValueData, name: str) -> None:

@@ -180,9 +180,12 @@ class Phases:
             config.patience,
             progress,
         )
+        return self._keep(lbfgs(search, self._losses(train), history=config.history))
+
+    def _losses(self, train: Residuals) -> list[Callable[[], Tensor]]:
+        """Return the parts of the mean squared residual, each of a few instances."""
         parts = [(part, part.instances / train.instances) for part in train.pieces(self.model)]
-        losses = [lambda part=part, weight=weight: weight * part.loss(self.model) for part, weight in parts]
-        return self._keep(lbfgs(search, losses, history=config.history))
+        return [lambda part=part, share=share: share * part.loss(self.model) for part, share in parts]
 
     def _by_newton(self, weights: list[nn.Parameter]) -> bool:
         count = sum(weight.numel() for weight in weights)

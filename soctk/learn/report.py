@@ -44,6 +44,8 @@ class FitConfig:
         history: correction pairs of L-BFGS.
         validate_every: L-BFGS iterations between validations.
         patience: validations without improvement before L-BFGS stops.
+        optima_iterations: L-BFGS steps for each of `optima_weights`; used where optima are known.
+        optima_weights: of the mean squared residual of their conditions of optimality, in standardised units.
         penalty: of the squared weights in Levenberg-Marquardt steps on the curved part. Without it, branches drift to
             large curvatures and slopes that cancel, which the affine part then has to follow. Not where the
             branches are over windows.
@@ -70,6 +72,8 @@ class FitConfig:
     history: int = 40
     validate_every: int = 20
     patience: int = 5
+    optima_iterations: int = 100
+    optima_weights: tuple[float, ...] = (0.1, 1.0, 10.0)
     penalty: float = 1e-7
     level_weight: float = 0.1
     structured: bool = True
@@ -77,12 +81,22 @@ class FitConfig:
     progress: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "newton_iterations", "newton_weights", "lbfgs_iterations", "level_iterations"):
+        may_be_zero = (
+            "epochs",
+            "newton_iterations",
+            "newton_weights",
+            "lbfgs_iterations",
+            "level_iterations",
+            "optima_iterations",
+        )
+        for name in may_be_zero:
             check_count(getattr(self, name), name, minimum=0)
         for name in ("starts", "batch_rows", "rows", "history", "validate_every", "patience"):
             check_count(getattr(self, name), name)
         for name in ("learning_rate", "clip", "level_weight"):
             check_positive(getattr(self, name), name)
+        for weight in self.optima_weights:
+            check_positive(weight, "optima_weights")
         if not (math.isfinite(self.penalty) and self.penalty >= 0):
             raise ValueError(f"penalty: expected a finite number of at least 0, got {self.penalty!r}")
         if self.time_limit is not None:
@@ -98,7 +112,9 @@ class FitReport:
         seconds: wall-clock time.
         train: (iteration, loss) pairs; AdamW steps, then second-order iterations.
         validation: (iteration, loss) pairs.
-        best_validation: the smallest validation loss, that of the state kept.
+        best_validation: the validation loss of the state kept, the smallest unless optima chose another.
+        decision_errors: where optima are known, the mean distance of decisions from those held out, before and after
+            learning from the others.
     """
 
     status: FitStatus
@@ -106,3 +122,4 @@ class FitReport:
     train: list[tuple[int, float]] = field(default_factory=list)
     validation: list[tuple[int, float]] = field(default_factory=list)
     best_validation: float = float("inf")
+    decision_errors: tuple[float, float] | None = None

@@ -1,0 +1,133 @@
+"""Learning from known optima: the conditions of optimality as residuals.
+
+x* minimises f over {lo <= x <= hi, sum(x) = s} if and only if there is a nu (0 without the sum) with
+
+    g_i = nu where lo_i < x*_i < hi_i,   g_i >= nu where x*_i = lo_i,   g_i <= nu where x*_i = hi_i,   g = grad f(x*).
+
+The residual of a coordinate is how far g_i - nu is from that. No inner problem is solved, and the mean square over
+known optima is a loss that says what the values of candidates say least clearly: where the minimum is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from soctk.checks import ArrayLike, as_tensor
+from soctk.decide.minimize import minimize
+from soctk.learn.data import ValueData, split_indices
+from soctk.learn.units import Standardized
+from soctk.sets import Box, Budget, FeasibleSet
+from soctk.surrogate import ConvexSurrogate
+
+AT_BOUND = 1e-3
+"""An optimum this close to a bound, in units of x's spread, is taken to be at it: solvers stop a little before."""
+COMMON_SUM = 1e-6
+"""Optima whose sums differ by less than this, relative to their size, are taken to share one."""
+FEASIBLE = 1e-5
+"""The largest violation, in units of x's spread, that a known optimum may have."""
+HELD_OUT = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Optima:
+    """Known optimal decisions x (N, n) at contexts (N, p), and the set that they are optimal in."""
+
+    context: Tensor
+    x: Tensor
+    feasible_set: FeasibleSet
+
+    @classmethod
+    def of(cls, data: ValueData, optima: ArrayLike, feasible_set: FeasibleSet | None) -> Optima:
+        """Return the optima of the instances of `data`, checked.
+
+        Raises:
+            ValueError: a shape other than (N, n), a value that is not finite, a set of another dimension, or an
+                optimum outside the set.
+        """
+        x = as_tensor(optima, "optima").double()
+        expected = (data.instances, data.dim)
+        if tuple(x.shape) != expected:
+            raise ValueError(f"optima: expected shape {expected}, one for each instance, got {tuple(x.shape)}")
+        if feasible_set is None:
+            return cls(data.context, x, spanned_set(x))
+        if feasible_set.dim != data.dim:
+            raise ValueError(f"feasible_set: expected dimension {data.dim} as the data's, got {feasible_set.dim}")
+        violation = feasible_set.violation(x)
+        worst = int(violation.argmax())
+        if float(violation[worst]) > FEASIBLE * (float(data.x.std(unbiased=False)) or 1.0):
+            raise ValueError(
+                f"optima: expected points of {type(feasible_set).__name__}, got one that violates it "
+                f"by {float(violation[worst]):.2g} (instance {worst})"
+            )
+        return cls(data.context, x, feasible_set)
+
+    def split(self, seed: int) -> tuple[Optima, Optima]:
+        """Return the optima to learn from and a fifth to judge by; of a single one, the same twice."""
+        if len(self.x) == 1:
+            return self, self
+        learned, judged = split_indices(len(self.x), HELD_OUT, seed)
+        return self._rows(learned), self._rows(judged)
+
+    def _rows(self, index: Tensor) -> Optima:
+        return replace(self, context=self.context[index], x=self.x[index])
+
+    @torch.no_grad()
+    def decision_error(self, model: ConvexSurrogate) -> float:
+        """Return the mean distance of the model's decisions from the optima."""
+        decision = minimize(model, self.feasible_set, self.context.to(model.dtype))
+        return float((decision.x.double() - self.x).norm(dim=-1).mean())
+
+
+def spanned_set(optima: Tensor) -> FeasibleSet:
+    """Return the smallest box around optima (N, n), with their common sum where they have one.
+
+    What a box around all feasible points would add are bounds that no optimum reaches.
+    """
+    lower, upper = (bound.tolist() for bound in optima.aminmax(dim=0))
+    sums = optima.sum(dim=1)
+    total = float(sums.mean())
+    if float((sums - total).abs().max()) > COMMON_SUM * float(optima.abs().sum(dim=1).max()):
+        return Box(optima.shape[1], lower, upper)
+    return Budget(optima.shape[1], min(max(total, sum(lower)), sum(upper)), lower, upper)
+
+
+class OptimalityResiduals:
+    """The conditions of optimality at known optima, in a model's units: a residual for each coordinate."""
+
+    def __init__(self, model: ConvexSurrogate, optima: Optima) -> None:
+        x = optima.x.unsqueeze(1)
+        part = Standardized.of(model, ValueData(optima.context, x, torch.zeros_like(x[..., 0])), torch.float64)
+        self.x, self.context = part.x, part.context
+        lo, hi = (bound.to(self.x.device) for bound in optima.feasible_set.bounds())
+        known, near = optima.x.to(self.x.device), AT_BOUND * float(model.x_scale)
+        self.lower, self.upper = known <= lo + near, known >= hi - near
+        self.has_sum = optima.feasible_set.sum_total is not None
+
+    def residual(self, model: ConvexSurrogate) -> Tensor:
+        """Return the residuals at the model's weights, (N, n); differentiable."""
+        x = self.x.detach().requires_grad_()
+        with torch.enable_grad():
+            total = model._value(x, self.context).sum()
+            g = torch.autograd.grad(total, x, create_graph=True)[0].squeeze(1)
+        if self.has_sum:
+            g = g - self._multiplier(g).unsqueeze(-1)
+        # At both bounds (lo = hi) there is nothing to satisfy.
+        g = torch.where(self.lower, g.clamp(max=0.0), g)
+        return torch.where(self.upper, g.clamp(min=0.0), g)
+
+    def _multiplier(self, g: Tensor) -> Tensor:
+        """Return nu: the mean of g over free coordinates; between the two groups of bounds where none is free."""
+        free = ~(self.lower | self.upper)
+        mean = (g * free).sum(dim=-1) / free.sum(dim=-1).clamp(min=1)
+        above = torch.where(self.lower & ~self.upper, g, torch.inf).amin(dim=-1)
+        below = torch.where(self.upper & ~self.lower, g, -torch.inf).amax(dim=-1)
+        # Where one group is empty any nu on the other's side will do.
+        middle = 0.5 * (torch.where(above.isinf(), below, above) + torch.where(below.isinf(), above, below))
+        return torch.where(free.any(dim=-1), mean, torch.nan_to_num(middle, posinf=0.0, neginf=0.0))
+
+    def loss(self, model: ConvexSurrogate) -> Tensor:
+        """Return the mean over the optima of the squared norm of their residuals."""
+        return self.residual(model).square().sum(dim=-1).mean()

@@ -1,0 +1,136 @@
+"""`soctk fit` and `soctk decide`: the same function from every kind of file, columns by name, mistakes in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import soctk
+from soctk.persist import read_notes
+from soctk_evaluation.cli import main
+from soctk_evaluation.logged import read_logged
+
+COUNT, EACH, DIM = 40, 6, 3
+SET = ["--set", "box", "--lower", "-1"]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with the same squared distances as arrays and as a shuffled table, and with the contexts alone."""
+    random = np.random.default_rng(0)
+    context, x = random.normal(size=(COUNT, 2)), random.uniform(-1, 1, size=(COUNT, EACH, DIM))
+    optimum = 0.3 * np.tanh(context @ random.normal(size=(2, DIM)))
+    value = 2 + ((x - optimum[:, None]) ** 2).sum(axis=-1)
+    np.savez(tmp_path / "data.npz", context=context, x=x, value=value)
+    np.savez(tmp_path / "optima.npz", context=context, x=x, value=value, optimum=optimum)
+    contexts = pd.DataFrame(context, columns=["context_heat", "context_load"])
+    table = contexts.loc[contexts.index.repeat(EACH)].reset_index(drop=True)
+    for k in range(DIM):
+        table[f"x_{k}"] = x[:, :, k].reshape(-1)
+    table["value"] = value.reshape(-1)
+    table.sample(frac=1.0, random_state=1).to_csv(tmp_path / "data.csv", index=False)
+    contexts["note"] = "not a number"
+    contexts[["note", "context_load", "context_heat"]].to_csv(tmp_path / "contexts.csv", index=False)
+    return tmp_path
+
+
+def test_a_shuffled_table_is_read_as_the_arrays_that_it_was_made_of(files: Path) -> None:
+    arrays, table = (read_logged(files / name).data for name in ("data.npz", "data.csv"))
+    order = [torch.argsort(data.context[:, 0]) for data in (arrays, table)]
+    torch.testing.assert_close(table.context[order[1]], arrays.context[order[0]])
+    sums = [
+        torch.sort((data.value * data.x.sum(dim=-1))[rows], dim=1).values
+        for data, rows in zip((table, arrays), reversed(order), strict=True)
+    ]
+    torch.testing.assert_close(*sums)
+
+
+def test_contexts_of_unequal_counts_stand_alone(files: Path) -> None:
+    table = pd.read_csv(files / "data.csv")
+    table.iloc[1:].to_csv(files / "fewer.csv", index=False)
+    data = read_logged(files / "fewer.csv").data
+    assert (data.instances, data.candidates) == (COUNT * EACH - 1, 1)
+
+
+def test_fit_then_decide(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", str(files / "data.csv"), "--model", "quadratic"]) == 0
+    said = capsys.readouterr().out
+    assert "40 contexts of 2 numbers, 6 decision(s) each in 3 variables" in said
+    assert "least-squares quadratic" in said
+    model = files / "data.safetensors"
+    assert read_notes(model) == {"context": ["context_heat", "context_load"], "x": ["x_0", "x_1", "x_2"]}
+    # Columns are taken by name: the table has them in another order, with one that is not a number between them.
+    assert main(["decide", str(model), str(files / "contexts.csv"), *SET]) == 0
+    assert "40 of 40 decisions certified" in capsys.readouterr().out
+    decided = pd.read_csv(files / "data.decisions.csv")
+    with np.load(files / "data.npz") as arrays:
+        expected = soctk.minimize(soctk.load(model), soctk.Box(DIM, -1.0), arrays["context"])
+    np.testing.assert_allclose(decided[["x_0", "x_1", "x_2"]].to_numpy(), expected.x.numpy(), atol=1e-12)
+    assert (decided["status"] == "optimal").all()
+    assert (decided["value"] >= decided["lower_bound"]).all()
+
+
+def test_known_optima_are_learned_from(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", str(files / "optima.npz"), "--model", "quad", *SET, "--output", str(files / "m.st")]) == 0
+    assert "mean distance from held-out optima" in capsys.readouterr().out
+    assert main(["decide", str(files / "m.st"), str(files / "data.npz"), *SET, "--output", str(files / "o.npz")]) == 0
+    with np.load(files / "o.npz") as decided:
+        assert decided["x_2"].shape == (COUNT,)
+
+
+MISTAKES = {
+    "no file": (["fit", "none.csv"], "no file"),
+    "another kind": (["fit", "data.txt"], "expected a file ending in .csv, .parquet, .npz"),
+    "columns": (["fit", "contexts.csv"], "expected columns x_*"),
+    "cell": (["fit", "bad.csv"], "column x_1, row 3: expected a finite number, got"),
+    "broken archive": (["fit", "broken.npz"], "not a readable .npz file"),
+    "pickled": (["fit", "objects.npz"], "not a readable .npz file of numbers"),
+    "array": (["fit", "part.npz"], "no array value; the arrays are x"),
+    "shapes": (["fit", "shapes.npz"], "value: expected shape (4, 2)"),
+    "surrogate": (["fit", "data.csv", "--model", "socc"], "expected one of"),
+    "set without optima": (["fit", "data.csv", "--set", "simplex"], "only with optimal decisions"),
+    "no set": (["decide", "model.st", "contexts.csv"], "--set: expected simplex, box or budget"),
+    "no total": (["decide", "model.st", "contexts.csv", "--set", "budget"], "--total: expected the sum"),
+    "total of a box": (["decide", "model.st", *SET, "--total", "1"], "--total: a box has none"),
+    "bounds": (["decide", "model.st", "contexts.csv", "--set", "box", "--upper", "1", "2"], "--upper: expected 1 or 3"),
+    "crossed": (["decide", "model.st", "contexts.csv", "--set", "box", "--upper", "-3"], "lower <= upper"),
+    "not a model": (["decide", "data.csv", "contexts.csv", *SET], "not a readable safetensors file"),
+    "no contexts": (["decide", "model.st", *SET], "expected a file with contexts of 2 numbers"),
+    "other contexts": (["decide", "model.st", "other.csv", *SET], "no column context_load"),
+    "output": (["decide", "model.st", "contexts.csv", *SET, "--output", "o.txt"], "--output: expected a file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_one_line_and_exit_2(name: str, files: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(files)
+    table = pd.read_csv("data.csv").astype({"x_1": object})
+    table.loc[2, "x_1"] = "n/k"
+    table.to_csv("bad.csv", index=False)
+    table.to_csv("data.txt", index=False)
+    pd.DataFrame({"context_heat": [1.0]}).to_csv("other.csv", index=False)
+    Path("broken.npz").write_bytes(b"PK\x03\x04 cut off")
+    np.savez("objects.npz", x=np.array([{}], dtype=object), value=np.ones(1))
+    np.savez("part.npz", x=np.ones((4, 2, 3)))
+    np.savez("shapes.npz", x=np.ones((4, 2, 3)), value=np.ones((4, 3)))
+    model = soctk.SOCICNN(DIM, 2)
+    soctk.save(model, "model.st", notes={"context": ["context_heat", "context_load"]})
+    arguments, message = MISTAKES[name]
+    before = sorted(Path().iterdir())
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert sorted(Path().iterdir()) == before
+
+
+def test_a_model_without_context_needs_no_file(files: Path, capsys) -> None:
+    np.savez(files / "plain.npz", x=np.random.default_rng(0).uniform(size=(60, DIM)), value=np.arange(60.0))
+    assert main(["fit", str(files / "plain.npz"), "--model", "quadratic"]) == 0
+    assert main(["decide", str(files / "plain.safetensors"), *SET]) == 0
+    assert len(pd.read_csv(files / "plain.decisions.csv")) == 1
+    assert "1 of 1 decisions" in capsys.readouterr().out

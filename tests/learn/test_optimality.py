@@ -1,0 +1,121 @@
+"""Learning from known optima: their conditions hold exactly at optima, and what is learned from them decides better."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tolerances import DOUBLE
+
+import soctk
+from soctk.learn.optimality import Optima, OptimalityResiduals, spanned_set
+from soctk_baselines import QuadraticRegression
+
+QUICK = soctk.FitConfig(starts=1, epochs=2, newton_iterations=6, lbfgs_iterations=40, level_iterations=20)
+SETS = {
+    "simplex": soctk.Simplex(4),
+    "box": soctk.Box(4, -0.4, 0.7),
+    "budget": soctk.Budget(4, 2.0),
+    "vertex": soctk.Budget(4, 2.0, 0.0, 1.0),
+}
+# A decision with a certified relative gap of 1e-12 lies within 1e-6 of the optimum where the curvature is one.
+AT_OPTIMUM = 1e-5
+
+
+def bowl(kind: str) -> soctk.ConvexSurrogate:
+    """Return a strongly convex quadratic with optima at bounds; "vertex": so steep that all of them are."""
+    tilt = torch.tensor([3.0, -2.0, 0.5, -0.1], dtype=DOUBLE)
+    return soctk.from_quadratic(torch.eye(4, dtype=DOUBLE), (9.0 if kind == "vertex" else 1.0) * tilt, 0.0)
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_the_residuals_vanish_at_optima_and_nowhere_else(kind):
+    model, feasible_set = bowl(kind), SETS[kind]
+    best = soctk.minimize(model, feasible_set, tol=1e-12).x.reshape(1, 4)
+    other = feasible_set.center().reshape(1, 4)
+    data = soctk.ValueData(torch.zeros(1, 0), best.unsqueeze(1), torch.zeros(1, 1))
+    at_best, elsewhere = (
+        OptimalityResiduals(model, Optima.of(data, x, feasible_set)).residual(model).detach().abs().max()
+        for x in (best, other)
+    )
+    assert float(at_best) < AT_OPTIMUM
+    assert float(elsewhere) > 0.1
+
+
+def moving_optima(kind: str, count: int) -> tuple[soctk.FeasibleSet, soctk.ValueData, torch.Tensor]:
+    """Return values of a function, not quadratic, whose optimum moves with the context, and those optima."""
+    generator = torch.Generator().manual_seed(3)
+    feasible_set = SETS[kind]
+    mixing = torch.randn(2, 4, generator=generator, dtype=DOUBLE)
+    context = torch.randn(count, 2, generator=generator, dtype=DOUBLE)
+    target = 0.3 * torch.tanh(context @ mixing)
+    x = feasible_set.sample((count, 6), generator)
+
+    def value(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return torch.log(torch.cosh(3 * (x - target))).sum(dim=-1)
+
+    # log cosh is even and convex: its minimum over these sets is the projection where that is coordinatewise.
+    best = feasible_set.project(target)
+    return feasible_set, soctk.ValueData(context, x, value(x, target.unsqueeze(1))), best
+
+
+def test_optima_make_decisions_better_and_leave_data_alone():
+    feasible_set, data, best = moving_optima("box", 150)
+    kept = [tensor.clone() for tensor in (data.context, data.x, data.value, best)]
+    errors = {}
+    for name, given_set in (("set", feasible_set), ("spanned", None)):
+        model = soctk.SOCICNN(4, 2, hidden=(), diagonal=True)
+        report = soctk.fit(model, data, QUICK, optima=best, feasible_set=given_set)
+        before, after = report.decision_errors
+        assert after < 0.8 * before
+        fresh = moving_optima("box", 400)
+        contexts, optima = fresh[1].context[200:], fresh[2][200:]
+        errors[name] = (soctk.minimize(model, feasible_set, contexts).x - optima).norm(dim=-1).mean()
+        assert float(errors[name]) < before
+    for tensor, copy in zip((data.context, data.x, data.value, best), kept, strict=True):
+        assert torch.equal(tensor, copy)
+
+
+def test_without_optima_nothing_changes():
+    _, data, _ = moving_optima("box", 60)
+    model = soctk.SOCICNN(4, 2, hidden=(), diagonal=True)
+    assert soctk.fit(model, data, QUICK).decision_errors is None
+
+
+def test_what_does_not_help_is_not_kept():
+    """Optima of another function: held-out decisions are never made worse by them."""
+    feasible_set, data, best = moving_optima("box", 60)
+    shuffled = best[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
+    model = soctk.SOCICNN(4, 2, hidden=(), diagonal=True)
+    before, after = soctk.fit(model, data, QUICK, optima=shuffled, feasible_set=feasible_set).decision_errors
+    assert after <= before
+
+
+@given(st.integers(0, 10_000), st.booleans())
+def test_the_spanned_set_holds_the_optima(seed, with_sum):
+    generator = torch.Generator().manual_seed(seed)
+    x = soctk.Simplex(5, 3.0).sample(7, generator) if with_sum else torch.randn(7, 5, generator=generator, dtype=DOUBLE)
+    spanned = spanned_set(x)
+    assert (spanned.sum_total is not None) == with_sum
+    assert spanned.contains(x, atol=1e-9).all()
+    lower, upper = spanned.bounds()
+    assert torch.equal(lower, x.amin(dim=0))
+    assert torch.equal(upper, x.amax(dim=0))
+
+
+def test_wrong_optima_are_refused():
+    feasible_set, data, best = moving_optima("box", 20)
+    model = soctk.SOCICNN(4, 2)
+    with pytest.raises(ValueError, match=r"optima: expected shape \(20, 4\)"):
+        soctk.fit(model, data, optima=best[:5], feasible_set=feasible_set)
+    with pytest.raises(ValueError, match=r"expected points of Box.*instance 3"):
+        soctk.fit(model, data, optima=best.index_fill(0, torch.tensor(3), 5.0), feasible_set=feasible_set)
+    with pytest.raises(ValueError, match="row"):
+        soctk.fit(model, data, optima=best.index_fill(0, torch.tensor(3), torch.nan), feasible_set=feasible_set)
+    with pytest.raises(ValueError, match="expected dimension 4"):
+        soctk.fit(model, data, optima=best, feasible_set=soctk.Box(3))
+    with pytest.raises(ValueError, match="expected optima="):
+        soctk.fit(model, data, feasible_set=feasible_set)
+    with pytest.raises(ValueError, match="training of its own"):
+        soctk.fit(QuadraticRegression(4, 2), data, optima=best, feasible_set=feasible_set)
