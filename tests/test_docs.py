@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from soctk_evaluation.cli import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -16,12 +19,17 @@ WITH_CODE = [page for page in PAGES if "```python" in page.read_text(encoding="u
 def test_the_code_of_a_page_runs_in_order(page: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
-        exec(compile(block, page.name, "exec"), namespace)
+    for language, block in re.findall(r"```(python|sh)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        if language == "python":
+            exec(compile(block, page.name, "exec"), namespace)
+        else:
+            for line in block.splitlines():
+                program, *arguments = shlex.split(line)
+                assert (program, main(arguments)) == ("soctk", 0), line
 
 
 def test_some_pages_have_code() -> None:
-    assert "value-function.md" in {page.name for page in WITH_CODE}
+    assert {"value-function.md", "logged-decisions.md"} <= {page.name for page in WITH_CODE}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

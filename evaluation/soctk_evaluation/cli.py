@@ -145,6 +145,8 @@ def _report(command: Report) -> int:
 
         folder = command.store.with_suffix("")
         print(write_structured(rows, markdown=files.markdown, figure=files.figure, folder=folder))
+    elif "approximation" in experiments:
+        _show_errors(Contents(rows, contents.bad), (), files.markdown, files.figure)
     else:
         _show(contents, (), files)
     return 0
@@ -188,7 +190,10 @@ def _approximation(command: Approximation) -> int:
     cells = _approximation_cells(command)
     from soctk_evaluation.approximation import MEASURED, run_cell
 
-    return run_experiment(cells, run_cell, MEASURED, command, lambda contents: _show_errors(contents, cells, command))
+    def show(contents: Contents) -> None:
+        _show_errors(contents, cells, command.markdown, command.figure)
+
+    return run_experiment(cells, run_cell, MEASURED, command, show)
 
 
 def _fit(command: Fit) -> int:
@@ -273,7 +278,7 @@ def _show(contents: Contents, cells: Sequence[Cell], files: Files) -> None:
         print(f"wrote {files.figure}", file=sys.stderr)
 
 
-def _show_errors(contents: Contents, cells: Sequence[Cell], command: Approximation) -> None:
+def _show_errors(contents: Contents, cells: Sequence[Cell], markdown: Path | None, figure: Path | None) -> None:
     """Print the approximation tables and write the files asked for."""
     from soctk_evaluation.measures import ERROR
     from soctk_evaluation.report import print_tables
@@ -281,16 +286,16 @@ def _show_errors(contents: Contents, cells: Sequence[Cell], command: Approximati
 
     tables = build_tables(contents, cells, ERROR)
     print_tables(tables)
-    if command.markdown is not None:
+    if markdown is not None and contents.rows:
         from soctk_evaluation.pages import write_approximation_page
 
-        write_approximation_page(tables, command.markdown, quick=command.quick)
-        print(f"wrote {command.markdown}", file=sys.stderr)
-    if command.figure is not None:
+        write_approximation_page(tables, markdown, contents.newest())
+        print(f"wrote {markdown}", file=sys.stderr)
+    if figure is not None:
         from soctk_evaluation.figures import error_figure
 
-        error_figure(tables, command.figure)
-        print(f"wrote {command.figure}", file=sys.stderr)
+        error_figure(tables, figure)
+        print(f"wrote {figure}", file=sys.stderr)
 
 
 _RUN: dict[type, Callable[..., int]] = {

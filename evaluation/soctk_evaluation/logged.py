@@ -101,7 +101,7 @@ def decide_logged(command: Decide) -> int:
     optimal = int((columns["status"] == "optimal").sum())
     print(
         f"{optimal} of {count} decisions certified to a relative gap of {command.tol:g}; the largest is "
-        f"{float(decision.relative_gap.max()):.2g}; {1e3 * decision.seconds / count:.3g} ms each"
+        f"{float(decision.relative_gap.max()):.2g}; {decision.seconds:.2g} s in all"
     )
     print(f"wrote {output}")
     return 0 if optimal == count else 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from soctk_evaluation.cells import machine
 from soctk_evaluation.report import to_markdown
+from soctk_evaluation.store import Row
 from soctk_evaluation.summary import Table
 
 APPROXIMATION = """# Approximating convex functions
@@ -36,9 +36,12 @@ RECIPES = {
 }
 
 
-def write_approximation_page(tables: Sequence[Table], path: Path, *, quick: bool = False) -> None:
-    """Write the approximation experiment's page; OSError where that fails."""
-    recipe = RECIPES[quick]
-    head = APPROXIMATION.format(machine=machine(), quick=" --quick" if quick else "", recipe=recipe)
+def write_approximation_page(tables: Sequence[Table], path: Path, rows: Sequence[Row]) -> None:
+    """Write the page of the approximation rows that `tables` are made of; OSError where that fails."""
+    from soctk_evaluation.approximation import QUICK_RECIPE  # loads torch
+
+    recipes = {row["config"].get("fit.epochs") for row in rows if "fit.epochs" in row["config"]}
+    quick = recipes == {QUICK_RECIPE.epochs}
+    head = APPROXIMATION.format(machine=rows[-1]["machine"], quick=" --quick" if quick else "", recipe=RECIPES[quick])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(head + to_markdown(tables), encoding="utf-8")

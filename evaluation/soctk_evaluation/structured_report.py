@@ -16,7 +16,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from soctk_evaluation.cells import machine
 from soctk_evaluation.store import Row
 from soctk_evaluation.structured import LEARNED, TRIVIAL, decision_folder
 
@@ -95,7 +94,7 @@ def write_structured(
             title={"smoothing": "Trajectories smoothed", "restoration": "Faces restored"}[experiment],
             experiment=experiment,
             kind="svg" if figure is None else figure.suffix.removeprefix("."),
-            machine=machine(),
+            machine=rows[-1]["machine"],
             introduction=INTRODUCTION[experiment],
             data=_data(_example(done)),
             reference=max(row["reference_gap"] for row in done),

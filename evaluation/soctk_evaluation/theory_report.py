@@ -14,7 +14,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from soctk_evaluation.cells import machine
 from soctk_evaluation.rates import least_error
 from soctk_evaluation.store import Row
 
@@ -96,7 +95,7 @@ def write_equivalence(rows: Sequence[Row], markdown: Path | None, figure: Path |
         config = rows[0]["config"]
         value = max((row["value_mean"] for row in rows if row["method"] == "random"), default=float("nan"))
         head = EQUIVALENCE_PAGE.format(
-            machine=machine(), dim=rows[0]["dim"], value=value, trained=_training(rows), **config
+            machine=rows[-1]["machine"], dim=rows[0]["dim"], value=value, trained=_training(rows), **config
         )
         _write(markdown, head + text)
     if figure is not None and rows:

@@ -13,7 +13,7 @@ BACKTRACK = 0.4
 LINE_SEARCH_TRIALS = 12
 MULTIPLIER_RANGE = 1e6
 STALL_ITERATIONS = 25
-WORTH_CERTIFYING = 10.0
+WORTH_CERTIFYING = 1.0
 """The barrier's part of the gap, in units of the tolerance, from which on a certificate is tried."""
 
 
