@@ -34,11 +34,13 @@ def test_every_row_is_measured_against_certified_optima(experiment: str, tmp_pat
         assert row["regret_mean"] >= -1e-6 * row["spread"]  # no decision is better than a certified optimum
         assert row["reference_gap"] <= 1e-5
         assert row["regret_n"] == SMALL[experiment]["test"]
-        rows.append(cell.identity | dict.fromkeys(MEASURED) | row | {"status": row.get("status", "ok")})
+        rows.append(cell.identity | dict.fromkeys(MEASURED) | row | {"status": row.get("status", "ok"), "machine": "a"})
     assert rows[0]["gap_max"] <= 1e-4
     text = write_structured(rows, markdown=tmp_path / "page.md", figure=tmp_path / "picture.svg", folder=tmp_path)
     assert all(name.replace("_", " ") in text for name in methods)
-    assert (tmp_path / "page.md").read_text().count("|") > 30
+    page = (tmp_path / "page.md").read_text()
+    assert page.count("|") > 30
+    assert f"`soctk {experiment}` on a," in page.replace(";", ",")  # the rows' machine, not this one
     assert "<svg" in (tmp_path / "picture.svg").read_text()
     larger = [rows[1] | {"config": rows[1]["config"] | {"train": 999}}]  # without a model: it comes second
     both = write_structured(larger + rows, markdown=None, figure=None, folder=tmp_path)
