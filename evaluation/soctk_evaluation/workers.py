@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 from soctk_evaluation.cells import Cell, machine
@@ -120,20 +121,29 @@ def prepare_worker(parent: int) -> None:
 
 
 @contextlib.contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C for the moment in which workers are started.
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back for the moment in which workers are started, and let it come after that.
 
-    They inherit this, so that a Ctrl-C, which a terminal sends to all of them, never meets a worker that
-    is still starting. (Blocking the signal does not last: the start of loky's resource tracker unblocks it.)
+    Workers and the threads that start further ones inherit the blocked signal, so that a Ctrl-C, which a terminal
+    sends to all of them, never meets a worker that is still starting. Another thread of this process may still take
+    the signal for all of it: the handler remembers that.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from joblib.externals.loky.backend import resource_tracker
+
+    resource_tracker.ensure_running()  # its start unblocks the signal
+    pressed: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append((number, frame)))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, before)
+    if pressed and callable(before):
+        before(*pressed[0])
 
 
 def run_parallel(work: Work, jobs: Iterable[Job], workers: int, backend: str) -> Iterator[Outcome]:
@@ -146,7 +156,7 @@ def run_parallel(work: Work, jobs: Iterable[Job], workers: int, backend: str) ->
     with parallel_config(backend=backend, n_jobs=workers, **options):
         # One cell a task, and none waiting in the pool: the marks then name exactly the cells in flight.
         pool = Parallel(return_as="generator_unordered", batch_size=cast(Any, 1), pre_dispatch="n_jobs")
-        with interrupts_ignored():
+        with interrupts_held():
             outcomes = cast(Generator[Outcome, None, None], pool(delayed(work)(job) for job in jobs))
         with contextlib.closing(outcomes):
             yield from outcomes
@@ -160,7 +170,7 @@ def run_alone(work: Work, jobs: Iterable[Job]) -> Iterator[Outcome]:
     pool = ProcessPoolExecutor(1, initializer=prepare_worker, initargs=(os.getpid(),), env=limits)
     try:
         for job in jobs:
-            with interrupts_ignored():
+            with interrupts_held():
                 future = pool.submit(work, job)
             yield future.result()
     finally:

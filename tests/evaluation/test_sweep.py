@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import support
 
 from soctk_evaluation.store import ResultsStore, StoreError
 from soctk_evaluation.sweep import run_cells
+from soctk_evaluation.workers import interrupts_held
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -138,6 +140,7 @@ def test_a_full_disk_stops_the_sweep_with_a_clear_error_and_a_resume_works(store
 import resource, fake_cells
 from soctk_evaluation.store import ResultsStore, StoreError
 from soctk_evaluation.sweep import run_cells
+from soctk_evaluation.workers import interrupts_held
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
 try:
     run_cells([fake_cells.cell(seed, {str(folder)!r}) for seed in range(3)], fake_cells.good,
@@ -161,3 +164,27 @@ def test_wrong_arguments_are_refused_before_anything_runs(store: ResultsStore, t
         run_cells(cells, fake_cells.good, ResultsStore(tmp_path))
     assert starts(tmp_path) == {}
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_ctrl_c_while_workers_start_is_held_back_and_not_lost(others: int) -> None:
+    """Also where another thread, which has not blocked the signal, takes it."""
+    ended, reached = threading.Event(), False
+    threads = [threading.Thread(target=ended.wait) for _ in range(others)]
+    for thread in threads:
+        thread.start()
+
+    def start_workers() -> None:
+        nonlocal reached
+        with interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+            reached = True
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start_workers()
+    finally:
+        ended.set()
+    assert reached
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
