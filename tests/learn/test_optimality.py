@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +13,7 @@ from tolerances import DOUBLE
 import soctk
 from soctk.learn.optimality import Optima, OptimalityResiduals, spanned_set
 from soctk_baselines import QuadraticRegression
+from soctk_tasks import make_smoothing
 
 QUICK = soctk.FitConfig(starts=1, epochs=2, newton_iterations=6, lbfgs_iterations=40, level_iterations=20)
 SETS = {
@@ -119,3 +122,25 @@ def test_wrong_optima_are_refused():
         soctk.fit(model, data, feasible_set=feasible_set)
     with pytest.raises(ValueError, match="training of its own"):
         soctk.fit(QuadraticRegression(4, 2), data, optima=best, feasible_set=feasible_set)
+
+
+@pytest.mark.parametrize("name", ["relu", "softplus", "norm", "dcp", "pcf", "ickan"])
+def test_every_surrogate_that_takes_the_recipe_learns_from_optima(name):
+    feasible_set, data, best = moving_optima("box", 25)
+    model = soctk.make_surrogate(name, 4, 2)
+    brief = dataclasses.replace(QUICK, epochs=1, newton_iterations=2, lbfgs_iterations=4, optima_iterations=4)
+    before, after = soctk.fit(model, data, brief, optima=best, feasible_set=feasible_set).decision_errors
+    assert 0 < after <= before
+
+
+def test_models_of_sequences_learn_from_optima():
+    task = make_smoothing(6, 2)
+    parts = task.splits(0, (30, 8, 8), 8)
+    best = task.solve(parts.train.data.context, tol=1e-6).x
+    model = soctk.RecurrentSOCICNN(6, 2)
+    brief = dataclasses.replace(QUICK, newton_iterations=2, lbfgs_iterations=8, optima_iterations=10)
+    report = soctk.fit(
+        model, parts.train.data, brief, parts.validation.data, optima=best, feasible_set=task.feasible_set
+    )
+    before, after = report.decision_errors
+    assert after < before
