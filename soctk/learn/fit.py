@@ -102,11 +102,12 @@ class _Fit(Phases):
     def run(self, known: Optima | None) -> FitReport:
         config, home = self.config, self.model.dtype
         coarse = self.model.coarse_backbone() if isinstance(self.model, StructuredICNN) else nullcontext()
-        with coarse, Progress(self._total_steps(), enabled=config.progress) as progress:
+        extra = 0 if known is None else config.optima_iterations * len(config.optima_weights)
+        with coarse, Progress(self._total_steps() + extra, enabled=config.progress) as progress:
             self._race(progress)
             if self._second_order_wanted and self._time_left():
                 self._second_order(progress)
-            if known is not None and self._time_left():
+            if known is not None and config.optima_iterations > 0 and self._time_left():
                 self._decide_as_known(known, progress)
         self.model.load_state_dict(self.best | self.units)
         self.model.to(home)
@@ -285,6 +286,9 @@ class _Fit(Phases):
             self.model.load_state_dict(self.best | self.units)
             if run.status == FitStatus.TIME_LIMIT:
                 break
+        if error < before and self.model.affine_part is not None:
+            self._level()  # the other weights have moved the values' level
+            self.best = self._state()
         self.report.status, self.report.decision_errors = kept, (before, error)
 
     def _slope(self) -> None:

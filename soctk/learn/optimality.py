@@ -47,7 +47,7 @@ class Optima:
             ValueError: a shape other than (N, n), a value that is not finite, a set of another dimension, or an
                 optimum outside the set.
         """
-        x = as_tensor(optima, "optima").double()
+        x = as_tensor(optima, "optima").double().cpu()
         expected = (data.instances, data.dim)
         if tuple(x.shape) != expected:
             raise ValueError(f"optima: expected shape {expected}, one for each instance, got {tuple(x.shape)}")
@@ -77,8 +77,9 @@ class Optima:
     @torch.no_grad()
     def decision_error(self, model: ConvexSurrogate) -> float:
         """Return the mean distance of the model's decisions from the optima."""
-        decision = minimize(model, self.feasible_set, self.context.to(model.dtype))
-        return float((decision.x.double() - self.x).norm(dim=-1).mean())
+        context = self.context.to(dtype=model.dtype, device=model.device)
+        x = minimize(model, self.feasible_set, context).x
+        return float((x.double().cpu() - self.x).norm(dim=-1).mean())
 
 
 def spanned_set(optima: Tensor) -> FeasibleSet:
