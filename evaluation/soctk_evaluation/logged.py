@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,19 @@ import torch
 from torch import Tensor
 
 import soctk
-from soctk import Box, Budget, FeasibleSet, FitConfig, Simplex, ValueData
+from soctk import Box, Budget, ConvexSurrogate, FeasibleSet, FitConfig, Simplex, ValueData
 from soctk.learn.data import split_indices
-from soctk.losses import relative_error
+from soctk.losses import value_loss
 from soctk.persist import CheckpointError, read_notes
 from soctk_baselines import QuadraticRegression
 from soctk_evaluation.commands import Decide, Feasible, Fit
 from soctk_evaluation.running import UsageError
-from soctk_evaluation.tabular import COLUMN_FORMATS, Table, read_arrays, read_table, write_columns
+from soctk_evaluation.tabular import COLUMN_FORMATS, Table, check_format, read_arrays, read_table, write_columns
 
-TEST_SHARE = 0.2
+HELD_OUT = 0.2
+MOST_REPEATS = 2
+COLUMNS = "columns"
+"""The note of a saved model that holds the names of its inputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,42 +35,41 @@ class Logged:
         data: contexts, decisions and their values.
         optima: (N, n), or None.
         names: of the context's and the decision's coordinates.
+        contexts: (N,), which of the different contexts each instance has.
+        shape: how many contexts and decisions there are, in words.
     """
 
     data: ValueData
     optima: Tensor | None
     names: dict[str, list[str]]
+    contexts: Tensor
+    shape: str
 
 
 def fit_logged(command: Fit) -> int:
     """Learn from a file, measure on held-out contexts, save the model."""
     logged = read_logged(command.data)
     data, output = logged.data, command.output or command.data.with_suffix(".safetensors")
-    if output.resolve() == command.data.resolve():
-        raise UsageError(f"--output: {output} is the data's file")
-    if not output.parent.is_dir():
-        raise UsageError(f"--output: no folder {output.parent}")
+    _check_output(output, ("data", command.data))
+    feasible_set = make_set(command.feasible, data.dim)
+    if feasible_set is not None and logged.optima is None:
+        raise UsageError("--set: a fit uses the set only with optimal decisions, and the file has none")
     try:
         model = soctk.make_surrogate(command.model, data.dim, data.context_dim, command.max_parameters, command.seed)
         config = FitConfig(seed=command.seed, time_limit=command.time_limit, progress=sys.stderr.isatty())
-        feasible_set = make_set(command.feasible, data.dim)
-        if feasible_set is not None and logged.optima is None:
-            raise UsageError("--set: a fit uses the set only with optimal decisions, and the file has none")
-        train, test, optima = _held_out(logged, command.seed)
-        report = soctk.fit(model, train, config, optima=optima, feasible_set=feasible_set)
+        parts = _split(logged, command.seed)
+        report = soctk.fit(model, parts.train, config, parts.validation, optima=parts.optima, feasible_set=feasible_set)
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from None
-    soctk.save(model, output, notes=logged.names)
-    print(
-        f"{data.instances} contexts of {data.context_dim} numbers, {data.candidates} decision(s) each in "
-        f"{data.dim} variables; {test.value.numel()} values held out"
-    )
+    soctk.save(model, output, notes={COLUMNS: logged.names})
+    print(f"{logged.shape}, in {data.dim} variables; {parts.test.value.numel()} values held out")
     print(f"{command.model}: {model.parameter_count} weights, {report.seconds:.1f} s, {report.status}")
-    print(f"error on held-out values, relative to their spread: {_error(model, test):.3g}")
-    print(f"                      the same of a least-squares quadratic: {_error(_quadratic(train), test):.3g}")
+    _print_errors({command.model: model, "least-squares quadratic": _quadratic(parts.train)}, parts.test, data)
     if report.decision_errors is not None:
         before, after = report.decision_errors
         print(f"mean distance from held-out optima: {after:.3g} ({before:.3g} before learning from the others)")
+    elif parts.optima is not None:
+        print("the optima were not used: the time limit came first")
     print(f"wrote {output}")
     return 0
 
@@ -78,12 +81,15 @@ def decide_logged(command: Decide) -> int:
     if command.time_limit is not None and command.time_limit <= 0:
         raise UsageError(f"--time-limit: expected a positive number, got {command.time_limit}")
     try:
-        model, names = soctk.load(command.model), read_notes(command.model)
+        model, notes = soctk.load(command.model), read_notes(command.model)
     except (FileNotFoundError, CheckpointError) as error:
         raise UsageError(str(error)) from None
+    names = notes.get(COLUMNS, {})
     output = command.output or command.model.with_suffix(".decisions.csv")
     if output.suffix not in COLUMN_FORMATS:
         raise UsageError(f"--output: expected a file ending in {', '.join(COLUMN_FORMATS)}, got {output}")
+    check_format(output)
+    _check_output(output, ("model", command.model), ("contexts", command.contexts))
     feasible_set = make_set(command.feasible, model.dim)
     assert feasible_set is not None
     context = read_contexts(command.contexts, model.context_dim, names.get("context"))
@@ -172,6 +178,15 @@ def make_set(asked: Feasible, dim: int) -> FeasibleSet | None:
         raise UsageError(f"--{error}") from None
 
 
+def _check_output(output: Path, *inputs: tuple[str, Path | None]) -> None:
+    """Raise UsageError where the output cannot be written or would replace an input."""
+    for name, path in inputs:
+        if path is not None and output.resolve() == path.resolve():
+            raise UsageError(f"--output: {output} is the {name} file")
+    if output.is_dir() or not output.parent.is_dir():
+        raise UsageError(f"--output: expected a file in a folder that exists, got {output}")
+
+
 def coordinates(name: str, count: int) -> list[str]:
     """Return the names of coordinates that have none of their own."""
     return [f"{name}_{k}" for k in range(count)]
@@ -185,14 +200,12 @@ def _bound(values: tuple[float, ...], name: str, dim: int) -> float | tuple[floa
 
 def _from_arrays(path: Path) -> Logged:
     arrays = read_arrays(path, ("x", "value"), ("context", "optimum"))
-    x, value = arrays["x"], arrays["value"]
-    context, optima = arrays.get("context", np.zeros((len(x), 0))), arrays.get("optimum")
+    x, value, optima = arrays["x"], arrays["value"], arrays.get("optimum")
     single = x.ndim == 2 and value.ndim == 1
+    context = arrays["context"] if "context" in arrays else np.zeros((*x.shape[:1], 0))
     try:
         # Checks the shapes: of one decision in each row as of several.
-        data = ValueData(
-            *map(torch.from_numpy, (context, x[:, None], value[:, None]) if single else (context, x, value))
-        )
+        data = _value_data(context, x[:, None], value[:, None]) if single else _value_data(context, x, value)
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
     if optima is not None and optima.shape != (data.instances, data.dim):
@@ -200,48 +213,92 @@ def _from_arrays(path: Path) -> Logged:
     names = {"context": coordinates("context", data.context_dim), "x": coordinates("x", data.dim)}
     if single:
         return _by_context(context, x, value, optima, names)
-    return Logged(data, None if optima is None else torch.from_numpy(optima), names)
+    contexts, ids = _different(context)
+    shape = f"{contexts} contexts of {data.context_dim} numbers, {data.candidates} decision(s) in each row"
+    return Logged(data, None if optima is None else torch.from_numpy(optima), names, torch.from_numpy(ids), shape)
 
 
 def _from_table(table: Table, path: Path) -> Logged:
-    names = {kind: table.names_of(kind) for kind in ("context", "x", "optimum")}
+    names = {kind: table.names_of(kind) for kind in ("context", "x")}
     if not names["x"]:
         raise UsageError(f"{path}: expected columns x_*, the decisions; the columns are {table.listing}")
-    if names["optimum"] and len(names["optimum"]) != len(names["x"]):
-        raise UsageError(
-            f"{path}: expected as many columns optimum_* as x_*, got {len(names['optimum'])} and {len(names['x'])}"
-        )
     context, x, value = table.numbers(names["context"]), table.numbers(names["x"]), table.numbers(["value"])[:, 0]
     if len(x) == 0:
         raise UsageError(f"{path}: expected at least one row, got none")
-    optima = table.numbers(names["optimum"]) if names["optimum"] else None
-    return _by_context(context, x, value, optima, {kind: names[kind] for kind in ("context", "x")})
+    optima = None
+    if table.names_of("optimum"):
+        optima = table.numbers([f"optimum_{name.removeprefix('x_')}" for name in names["x"]])
+    return _by_context(context, x, value, optima, names)
 
 
 def _by_context(
     context: np.ndarray, x: np.ndarray, value: np.ndarray, optima: np.ndarray | None, names: dict[str, list[str]]
 ) -> Logged:
-    """Put rows of equal contexts together where all contexts have equally many; else each row stands alone."""
-    together = context if optima is None else np.hstack([context, optima])
-    groups = np.unique(together, axis=0, return_inverse=True)[1].reshape(-1)
-    counts = np.bincount(groups)
-    alike = bool((counts == counts[0]).all()) and counts[0] > 1
-    rows = np.argsort(groups, kind="stable").reshape(-1, counts[0]) if alike else np.arange(len(x))[:, None]
+    """Put the rows of a context together, as its candidates.
+
+    Where contexts have unequally many rows, shorter ones repeat some of theirs, up to `MOST_REPEATS` times: what
+    values vary by within a context is what decides. Beyond that each row stands alone.
+    """
+    contexts, ids = _different(context)
+    counts = np.bincount(ids)
+    least, most = int(counts.min()), int(counts.max())
+    told = f"{contexts} contexts of {context.shape[1]} numbers, "
+    if most > MOST_REPEATS * least:
+        rows, told = np.arange(len(x))[:, None], told + f"{least} to {most} decisions each, taken one by one"
+    else:
+        order, ends = np.argsort(ids, kind="stable"), np.cumsum(counts)
+        places = (ends - counts)[:, None] + np.arange(most) % counts[:, None]
+        rows = order[places]
+        told += f"{most} decision(s) each" if least == most else f"{least} to {most} decisions each, some repeated"
     first = rows[:, 0]
     return Logged(
-        ValueData(*map(torch.from_numpy, (context[first], x[rows], value[rows]))),
+        _value_data(context[first], x[rows], value[rows]),
         None if optima is None else torch.from_numpy(optima[first]),
         names,
+        torch.from_numpy(ids[first]),
+        told,
     )
 
 
-def _held_out(logged: Logged, seed: int) -> tuple[ValueData, ValueData, Tensor | None]:
-    """Return data to learn from, data to measure the error on, and the optima of the former."""
+def _different(context: np.ndarray) -> tuple[int, np.ndarray]:
+    """Return the number of different contexts and which of them each row has."""
+    ids = np.unique(context, axis=0, return_inverse=True)[1].reshape(-1)
+    return int(ids.max(initial=-1)) + 1, ids
+
+
+def _value_data(context: np.ndarray, x: np.ndarray, value: np.ndarray) -> ValueData:
+    return ValueData(*map(torch.from_numpy, (context, x, value)))
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Data to learn from, to choose the state kept (None: `fit` takes some of the former), and to measure on."""
+
+    train: ValueData
+    validation: ValueData | None
+    test: ValueData
+    optima: Tensor | None
+
+
+def _split(logged: Logged, seed: int) -> Parts:
+    """Split by contexts, so that none is on two sides; a single context by its candidates."""
     data, optima = logged.data, logged.optima
-    if data.instances == 1:
-        return *data.split(TEST_SHARE, seed), optima
-    learned, held = split_indices(data.instances, TEST_SHARE, seed)
-    return data.rows(learned), data.rows(held), None if optima is None else optima[learned]
+    contexts = int(logged.contexts.max()) + 1
+    if contexts == 1:
+        train, test = data.split(HELD_OUT, seed)
+        return Parts(train, None, test, optima if train.instances == data.instances else None)
+    rest, test = split_indices(contexts, HELD_OUT, seed)
+    validation = rest[:0]
+    if len(rest) > 1:
+        learned, held = split_indices(len(rest), HELD_OUT, seed)
+        rest, validation = rest[learned], rest[held]
+    train, validation, test = (torch.isin(logged.contexts, part).nonzero()[:, 0] for part in (rest, validation, test))
+    return Parts(
+        data.rows(train),
+        data.rows(validation) if len(validation) else None,
+        data.rows(test),
+        None if optima is None else optima[train],
+    )
 
 
 def _quadratic(train: ValueData) -> QuadraticRegression:
@@ -250,7 +307,19 @@ def _quadratic(train: ValueData) -> QuadraticRegression:
     return model
 
 
-def _error(model: soctk.ConvexSurrogate, data: ValueData) -> float:
-    """Return the relative error of values counted from their mean, so that a constant model has 1."""
-    spread = (data.value - data.value.mean()).norm() / data.value.norm().clamp(min=1e-300)
-    return relative_error(model, replace(data)) / max(float(spread), 1e-300)
+def _print_errors(models: Mapping[str, ConvexSurrogate], test: ValueData, data: ValueData) -> None:
+    """Print root mean square errors on held-out values in units of all values' deviation; a constant's is about 1."""
+    spread = float(_deviation(data.value - data.value.mean()))
+    print(f"held-out error, in units of the values' deviation: {_listed(models, test, spread)}")
+    within = float(_deviation(data.value - data.value.mean(dim=1, keepdim=True)))
+    if within > 0:
+        print(f"the same within contexts, which is what decides:   {_listed(models, test, within, level=0.0)}")
+
+
+def _listed(models: Mapping[str, ConvexSurrogate], test: ValueData, unit: float, level: float = 1.0) -> str:
+    errors = {name: float(value_loss(model, test, level).detach().sqrt()) for name, model in models.items()}
+    return ", ".join(f"{name} {error / (unit or 1.0):.3g}" for name, error in errors.items())
+
+
+def _deviation(residual: Tensor) -> Tensor:
+    return residual.square().mean().sqrt()

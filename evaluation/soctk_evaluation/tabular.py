@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +45,16 @@ class Table:
             raise UsageError(f"{self.path}: no column {', '.join(missing)}; the columns are {self.listing}")
         if not names:
             return np.zeros((len(self.frame), 0))
+        for name in names:
+            if self.frame[name].dtype.kind in "mMc":
+                raise UsageError(f"{self.path}: column {name}: expected numbers, got {self.frame[name].dtype}")
         columns = [np.asarray(pd.to_numeric(self.frame[name], errors="coerce"), float) for name in names]
         for name, column in zip(names, columns, strict=True):
             wrong = np.flatnonzero(~np.isfinite(column))
             if wrong.size:
                 found = self.frame[name].iloc[wrong[0]]
                 raise UsageError(
-                    f"{self.path}: column {name}, row {wrong[0] + 1}: expected a finite number, got {found!r}"
+                    f"{self.path}: column {name}, row {wrong[0] + 1}: expected a finite number, got {str(found)!r}"
                 )
         return np.stack(columns, axis=1)
 
@@ -63,12 +68,28 @@ def read_table(path: Path) -> Table:
     _check_file(path)
     if path.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{path}: expected a file ending in {', '.join(COLUMN_FORMATS)}")
+    check_format(path)
     try:
-        return Table(pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path), path)
-    except ImportError:
-        raise UsageError(f"{path}: Parquet files need the package pyarrow: pip install pyarrow") from None
+        if path.suffix == ".parquet":
+            return Table(pd.read_parquet(path), path)
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(path, index_col=False)
+    except pd.errors.ParserWarning:
+        raise UsageError(f"{path}: expected as many fields in every row as in the header, got more") from None
     except (ValueError, OSError) as error:  # what pandas and pyarrow raise for files that they cannot read
         raise UsageError(f"{path}: not a readable {path.suffix} file: {' '.join(str(error).split())}") from None
+    twice = header[header.duplicated() & header.notna()]
+    if len(twice):
+        raise UsageError(f"{path}: expected every column once, got {', '.join(twice)} twice")
+    return Table(frame, path)
+
+
+def check_format(path: Path) -> None:
+    """Raise UsageError where a .parquet file is asked for and cannot be handled."""
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise UsageError(f"{path}: Parquet files need the package pyarrow: pip install pyarrow")
 
 
 def read_arrays(path: Path, names: Sequence[str], more: Sequence[str] = ()) -> dict[str, np.ndarray]:
@@ -79,7 +100,10 @@ def read_arrays(path: Path, names: Sequence[str], more: Sequence[str] = ()) -> d
     """
     _check_file(path)
     try:
-        with np.load(path) as file:
+        loaded = np.load(path)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise ValueError("a single array")
+        with loaded as file:
             arrays = {name: file[name] for name in (*names, *more) if name in file.files}
             found = ", ".join(file.files) or "none"
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
@@ -106,8 +130,6 @@ def write_columns(columns: Mapping[str, np.ndarray], path: Path) -> None:
         else:
             pd.DataFrame(arrays).to_csv(partial, index=False)
         partial.replace(path)
-    except ImportError:
-        raise UsageError(f"{path}: Parquet files need the package pyarrow: pip install pyarrow") from None
     finally:
         partial.unlink(missing_ok=True)
 

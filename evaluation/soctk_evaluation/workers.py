@@ -142,8 +142,8 @@ def interrupts_held() -> Iterator[None]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, before)
-    if pressed and callable(before):
-        before(*pressed[0])
+        if pressed and callable(before):
+            before(*pressed[0])
 
 
 def run_parallel(work: Work, jobs: Iterable[Job], workers: int, backend: str) -> Iterator[Outcome]:

@@ -22,12 +22,10 @@ from soctk.learn.units import Standardized
 from soctk.sets import Box, Budget, FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 
-AT_BOUND = 1e-3
-"""An optimum this close to a bound, in units of x's spread, is taken to be at it: solvers stop a little before."""
-COMMON_SUM = 1e-6
-"""Optima whose sums differ by less than this, relative to their size, are taken to share one."""
-FEASIBLE = 1e-5
-"""The largest violation, in units of x's spread, that a known optimum may have."""
+NEAR = 1e-3
+"""Solvers stop a little before a bound, and files hold few digits. In units of a coordinate's range or of x's spread,
+the smaller: an optimum this close to a bound is taken to be at it, one outside by less is moved onto the set. Optima
+whose sums differ by less, relative to their size, are taken to share one."""
 HELD_OUT = 0.2
 
 
@@ -52,17 +50,19 @@ class Optima:
         if tuple(x.shape) != expected:
             raise ValueError(f"optima: expected shape {expected}, one for each instance, got {tuple(x.shape)}")
         if feasible_set is None:
-            return cls(data.context, x, spanned_set(x))
+            feasible_set = spanned_set(x)
         if feasible_set.dim != data.dim:
             raise ValueError(f"feasible_set: expected dimension {data.dim} as the data's, got {feasible_set.dim}")
-        violation = feasible_set.violation(x)
-        worst = int(violation.argmax())
-        if float(violation[worst]) > FEASIBLE * (float(data.x.std(unbiased=False)) or 1.0):
+        on_set = feasible_set.project(x)
+        moved = (on_set - x).abs()
+        far = (moved > _near(feasible_set, float(data.x.std(unbiased=False)))).any(dim=-1)
+        if bool(far.any()):
+            first = int(far.nonzero()[0])
             raise ValueError(
-                f"optima: expected points of {type(feasible_set).__name__}, got one that violates it "
-                f"by {float(violation[worst]):.2g} (instance {worst})"
+                f"optima: expected points of {type(feasible_set).__name__}, got one that lies "
+                f"{float(moved[first].max()):.2g} outside (instance {first})"
             )
-        return cls(data.context, x, feasible_set)
+        return cls(data.context, on_set, feasible_set)
 
     def split(self, seed: int) -> tuple[Optima, Optima]:
         """Return the optima to learn from and a fifth to judge by; of a single one, the same twice."""
@@ -82,15 +82,26 @@ class Optima:
         return float((x.double().cpu() - self.x).norm(dim=-1).mean())
 
 
+def _near(feasible_set: FeasibleSet, spread: float) -> Tensor:
+    """Return for each coordinate (n,) how close is close."""
+    lo, hi = feasible_set.bounds()
+    return NEAR * torch.where(hi > lo, hi - lo, torch.inf).clamp(max=spread or 1.0)
+
+
 def spanned_set(optima: Tensor) -> FeasibleSet:
     """Return the smallest box around optima (N, n), with their common sum where they have one.
 
     What a box around all feasible points would add are bounds that no optimum reaches.
+
+    Raises:
+        ValueError: the optima are all the same point.
     """
+    if not bool((optima != optima[:1]).any()):
+        raise ValueError("feasible_set: expected the set that the optima are optimal in; one point does not show it")
     lower, upper = (bound.tolist() for bound in optima.aminmax(dim=0))
     sums = optima.sum(dim=1)
     total = float(sums.mean())
-    if float((sums - total).abs().max()) > COMMON_SUM * float(optima.abs().sum(dim=1).max()):
+    if float((sums - total).abs().max()) > NEAR * float(optima.abs().sum(dim=1).max()):
         return Box(optima.shape[1], lower, upper)
     return Budget(optima.shape[1], min(max(total, sum(lower)), sum(upper)), lower, upper)
 
@@ -103,7 +114,7 @@ class OptimalityResiduals:
         part = Standardized.of(model, ValueData(optima.context, x, torch.zeros_like(x[..., 0])), torch.float64)
         self.x, self.context = part.x, part.context
         lo, hi = (bound.to(self.x.device) for bound in optima.feasible_set.bounds())
-        known, near = optima.x.to(self.x.device), AT_BOUND * float(model.x_scale)
+        known, near = optima.x.to(self.x.device), _near(optima.feasible_set, float(model.x_scale)).to(self.x.device)
         self.lower, self.upper = known <= lo + near, known >= hi - near
         self.has_sum = optima.feasible_set.sum_total is not None
 

@@ -12,7 +12,7 @@ import torch
 import soctk
 from soctk.persist import read_notes
 from soctk_evaluation.cli import main
-from soctk_evaluation.logged import read_logged
+from soctk_evaluation.logged import _split, read_logged
 
 COUNT, EACH, DIM = 40, 6, 3
 SET = ["--set", "box", "--lower", "-1"]
@@ -49,20 +49,40 @@ def test_a_shuffled_table_is_read_as_the_arrays_that_it_was_made_of(files: Path)
     torch.testing.assert_close(*sums)
 
 
-def test_contexts_of_unequal_counts_stand_alone(files: Path) -> None:
+def test_rows_of_a_context_stay_together_and_on_one_side(files: Path) -> None:
     table = pd.read_csv(files / "data.csv")
     table.iloc[1:].to_csv(files / "fewer.csv", index=False)
-    data = read_logged(files / "fewer.csv").data
-    assert (data.instances, data.candidates) == (COUNT * EACH - 1, 1)
+    logged = read_logged(files / "fewer.csv")
+    assert (logged.data.instances, logged.data.candidates) == (COUNT, EACH)
+    assert len(torch.unique(logged.data.value)) == COUNT * EACH - 1  # nothing is lost, one value is there twice
+    few = table.sort_values("context_heat").iloc[EACH - 2 :]  # the first context has two rows, too few to repeat
+    few.to_csv(files / "few.csv", index=False)
+    logged = read_logged(files / "few.csv")
+    assert (logged.data.instances, logged.data.candidates) == (COUNT * EACH - EACH + 2, 1)
+    parts = _split(logged, 0)
+    sides = [{tuple(row) for row in part.context.tolist()} for part in (parts.train, parts.validation, parts.test)]
+    assert sum(map(len, sides)) == len(set.union(*sides)) == COUNT
+
+
+def test_optima_are_taken_by_the_names_of_their_variables(files: Path) -> None:
+    with np.load(files / "optima.npz") as arrays:
+        optimum = arrays["optimum"]
+    table = pd.DataFrame({"x_a": optimum[:, 0], "x_b": optimum[:, 1], "value": 1.0, "context_0": np.arange(COUNT)})
+    table["optimum_b"], table["optimum_a"] = table["x_b"], table["x_a"]
+    table.to_csv(files / "named.csv", index=False)
+    logged = read_logged(files / "named.csv")
+    assert torch.equal(logged.optima, logged.data.x[:, 0])
 
 
 def test_fit_then_decide(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", str(files / "data.csv"), "--model", "quadratic"]) == 0
     said = capsys.readouterr().out
-    assert "40 contexts of 2 numbers, 6 decision(s) each in 3 variables" in said
+    assert "40 contexts of 2 numbers, 6 decision(s) each, in 3 variables" in said
     assert "least-squares quadratic" in said
+    assert "within contexts" in said
     model = files / "data.safetensors"
-    assert read_notes(model) == {"context": ["context_heat", "context_load"], "x": ["x_0", "x_1", "x_2"]}
+    names = {"context": ["context_heat", "context_load"], "x": ["x_0", "x_1", "x_2"]}
+    assert read_notes(model) == {"columns": names}
     # Columns are taken by name: the table has them in another order, with one that is not a number between them.
     assert main(["decide", str(model), str(files / "contexts.csv"), *SET]) == 0
     assert "40 of 40 decisions certified" in capsys.readouterr().out
@@ -101,6 +121,14 @@ MISTAKES = {
     "not a model": (["decide", "data.csv", "contexts.csv", *SET], "not a readable safetensors file"),
     "no contexts": (["decide", "model.st", *SET], "expected a file with contexts of 2 numbers"),
     "other contexts": (["decide", "model.st", "other.csv", *SET], "no column context_load"),
+    "more fields": (["fit", "shifted.csv"], "expected as many fields in every row as in the header"),
+    "twice": (["fit", "twice.csv"], "expected every column once, got x_0 twice"),
+    "other optima": (["fit", "named.csv"], "no column optimum_"),
+    "not an archive": (["fit", "array.npz"], "not a readable .npz file of numbers: a single array"),
+    "a number": (["fit", "scalar.npz"], "x: expected shape"),
+    "its own data": (["fit", "data.csv", "--output", "data.csv"], "data.csv is the data file"),
+    "its own contexts": (["decide", "model.st", "contexts.csv", *SET, "--output", "contexts.csv"], "is the contexts"),
+    "a folder": (["fit", "data.csv", "--output", "."], "expected a file in a folder that exists"),
     "output": (["decide", "model.st", "contexts.csv", *SET, "--output", "o.txt"], "--output: expected a file"),
 }  # fmt: skip
 
@@ -115,10 +143,16 @@ def test_mistakes_are_one_line_and_exit_2(name: str, files: Path, monkeypatch, c
     pd.DataFrame({"context_heat": [1.0]}).to_csv("other.csv", index=False)
     Path("broken.npz").write_bytes(b"PK\x03\x04 cut off")
     np.savez("objects.npz", x=np.array([{}], dtype=object), value=np.ones(1))
+    Path("shifted.csv").write_text("context_0,x_0,value,note\n1,2,3,4,5\n2,3,4,5,6\n")
+    Path("twice.csv").write_text("context_0,x_0,x_0,value\n1,2,3,4\n")
+    table.assign(optimum_0=0.0, optimum_7=0.0).drop(columns="x_1").assign(x_1=0.0).to_csv("named.csv", index=False)
+    np.save("array.npy", np.ones(3))
+    Path("array.npy").rename("array.npz")
+    np.savez("scalar.npz", x=np.float64(3.0), value=np.float64(3.0))
     np.savez("part.npz", x=np.ones((4, 2, 3)))
     np.savez("shapes.npz", x=np.ones((4, 2, 3)), value=np.ones((4, 3)))
     model = soctk.SOCICNN(DIM, 2)
-    soctk.save(model, "model.st", notes={"context": ["context_heat", "context_load"]})
+    soctk.save(model, "model.st", notes={"columns": {"context": ["context_heat", "context_load"]}})
     arguments, message = MISTAKES[name]
     before = sorted(Path().iterdir())
     assert main(arguments) == 2
