@@ -13,7 +13,7 @@ from torch import Tensor
 
 import soctk
 from soctk import Box, Budget, ConvexSurrogate, FeasibleSet, FitConfig, Simplex, ValueData
-from soctk.learn.data import split_indices
+from soctk.learn.data import HELD_OUT, split_indices
 from soctk.losses import value_loss
 from soctk.persist import CheckpointError, read_notes
 from soctk_baselines import QuadraticRegression
@@ -21,7 +21,6 @@ from soctk_evaluation.commands import Decide, Feasible, Fit
 from soctk_evaluation.running import UsageError
 from soctk_evaluation.tabular import COLUMN_FORMATS, Table, check_format, read_arrays, read_table, write_columns
 
-HELD_OUT = 0.2
 MOST_REPEATS = 2
 COLUMNS = "columns"
 """The note of a saved model that holds the names of its inputs."""
@@ -285,7 +284,7 @@ def _split(logged: Logged, seed: int) -> Parts:
     data, optima = logged.data, logged.optima
     contexts = int(logged.contexts.max()) + 1
     if contexts == 1:
-        train, test = data.split(HELD_OUT, seed)
+        train, test = data.split(seed=seed)
         return Parts(train, None, test, optima if train.instances == data.instances else None)
     rest, test = split_indices(contexts, HELD_OUT, seed)
     validation = rest[:0]

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from soctk.checks import as_tensor
 
+HELD_OUT = 0.2
+"""The share of instances that choose or judge what is learned from the others."""
+
 
 def split_indices(total: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     """Return the numbers 0, ..., total - 1 in random order and two parts, `share` of them (at least one) in the second.
@@ -72,7 +75,7 @@ class ValueData:
         """The context dimension p."""
         return self.context.shape[1]
 
-    def split(self, share: float = 0.2, seed: int = 0) -> tuple[ValueData, ValueData]:
+    def split(self, share: float = HELD_OUT, seed: int = 0) -> tuple[ValueData, ValueData]:
         """Return (training, validation) data, `share` of the instances (at least one of each) in the second.
 
         Of a single instance the candidates are split; of a single value both parts are the whole.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor
 from soctk.decide.minimize import minimize
-from soctk.learn.data import ValueData, split_indices
+from soctk.learn.data import HELD_OUT, ValueData, split_indices
 from soctk.learn.units import Standardized
 from soctk.sets import Box, Budget, FeasibleSet
 from soctk.surrogate import ConvexSurrogate
@@ -26,7 +26,6 @@ NEAR = 1e-3
 """Solvers stop a little before a bound, and files hold few digits. In units of a coordinate's range or of x's spread,
 the smaller: an optimum this close to a bound is taken to be at it, one outside by less is moved onto the set. Optima
 whose sums differ by less, relative to their size, are taken to share one."""
-HELD_OUT = 0.2
 
 
 @dataclass(frozen=True, eq=False)

@@ -140,7 +140,6 @@ def test_a_full_disk_stops_the_sweep_with_a_clear_error_and_a_resume_works(store
 import resource, fake_cells
 from soctk_evaluation.store import ResultsStore, StoreError
 from soctk_evaluation.sweep import run_cells
-from soctk_evaluation.workers import interrupts_held
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
 try:
     run_cells([fake_cells.cell(seed, {str(folder)!r}) for seed in range(3)], fake_cells.good,
