@@ -1,7 +1,8 @@
-"""The compiled Newton method beside the batched one, and its certificate beside `ConicForm.bound`."""
+"""The compiled Newton method beside the batched one, one instance at a time and several side by side."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
@@ -15,13 +16,22 @@ from soctk import Box, Budget, ConicForm, FeasibleSet, Simplex, minimize
 from soctk.affine import DenseMap
 from soctk.decide.batched import Bounds, solve_batched
 from soctk.decide.certified import solve_certified
-from soctk.decide.compiled.form import supported
-from soctk.decide.compiled.solve import solve_compiled
+from soctk.decide.compiled import solve
+from soctk.decide.compiled.form import pack, supported
+from soctk.decide.compiled.lanes import WIDTH
+from soctk.decide.compiled.solve import solve_compiled, solve_packed
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
 from soctk.decide.result import Result
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic
 
 LIMITS = {"tol": 1e-8, "max_iter": DEFAULT_ITERATIONS}
+
+
+@pytest.fixture(params=["one", "side by side"], autouse=True)
+def treatment(request, monkeypatch) -> str:
+    """Every test is run with one instance at a time and with several side by side, however few there are."""
+    monkeypatch.setattr(solve, "FEWEST_SIDE_BY_SIDE", 1 if request.param == "side by side" else 10**9)
+    return request.param
 
 
 def random_form(n: int, size: int, *, own: bool, seed: int = 0) -> ConicForm:
@@ -96,7 +106,7 @@ def test_both_ways_agree_on_linear_programs(set_name: str) -> None:
     model, feasible_set = shaken(MODELS["relu"](10)), SETS[set_name](10)
     context = torch.randn(10, 3, generator=torch.Generator().manual_seed(4), dtype=DOUBLE)
     form = model.conic_form(context).detach()
-    mine, other = (solve(form, feasible_set, tol=1e-4) for solve in (compiled, batched))
+    mine, other = (way(form, feasible_set, tol=1e-4) for way in (compiled, batched))
     assert (mine.status == "optimal").all()
     assert (other.status == "optimal").all()
     scale = mine.value.abs().clamp(min=1.0)
@@ -115,10 +125,25 @@ def test_both_ways_agree_on_every_kind_of_term(dim: int, set_name: str, own: boo
 
 
 @pytest.mark.parametrize("set_name", SETS)
+def test_an_answer_does_not_depend_on_the_other_instances(set_name: str) -> None:
+    """Bit for bit: neither on who they are, nor on how many, nor on an overflow among them."""
+    feasible_set, packed = SETS[set_name](5), pack(random_form(5, 3 * WIDTH + 1, own=False))
+    whole = solve_packed(packed, feasible_set, **LIMITS)
+    order = np.random.default_rng(3).permutation(packed.data.shape[0])[: 2 * WIDTH - 1]
+    data = packed.data[order]
+    data[4] *= 1e300
+    some = solve_packed(dataclasses.replace(packed, data=data), feasible_set, **LIMITS)
+    kept = np.arange(order.size) != 4
+    for name in ("x", "value", "lower_bound", "iterations"):
+        assert torch.equal(getattr(some, name)[kept], getattr(whole, name)[order[kept]])
+    assert (some.status[kept] == whole.status[order[kept]]).all()
+
+
+@pytest.mark.parametrize("set_name", SETS)
 def test_the_last_iterates_agree(set_name: str) -> None:
     """What a derivative is taken from: x, the weights of the barrier, the bounds' multipliers, the lagged duals."""
     form, feasible_set = random_form(4, 3, own=False), SETS[set_name](4)
-    mine, other = (solve(form, feasible_set, keep_final=True).final for solve in (compiled, batched))
+    mine, other = (way(form, feasible_set, keep_final=True).final for way in (compiled, batched))
     assert mine is not None
     assert other is not None
     assert (mine.s_hi is None) == (other.s_hi is None) == (not Bounds.of(feasible_set, form.linear).has_hi)

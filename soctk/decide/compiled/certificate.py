@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.algebra import add_rows, compiled
+from soctk.decide.compiled.algebra import add_rows
 from soctk.decide.compiled.form import (
     CONSTANT,
     DIM,
@@ -24,66 +24,70 @@ from soctk.decide.compiled.form import (
     TOTAL,
     TRANSPOSED,
 )
-from soctk.decide.compiled.lanes import view
+from soctk.decide.compiled.lanes import any_of, choose, view
+from soctk.decide.compiled.options import compiled
 from soctk.decide.compiled.terms import Y, conjugates, values
 
 RESTORATIONS = 4
 
 
 @compiled
-def restore(layout, memory, x, point):
+def restore(layout, common, x, point):
     """Fill `point` with x moved onto the set, x strictly inside the bounds with its sum right up to rounding."""
     n = layout[DIM]
     lo, hi, settings = (
-        view(memory, layout[LO], n),
-        view(memory, layout[HI], n),
-        view(memory, layout[SETTINGS], SETTINGS_SIZE),
+        view(common, layout[LO], n),
+        view(common, layout[HI], n),
+        view(common, layout[SETTINGS], SETTINGS_SIZE),
     )
     for i in range(n):
         point[i] = min(max(x[i], lo[i]), hi[i])
     if settings[HAS_SUM] == 0:
         return
     for _ in range(RESTORATIONS):
-        excess, free = -settings[TOTAL], 0
+        excess, free = -settings[TOTAL], 0.0
         for i in range(n):
             excess += point[i]
-            free += lo[i] < point[i] < hi[i]
-        if excess == 0 or free == 0:
+            free += choose((point[i] > lo[i]) & (point[i] < hi[i]), 1.0, 0.0)
+        wrong = (excess != 0) & (free > 0)
+        if not any_of(wrong):
             return
+        share = choose(wrong, excess / free, 0.0)
         for i in range(n):
-            if lo[i] < point[i] < hi[i]:
-                point[i] = min(max(point[i] - excess / free, lo[i]), hi[i])
+            inside = (point[i] > lo[i]) & (point[i] < hi[i])
+            point[i] = choose(inside, min(max(point[i] - share, lo[i]), hi[i]), point[i])
 
 
 @compiled
-def linear_minimum(layout, memory, g, taken):
+def linear_minimum(layout, common, g, taken):
     """Return min g'x over the set; `taken` is scratch."""
     n, total = layout[DIM], 0.0
     lo, hi, settings = (
-        view(memory, layout[LO], n),
-        view(memory, layout[HI], n),
-        view(memory, layout[SETTINGS], SETTINGS_SIZE),
+        view(common, layout[LO], n),
+        view(common, layout[HI], n),
+        view(common, layout[SETTINGS], SETTINGS_SIZE),
     )
     if settings[HAS_SUM] == 0:
         for i in range(n):
-            total += g[i] * (hi[i] if g[i] < 0 else lo[i])
+            total += g[i] * choose(g[i] < 0, hi[i], lo[i])
         return total
-    spare = settings[TOTAL]
+    spare = settings[TOTAL] + 0 * g[0]
     for i in range(n):
         spare -= lo[i]
         total += g[i] * lo[i]
         taken[i] = 0.0
-    while spare > 0:
-        best = -1
+    # All coordinates that share the lowest price are filled at once.
+    while any_of(spare > 0):
+        price, room = np.inf, 0.0
         for i in range(n):
-            if taken[i] == 0 and (best < 0 or g[i] < g[best]):
-                best = i
-        if best < 0:
-            break
-        amount = min(hi[best] - lo[best], spare)
-        taken[best] = 1.0
-        spare -= amount
-        total += g[best] * amount
+            price = min(price, choose(taken[i] == 0, g[i], np.inf))
+        for i in range(n):
+            cheapest = (taken[i] == 0) & (g[i] == price)
+            room += choose(cheapest, hi[i] - lo[i], 0.0)
+            taken[i] = choose(cheapest, 1.0, taken[i])
+        amount = choose((spare > 0) & (price < np.inf), min(room, spare), 0.0)
+        total += choose(amount > 0, price * amount, 0.0)
+        spare = choose(price < np.inf, spare - amount, 0.0)
     return total
 
 
@@ -112,22 +116,22 @@ def value_at(layout, shared, data, memory, x, u, cache):
     total, linear = data[layout[CONSTANT]], view(data, layout[LINEAR], layout[DIM])
     for i in range(x.size):
         total += linear[i] * x[i]
-    return total + values(layout, shared, data, memory, u, 0.0, cache)
+    return total + values(layout, shared, data, memory, u, 0 * total, cache)
 
 
 @compiled
-def bound(layout, data, memory, g, cache, taken):
+def bound(layout, common, data, g, cache, taken):
     """Return the lower bound of the dual point y that the cache holds, g = v + A'y (`ConicForm.bound`)."""
     rows = layout[ROWS]
     y, offset = view(cache, Y * rows, rows), view(data, layout[OFFSET], rows)
     constant = data[layout[CONSTANT]] - conjugates(layout, data, cache)
     for k in range(rows):
         constant += y[k] * offset[k]
-    return constant + linear_minimum(layout, memory, g, taken)
+    return constant + linear_minimum(layout, common, g, taken)
 
 
 @compiled
 def relative_gap(value, lower_bound):
     """Return (value - lower_bound) / max(1, |value|), not below 0; infinite where it is not finite."""
     gap = max(value - lower_bound, 0.0) / max(1.0, abs(value))
-    return gap if np.isfinite(gap) else np.inf
+    return choose(gap < np.inf, gap, np.inf)

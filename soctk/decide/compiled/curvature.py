@@ -1,18 +1,27 @@
-"""Hessians with lagged duals, and the lagged duals themselves, for one instance."""
+"""Hessians with lagged duals, and the lagged duals themselves."""
 
 from __future__ import annotations
 
-from soctk.decide.compiled.algebra import add_gram, add_rows, compiled, subtract_pairs
+from soctk.decide.compiled.algebra import (
+    add_gram,
+    add_gram_rows,
+    add_kept_rows,
+    add_product,
+    add_rows,
+    fill,
+    subtract_pairs_rows,
+)
 from soctk.decide.compiled.form import (
     BASE,
     COEFFICIENTS,
     COLUMNS,
+    COMMON_SCRATCH,
     COUNT,
     CURVATURE,
     DELTA,
     DIM,
+    EACH_ONE,
     FIRST,
-    HESSIAN,
     HUBER,
     JACOBIANS,
     KEPT,
@@ -41,7 +50,9 @@ from soctk.decide.compiled.form import (
     WEIGHTS,
     WIDTHS,
 )
-from soctk.decide.compiled.lanes import TARGETS, add_tiles, view
+from soctk.decide.compiled.lanes import choose, view
+from soctk.decide.compiled.options import compiled
+from soctk.decide.compiled.rows import TARGETS
 from soctk.decide.compiled.terms import NUBAR, A, P, R, Y, chain, into_balls
 
 
@@ -50,56 +61,74 @@ def quadratic_hessian(layout, shared, data, memory):
     """Fill the Hessian of the quadratic terms, upper triangle: it is the same in every iteration."""
     n = layout[DIM]
     base, scratch = view(memory, layout[BASE], n * n), view(memory, layout[SCRATCH], TARGETS * layout[ROWS])
-    base[:] = 0.0
+    fill(base, 0.0)
     for index in range(layout[TERMS]):
         term = view(layout, TABLE + index * COLUMNS, COLUMNS)
         if term[KIND] == QUADRATIC:
             weights = view(data, layout[WEIGHTS] + term[WEIGHT], term[COUNT])
-            add_gram(base, n, weights, term[COUNT], shared, layout[MATRIX] + term[FIRST] * n, scratch)
+            add_gram(base, n, n, weights, term[COUNT], shared, layout[MATRIX] + term[FIRST] * n, scratch)
 
 
 @compiled
-def outer_products(layout, shared, memory):
+def outer_products(layout, shared, common):
     """Fill the Gram matrices A_g'A_g, upper triangles, of the rows and groups for which the table keeps them."""
     n, rows = layout[DIM], layout[ROWS]
-    ones, scratch = view(memory, layout[CURVATURE], rows), view(memory, layout[SCRATCH], TARGETS * rows)
-    ones[:] = 1.0
+    ones, scratch = view(common, layout[EACH_ONE], rows), view(common, layout[COMMON_SCRATCH], TARGETS * rows)
+    fill(ones, 1.0)
     for index in range(layout[TERMS]):
         term = view(layout, TABLE + index * COLUMNS, COLUMNS)
         size = term[SIZE]
         for g in range(term[KEPT_COUNT]):
-            out = view(memory, layout[KEPT] + (term[KEPT_FIRST] + g) * n * n, n * n)
-            out[:] = 0.0
-            add_gram(out, n, ones, size, shared, layout[MATRIX] + (term[FIRST] + g * size) * n, scratch)
+            out = view(common, layout[KEPT] + (term[KEPT_FIRST] + g) * n * n, n * n)
+            fill(out, 0.0)
+            add_gram(out, n, n, ones, size, shared, layout[MATRIX] + (term[FIRST] + g * size) * n, scratch)
 
 
 @compiled
-def hessian(layout, shared, data, memory, u, cache, lag):
-    """Fill the upper triangle of sum_j A_j'(Hessian of phi_j)A_j, (n, n)."""
-    n, rows = layout[DIM], layout[ROWS]
-    total, base = view(memory, layout[HESSIAN], n * n), view(memory, layout[BASE], n * n)
-    coefficients = view(memory, layout[COEFFICIENTS], layout[PRODUCTS])
-    scratch = view(memory, layout[SCRATCH], TARGETS * rows)
-    for i in range(n * n):
-        total[i] = base[i]
+def hessian(layout, shared, common, data, memory, u, cache, lag, total):
+    """Fill the upper triangle of sum_j A_j'(Hessian of phi_j)A_j in `total`, rows n + 2 apart.
+
+    A block of rows takes all terms before the next, so that it stays in the first-level cache.
+    """
+    n, rows, stride = layout[DIM], layout[ROWS], layout[DIM] + 2
+    base, coefficients = view(memory, layout[BASE], n * n), view(memory, layout[COEFFICIENTS], layout[PRODUCTS])
+    scratch, pairs, deep = view(memory, layout[SCRATCH], TARGETS * rows), 0, False
     for index in range(layout[TERMS]):
         term = view(layout, TABLE + index * COLUMNS, COLUMNS)
-        if term[KIND] == QUADRATIC:
-            continue
         weights = view(data, layout[WEIGHTS] + term[WEIGHT], term[COUNT])
         curvature = view(memory, layout[CURVATURE] + term[FIRST], term[COUNT])
         row_curvatures(term, rows, weights, shared[layout[DELTA] + index], u, cache, lag, curvature)
-        count, size = term[COUNT], term[SIZE]
-        if term[LAYERS] > 0:
-            count = layout[term[WIDTHS]]
-            add_deeper_layers(layout, shared, memory, term, cache, curvature, total)
-        elif size > 1:
-            subtract_rank_ones(layout, shared, memory, term, weights, u, cache, lag, total)
-        if term[KEPT_COUNT] == 0:
-            add_gram(total, n, curvature, count, shared, layout[MATRIX] + term[FIRST] * n, scratch)
+        deep = deep or term[LAYERS] > 1
+        if term[KIND] in (NORMS, LOG_SUM_EXP) and term[SIZE] > 1:
+            pairs = rank_ones(layout, shared, memory, term, weights, u, cache, lag, pairs)
         for g in range(term[KEPT_COUNT]):
-            coefficients[term[KEPT_FIRST] + g] = curvature[g * size]
-    add_rows(total, coefficients, layout[PRODUCTS], memory, layout[KEPT], n * n)
+            coefficients[term[KEPT_FIRST] + g] = curvature[g * term[SIZE]]
+    if deep:
+        copy_rows(total, stride, base, n, 0, n)
+        for index in range(layout[TERMS]):
+            term = view(layout, TABLE + index * COLUMNS, COLUMNS)
+            add_deeper_layers(layout, shared, memory, term, cache, total)
+    for i in range(0, n, TARGETS):
+        if not deep:
+            copy_rows(total, stride, base, n, i, min(i + TARGETS, n))
+        add_kept_rows(total, stride, n, i, coefficients, layout[PRODUCTS], common, layout[KEPT])
+        for index in range(layout[TERMS]):
+            term = view(layout, TABLE + index * COLUMNS, COLUMNS)
+            if term[KIND] != QUADRATIC and term[KEPT_COUNT] == 0:
+                count = layout[term[WIDTHS]] if term[LAYERS] > 0 else term[COUNT]
+                curvature = view(memory, layout[CURVATURE] + term[FIRST], count)
+                at = layout[MATRIX] + term[FIRST] * n
+                add_gram_rows(total, stride, n, i, curvature, count, shared, at, scratch)
+        subtract_pairs_rows(total, stride, n, i, 2 * pairs, memory, layout[PAIRS], scratch)
+
+
+@compiled
+def copy_rows(total, stride, base, n, first, last):
+    """Copy rows of n numbers, from the diagonal's block on, to where they are `stride` apart."""
+    for i in range(first, last):
+        to, source = view(total, i * stride, n), view(base, i * n, n)
+        for j in range(i // TARGETS * TARGETS, n):
+            to[j] = source[j]
 
 
 @compiled
@@ -117,7 +146,7 @@ def row_curvatures(term, rows, weights, delta, u, cache, lag, curvature):
             curvature[k] = nubar[k] * p[k] * (1 - p[k])
     elif kind == NORMS and size > 1:
         for g in range(count // size):
-            curvature[g * size : (g + 1) * size] = weights[g] / r[g]
+            fill(view(curvature, g * size, size), weights[g] / r[g])
     elif kind == NORMS:
         for k in range(count):
             curvature[k] = weights[k] / r[k] - t[k] * mine[k] / (r[k] * r[k])
@@ -129,25 +158,25 @@ def row_curvatures(term, rows, weights, delta, u, cache, lag, curvature):
             curvature[k] = y[k]
     elif kind == HUBER:
         for k in range(count):
-            curvature[k] = weights[k] if abs(mine[k]) <= delta else 0.0
+            curvature[k] = choose(abs(mine[k]) <= delta, weights[k], 0.0)
 
 
 @compiled
-def subtract_rank_ones(layout, shared, memory, term, weights, u, cache, lag, total):
-    """Subtract (A'u (A'rho)' + A'rho (A'u)') / (2 tau^2) of every norm, beta (A'p) (A'p)' of every log-sum-exp."""
+def rank_ones(layout, shared, memory, term, weights, u, cache, lag, pairs):
+    """Fill the pairs l, r of what is to be subtracted as l r' + r l' for a term's groups, from pair `pairs` on.
+
+    That is (A'u (A'rho)' + A'rho (A'u)') / (2 tau^2) of a norm and beta (A'p) (A'p)' of a log-sum-exp. Returns the
+    number of pairs with these.
+    """
     n, rows, size = layout[DIM], layout[ROWS], term[SIZE]
-    groups = term[COUNT] // size
-    for g in range(groups):
+    for g in range(term[COUNT] // size):
         first = term[FIRST] + g * size
-        at = layout[MATRIX] + first * n
-        left, right = (
-            view(memory, layout[PAIRS] + 2 * g * n, n),
-            view(memory, layout[PAIRS] + (2 * g + 1) * n, n),
-        )
-        left[:] = 0.0
+        at, here = layout[MATRIX] + first * n, layout[PAIRS] + 2 * (pairs + g) * n
+        left, right = view(memory, here, n), view(memory, here + n, n)
+        fill(left, 0.0)
         if term[KIND] == NORMS:
             tau = cache[R * rows + term[FIRST] + g]
-            right[:] = 0.0
+            fill(right, 0.0)
             add_rows(left, view(u, first, size), size, shared, at, n)
             add_rows(right, view(lag, first, size), size, shared, at, n)
             scale = 1 / (2 * tau * tau)
@@ -157,15 +186,15 @@ def subtract_rank_ones(layout, shared, memory, term, weights, u, cache, lag, tot
             add_rows(left, view(cache, P * rows + first, size), size, shared, at, n)
             for i in range(n):
                 right[i] = 0.5 * weights[g] * left[i]
-    subtract_pairs(total, n, 2 * groups, memory, layout[PAIRS], view(memory, layout[SCRATCH], TARGETS * rows))
+    return pairs + term[COUNT] // size
 
 
 @compiled
-def add_deeper_layers(layout, shared, memory, term, cache, curvature, total):
+def add_deeper_layers(layout, shared, memory, term, cache, total):
     """Add J_l' diag(nubar_l k_l) J_l for l > 1: J_1 = W_1, J_l = W_l + U_l diag(p_{l-1}) J_{l-1}."""
     n, rows, start = layout[DIM], layout[ROWS], term[FIRST]
-    mixing, at, below = layout[MIXING] + term[MIX], layout[MATRIX] + term[FIRST] * n, shared
-    scratch, half = view(memory, layout[SCRATCH], TARGETS * rows), (layout[KEPT] - layout[JACOBIANS]) // 2
+    mixing, below = layout[MIXING] + term[MIX], layout[MATRIX] + term[FIRST] * n
+    scratch, half = view(memory, layout[SCRATCH], TARGETS * rows), (layout[COEFFICIENTS] - layout[JACOBIANS]) // 2
     for level in range(1, term[LAYERS]):
         inner, width = layout[term[WIDTHS] + level - 1], layout[term[WIDTHS] + level]
         p, here = view(cache, P * rows + start, inner), layout[JACOBIANS] + (level % 2) * half
@@ -173,18 +202,12 @@ def add_deeper_layers(layout, shared, memory, term, cache, curvature, total):
         out, own = view(memory, here, width * n), view(shared, layout[MATRIX] + start * n, width * n)
         for i in range(width * n):
             out[i] = own[i]
-        for k in range(width):
-            mixed = view(shared, mixing + k * inner, inner)
-            for m in range(inner):
-                scratch[k % TARGETS * inner + m] = mixed[m] * p[m]
-            if k % TARGETS == TARGETS - 1:
-                add_tiles(view(out, (k + 1 - TARGETS) * n, TARGETS * n), n, scratch, inner, n, below, at, n)
-            elif k >= width - width % TARGETS:
-                add_rows(view(out, k * n, n), view(scratch, k % TARGETS * inner, inner), inner, below, at, n)
-        weights = view(curvature, start - term[FIRST], width)
-        add_gram(total, n, weights, width, memory, here, scratch)
-        mixing += inner * width
-        below, at = memory, here
+        if level == 1:
+            add_product(out, width, n, shared, mixing, inner, p, shared, below, scratch)
+        else:
+            add_product(out, width, n, shared, mixing, inner, p, memory, below, scratch)
+        add_gram(total, n + 2, n, view(memory, layout[CURVATURE] + start, width), width, memory, here, scratch)
+        mixing, below = mixing + inner * width, here
 
 
 @compiled
@@ -243,7 +266,7 @@ def advance_slopes(layout, shared, term, du, cache, lag, moved):
 def lagged_duals(layout, shared, data, cache, lag, other):
     """Fill the dual point that the lagged duals stand for in another cache."""
     rows = layout[ROWS]
-    for k in range(6 * rows):
+    for k in range(P * rows, 6 * rows):
         other[k] = cache[k]
     for index in range(layout[TERMS]):
         term = view(layout, TABLE + index * COLUMNS, COLUMNS)

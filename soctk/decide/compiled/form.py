@@ -1,8 +1,9 @@
 """A conic form as flat arrays: the rows A_j x + d_j of all terms stacked, and a table that says which belong to whom.
 
-The compiled functions are given five vectors: `layout` (integers: sizes, where each part of the others begins, and the
-table), `shared` (matrices), `data` (one function's other coefficients), `state` (where one instance stands) and
-`memory` (the set, and scratch).
+The compiled functions are given six vectors: `layout` (integers: sizes, where each part of the others begins, and the
+table), `shared` (matrices), `common` (the set, and what follows from the matrices), `data` (one function's other
+coefficients), `state` (where one instance stands) and `memory` (scratch). The last three are of lanes where several
+instances are treated side by side.
 """
 
 from __future__ import annotations
@@ -49,10 +50,16 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     S_HI,
     BEST_X,
     LAG,
-    # of `memory`: the set; vectors (K,), caches (6, K), vectors (n,), matrices (n, n), and of terms and rows
+    # of `common`: the set; outer products of rows and groups; and for making those
     SETTINGS,
     LO,
     HI,
+    KEPT,
+    EACH_ONE,
+    COMMON_SCRATCH,
+    # of `memory`: data and state in work; vectors (K,), caches (6, K), vectors (n,), matrices of n rows, and others
+    HELD_DATA,
+    HELD_STATE,
     U,
     DU,
     TRIAL,
@@ -65,19 +72,16 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     ONES,
     POINT,
     GRADIENT,
-    HESSIAN,
     FACTOR,
     BASE,
     JACOBIANS,
-    KEPT,
     COEFFICIENTS,
     REFERENCE,
     SCRATCH,
     PAIRS,
     TABLE,
-) = range(PARTS, PARTS + 40)
-VECTORS = ("shared", "data", "state", "memory")
-FIRST_OF = {"shared": DELTA, "data": CONSTANT, "state": NUMBERS, "memory": SETTINGS}
+) = range(PARTS, PARTS + 43)
+FIRST_OF = {"shared": DELTA, "data": CONSTANT, "state": NUMBERS, "common": SETTINGS, "memory": HELD_DATA}
 
 KIND, FIRST, COUNT, SIZE, WEIGHT, KAPPA, WIDTHS, LAYERS, MIX, KEPT_COUNT, KEPT_FIRST = range(11)
 """Columns of the table: the kind; first row and number of rows; rows in a group; where its weights and kappa begin
@@ -88,8 +92,10 @@ COLUMNS = 11
 TOTAL, HAS_SUM, HAS_HI, TOL, MAX_ITER, FIRST_SHARE, RULES = range(7)
 """Entries of SETTINGS; from RULES on the two of a `Schedule`, of three numbers each."""
 SETTINGS_SIZE = RULES + 6
-MU, VALUE, BEST_VALUE, BEST_BOUND, ITERATIONS, STUCK, OUTCOME, STARTED = range(8)
-"""Entries of NUMBERS."""
+MU, VALUE, BEST_VALUE, BEST_BOUND, ITERATIONS, STUCK, OUTCOME, STARTED, CERTIFIED, TAKEN, FINISHED = range(11)
+"""Entries of NUMBERS. CERTIFIED: after how many iterations the certificate was last tried; TAKEN: iterations since the
+instance was taken up; FINISHED: whether it is to be put down."""
+NUMBERS_SIZE = 11
 RUNNING, OPTIMAL, STALLED, ITERATION_LIMIT = range(4)
 """What OUTCOME can be."""
 
@@ -101,12 +107,13 @@ SMALL_DIM = 24
 
 @dataclass
 class Packed:
-    """N functions: `layout`, `shared` (1 or N, ...), `data` (N, ...); the sizes of the parts and of two vectors."""
+    """N functions: `layout`, `shared` (1 or N, ...), `data` (N, ...); the sizes of the parts and of three vectors."""
 
     layout: np.ndarray
     shared: np.ndarray
     data: np.ndarray
     state_size: int
+    common_size: int
     memory_size: int
     sizes: dict[int, int]
 
@@ -142,21 +149,22 @@ def pack(form: ConicForm) -> Packed:
     table, kept = _table(terms, n)
     widths = [width for term in networks for width in term.widths]
     mixed = sum(m[0].numel() for m in mixing)
-    groups = max(
-        (term.map.rows // getattr(term, "size", 1) for term in terms if getattr(term, "size", 1) > 1), default=0
-    )
+    groups = sum(term.map.rows // term.size for term in terms if isinstance(term, Norms | LogSumExp) and term.size > 1)
+    data_parts = (1, n, rows, sum(w.shape[-1] for w in weights))
+    state_parts = (NUMBERS_SIZE, n, n, n, n, rows)
     sizes = dict(
         zip(
             range(PARTS, TABLE),
             (
                 *(len(terms), rows * n, n * rows, mixed, mixed),
-                *(1, n, rows, sum(w.shape[-1] for w in weights)),
-                *(8, n, n, n, n, rows),
-                *(SETTINGS_SIZE, n, n),
+                *data_parts,
+                *state_parts,
+                *(SETTINGS_SIZE, n, n, kept * n * n, rows, 4 * max(n, rows)),
+                *(sum(data_parts), sum(state_parts)),
                 *(rows, rows, rows, rows, 6 * rows, 6 * rows),
                 *(n, n, n, n, n, n),
-                *(n * n, n * (n + 2), n * n),
-                *(2 * n * max(widths, default=0), kept * n * n, kept, len(terms), 4 * max(n, rows), 2 * groups * n),
+                *(n * (n + 2), n * n),
+                *(2 * n * max(widths, default=0), kept, len(terms), 4 * max(n, rows), 2 * groups * n),
             ),
             strict=True,
         )
@@ -165,7 +173,7 @@ def pack(form: ConicForm) -> Packed:
     layout = np.array(
         [n, rows, len(terms), kept, *starts, *(c for line in table for c in line), *widths], dtype=np.int64
     )
-    return Packed(layout, _array(shared), _array(data), ends["state"], ends["memory"], sizes)
+    return Packed(layout, _array(shared), _array(data), ends["state"], ends["common"], ends["memory"], sizes)
 
 
 def _starts(sizes: dict[int, int]) -> tuple[list[int], dict[str, int]]:

@@ -1,33 +1,41 @@
-"""The smoothing Newton method for one instance after another: `soctk.decide.newton` tells what each step is."""
+"""The smoothing Newton method for many instances: `soctk.decide.newton` tells what each step is.
+
+What a lane does never depends on the lanes beside it.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
-from soctk.decide.compiled.algebra import add_rows, compiled, dot, inlined
+from soctk.decide.compiled.algebra import add_rows, dot, fill
 from soctk.decide.compiled.certificate import bound, inner, relative_gap, restore, slope, value_at
 from soctk.decide.compiled.curvature import (
     advance_lags,
-    hessian,
     initial_lags,
     lagged_duals,
     outer_products,
     quadratic_hessian,
 )
 from soctk.decide.compiled.form import (
+    BASE,
     BEST_BOUND,
     BEST_VALUE,
     BEST_X,
     CACHE,
+    CERTIFIED,
     CONSTANT,
     DIM,
     DU,
     DX,
+    FINISHED,
     FIRST_SHARE,
     GRADIENT,
     HAS_HI,
+    HELD_DATA,
+    HELD_STATE,
     HI,
     ITERATION_LIMIT,
     ITERATIONS,
@@ -37,11 +45,13 @@ from soctk.decide.compiled.form import (
     MAX_ITER,
     MU,
     NUMBERS,
+    NUMBERS_SIZE,
     OPTIMAL,
     OTHER,
     OTHER_G,
     OUTCOME,
     POINT,
+    REFERENCE,
     ROWS,
     RULES,
     RUNNING,
@@ -52,6 +62,8 @@ from soctk.decide.compiled.form import (
     STALLED,
     STARTED,
     STUCK,
+    TAKEN,
+    TERMS,
     TOL,
     TRANSPOSED,
     TRIAL,
@@ -60,13 +72,14 @@ from soctk.decide.compiled.form import (
     U,
     X,
 )
-from soctk.decide.compiled.lanes import view
-from soctk.decide.compiled.step import add_bounds, line_search, move, newton_direction
+from soctk.decide.compiled.lanes import any_of, as_lanes, choose, flat, view
+from soctk.decide.compiled.options import compiled, inlined
+from soctk.decide.compiled.step import line_search, move, newton_direction
 from soctk.decide.compiled.terms import Y, duals, references, values
-from soctk.decide.rules import (
-    STALL_ITERATIONS,
-    WORTH_CERTIFYING,
-)
+from soctk.decide.rules import STALL_ITERATIONS, WORTH_CERTIFYING
+
+NONE = -1
+"""The number of the instance of a lane that has none."""
 
 
 def make_advance_all(sources: int):
@@ -77,21 +90,43 @@ def make_advance_all(sources: int):
             look at this file alone, and use old code after a change of another.
     """
 
-    def advance_all(layout, shared, data, state, memory, first, last, steps):
-        """Take up to `steps` Newton steps with each of the instances first, ..., last - 1 that is still running."""
+    def advance_all(layout, shared, common, data, state, scratch, memory, first, last, steps):
+        """Take up to `steps` Newton steps with each of the instances first, ..., last - 1 that is still running.
+
+        One instance is in work at a time, or one in each lane if `memory` (size, `lanes.WIDTH`) has room for that; a
+        lane whose instance is finished takes the next. Lanes without an instance do as if they had, for nothing.
+        """
         _ = sources
-        own, prepared = shared.shape[0] > 1, False
-        for i in range(first, last):
-            standing = state[i]
-            numbers = view(standing, layout[NUMBERS], 8)
-            if numbers[OUTCOME] != RUNNING:
-                continue
-            matrices, coefficients = shared[i if own else 0], data[i]
-            if own or not prepared:
-                outer_products(layout, matrices, memory)
-            prepared = True
-            begin(layout, matrices, coefficients, standing, memory, numbers)
-            iterate(layout, matrices, coefficients, standing, memory, numbers, steps)
+        own, memory, matrices = shared.shape[0] > 1, as_lanes(memory), shared[0]
+        coefficients = view(memory, layout[HELD_DATA], data.shape[1])
+        standing = view(memory, layout[HELD_STATE], state.shape[1])
+        numbers = view(standing, layout[NUMBERS], NUMBERS_SIZE)
+        width = flat(numbers).size // numbers.size
+        instances, unused = np.full(width, NONE), True
+        if not own:
+            outer_products(layout, matrices, common)
+        while True:
+            busy = 0
+            for lane in range(width):
+                while instances[lane] == NONE and first < last:
+                    if state[first, layout[NUMBERS] + OUTCOME] == RUNNING:
+                        instances[lane] = first
+                        if own:
+                            matrices = shared[first]
+                            outer_products(layout, matrices, common)
+                        begin(layout, matrices, common, data[first], state[first], scratch)
+                        for other in range(lane, width if unused else lane + 1):
+                            take_up(layout, data[first], state[first], scratch, memory, other)
+                        unused = False
+                    first += 1
+                busy += instances[lane] != NONE
+            if busy == 0:
+                return
+            iterate(layout, matrices, common, coefficients, standing, memory, numbers, steps)
+            for lane in range(width):
+                if instances[lane] != NONE and flat(numbers)[FINISHED * width + lane] != 0:
+                    put_down(standing, lane, state[instances[lane]])
+                    instances[lane] = NONE
 
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
     try:
@@ -100,53 +135,93 @@ def make_advance_all(sources: int):
         return njit(**options)(advance_all)
 
 
-@inlined
-def iterate(layout, shared, data, state, memory, numbers, steps):
-    """Take Newton steps until the instance is finished or has taken `steps` of them."""
-    remaining = steps
-    while True:
-        limit = numbers[ITERATIONS] >= memory[layout[SETTINGS] + MAX_ITER]
-        if limit or remaining == 0 or worth_certifying(layout, memory, numbers):
-            record(layout, shared, data, state, memory, numbers)
-            if numbers[OUTCOME] == RUNNING and limit:
-                numbers[OUTCOME] = ITERATION_LIMIT
-            if numbers[OUTCOME] != RUNNING or remaining == 0:
-                break
-        advance(layout, shared, data, state, memory, numbers)
-        numbers[ITERATIONS] += 1
-        remaining -= 1
-
-
-@inlined
-def begin(layout, shared, data, state, memory, numbers):
-    """Prepare an instance; at its first time choose mu by the gap of the linearisation, and multipliers and lags."""
+@compiled
+def take_up(layout, data, state, scratch, memory, lane):
+    """Copy an instance that `begin` has prepared to a lane."""
     n, rows = layout[DIM], layout[ROWS]
+    into_lane(data, view(memory, layout[HELD_DATA], data.size), lane)
+    into_lane(state, view(memory, layout[HELD_STATE], state.size), lane)
+    for part, size in (
+        (layout[U], rows),
+        (layout[CACHE], 6 * rows),
+        (layout[G], n),
+        (layout[BASE], n * n),
+        (layout[REFERENCE], layout[TERMS]),
+    ):
+        into_lane(view(scratch, part, size), view(memory, part, size), lane)
+
+
+@compiled
+def into_lane(source, target, lane):
+    """Copy numbers to one lane of a vector."""
+    to, width = flat(target), flat(target).size // target.size
+    for k in range(source.size):
+        to[k * width + lane] = source[k]
+
+
+@compiled
+def put_down(standing, lane, state):
+    """Copy a lane's state back to the instance."""
+    source, width = flat(standing), flat(standing).size // standing.size
+    for k in range(state.size):
+        state[k] = source[k * width + lane]
+
+
+@inlined
+def iterate(layout, shared, common, data, state, memory, numbers, steps):
+    """Take Newton steps until an instance is finished or has taken `steps` of them."""
+    while True:
+        limit = numbers[ITERATIONS] >= common[layout[SETTINGS] + MAX_ITER]
+        pause = limit | (numbers[TAKEN] >= steps)
+        wanted = pause | worth_certifying(layout, common, numbers)
+        wanted = wanted & (numbers[OUTCOME] == RUNNING) & (numbers[CERTIFIED] != numbers[ITERATIONS])
+        if any_of(wanted):
+            record(layout, shared, common, data, state, memory, numbers, wanted)
+            numbers[CERTIFIED] = choose(wanted, numbers[ITERATIONS], numbers[CERTIFIED])
+        running = numbers[OUTCOME] == RUNNING
+        numbers[OUTCOME] = choose(running & limit, ITERATION_LIMIT, numbers[OUTCOME])
+        finished = (numbers[FINISHED] == 0) & (pause | (numbers[OUTCOME] != RUNNING))
+        numbers[FINISHED] = choose(finished, 1.0, numbers[FINISHED])
+        if any_of(finished):
+            break
+        advance(layout, shared, common, data, state, memory, numbers)
+        numbers[ITERATIONS] += 1
+        numbers[TAKEN] += 1
+
+
+@compiled
+def begin(layout, shared, common, data, state, memory):
+    """Prepare one instance; at its first time choose mu by the gap of the linearisation, and multipliers and lags."""
+    n, rows = layout[DIM], layout[ROWS]
+    numbers, settings = view(state, layout[NUMBERS], NUMBERS_SIZE), view(common, layout[SETTINGS], SETTINGS_SIZE)
     x, u, g = view(state, layout[X], n), view(memory, layout[U], rows), view(memory, layout[G], n)
     cache, other = view(memory, layout[CACHE], 6 * rows), view(memory, layout[OTHER], 6 * rows)
-    settings, started = view(memory, layout[SETTINGS], SETTINGS_SIZE), numbers[STARTED] != 0
+    started = numbers[STARTED] != 0
     references(layout, shared, data, memory, other)
     quadratic_hessian(layout, shared, data, memory)
     if not started:
         value = value_at(layout, shared, data, memory, x, u, cache)
         duals(layout, shared, data, u, cache)
         slope(layout, shared, data, view(cache, Y * rows, rows), g)
-        gap = value - bound(layout, data, memory, g, cache, view(memory, layout[POINT], n))
-        numbers[MU] = max(settings[FIRST_SHARE] * max(gap, 0.0) / ((2 if settings[HAS_HI] else 1) * n + n), 1e-12)
+        gap = value - bound(layout, common, data, g, cache, view(memory, layout[POINT], n))
+        count = (2 if settings[HAS_HI] != 0 else 1) * n + n
+        numbers[MU] = max(settings[FIRST_SHARE] * max(gap, 0.0) / count, 1e-12)
         for j in range(n):
-            state[layout[S_LO] + j] = numbers[MU] / (x[j] - memory[layout[LO] + j])
-            state[layout[S_HI] + j] = numbers[MU] / (memory[layout[HI] + j] - x[j])
+            state[layout[S_LO] + j] = numbers[MU] / (x[j] - common[layout[LO] + j])
+            state[layout[S_HI] + j] = numbers[MU] / (common[layout[HI] + j] - x[j])
+        numbers[CERTIFIED] = -1.0
     inner(layout, shared, data, x, u)
     smooth(layout, shared, data, state, memory, numbers)
     if not started:
         initial_lags(layout, cache, view(state, layout[LAG], rows))
-        numbers[STARTED] = 1.0
+    numbers[STARTED], numbers[TAKEN], numbers[FINISHED] = 1.0, 0.0, 0.0
 
 
 @inlined
-def worth_certifying(layout, memory, numbers):
+def worth_certifying(layout, common, numbers):
     """Whether the barrier's part of the gap is small enough for the certificate to succeed."""
-    settings = view(memory, layout[SETTINGS], SETTINGS_SIZE)
-    count = (2 if settings[HAS_HI] else 1) * layout[DIM]
+    settings = view(common, layout[SETTINGS], SETTINGS_SIZE)
+    count = (2 if settings[HAS_HI] != 0 else 1) * layout[DIM]
     return count * numbers[MU] <= WORTH_CERTIFYING * settings[TOL] * max(1.0, abs(numbers[VALUE]))
 
 
@@ -162,63 +237,64 @@ def smooth(layout, shared, data, state, memory, numbers):
 
 
 @inlined
-def record(layout, shared, data, state, memory, numbers):
-    """Update the best point and bound by the current iterate, and the outcome."""
+def record(layout, shared, common, data, state, memory, numbers, wanted):
+    """Update the best points and bounds that are wanted by the current iterates, and the outcomes."""
     n, rows = layout[DIM], layout[ROWS]
     cache, other = view(memory, layout[CACHE], 6 * rows), view(memory, layout[OTHER], 6 * rows)
     point, other_g, tol = (
         view(memory, layout[POINT], n),
         view(memory, layout[OTHER_G], n),
-        memory[layout[SETTINGS] + TOL],
+        common[layout[SETTINGS] + TOL],
     )
     best = view(state, layout[BEST_X], n)
     previous = relative_gap(numbers[BEST_VALUE], numbers[BEST_BOUND])
-    restore(layout, memory, view(state, layout[X], n), point)
+    restore(layout, common, view(state, layout[X], n), point)
     value = value_at(layout, shared, data, memory, point, view(memory, layout[TRIAL], rows), other)
-    if value < numbers[BEST_VALUE]:
-        numbers[BEST_VALUE] = value
-        for j in range(n):
-            best[j] = point[j]
-    lower = bound(layout, data, memory, view(memory, layout[G], n), cache, point)
-    if lower > numbers[BEST_BOUND]:
-        numbers[BEST_BOUND] = lower
-    if relative_gap(numbers[BEST_VALUE], numbers[BEST_BOUND]) > tol:
+    better = wanted & (value < numbers[BEST_VALUE])
+    numbers[BEST_VALUE] = choose(better, value, numbers[BEST_VALUE])
+    for j in range(n):
+        best[j] = choose(better, point[j], best[j])
+    lower = bound(layout, common, data, view(memory, layout[G], n), cache, point)
+    raise_bound(numbers, lower, wanted)
+    missing = wanted & (relative_gap(numbers[BEST_VALUE], numbers[BEST_BOUND]) > tol)
+    if any_of(missing):
         # The lagged duals are often the better point; a second bound is needed only where the first is too low.
         lagged_duals(layout, shared, data, cache, view(state, layout[LAG], rows), other)
         slope(layout, shared, data, view(other, Y * rows, rows), other_g)
-        lower = bound(layout, data, memory, other_g, other, point)
-        if lower > numbers[BEST_BOUND]:
-            numbers[BEST_BOUND] = lower
+        raise_bound(numbers, bound(layout, common, data, other_g, other, point), missing)
     gap = relative_gap(numbers[BEST_VALUE], numbers[BEST_BOUND])
-    numbers[STUCK] = 0 if gap < 0.9 * previous else numbers[STUCK] + 1
-    if gap <= tol:
-        numbers[OUTCOME] = OPTIMAL
-    elif numbers[STUCK] >= STALL_ITERATIONS:
-        numbers[OUTCOME] = STALLED
+    stuck = choose(gap < 0.9 * previous, 0.0, numbers[STUCK] + 1)
+    numbers[STUCK] = choose(wanted, stuck, numbers[STUCK])
+    outcome = choose(gap <= tol, OPTIMAL, choose(stuck >= STALL_ITERATIONS, STALLED, RUNNING))
+    numbers[OUTCOME] = choose(wanted, outcome, numbers[OUTCOME])
 
 
 @inlined
-def advance(layout, shared, data, state, memory, numbers):
+def raise_bound(numbers, lower, wanted):
+    """Raise the best bounds that are wanted and exceeded."""
+    numbers[BEST_BOUND] = choose(wanted & (lower > numbers[BEST_BOUND]), lower, numbers[BEST_BOUND])
+
+
+@inlined
+def advance(layout, shared, common, data, state, memory, numbers):
     """Take one Newton step, and lower mu where the iterate is near the path."""
     n, rows, mu = layout[DIM], layout[ROWS], numbers[MU]
     u, du, trial = view(memory, layout[U], rows), view(memory, layout[DU], rows), view(memory, layout[TRIAL], rows)
     cache, lag = view(memory, layout[CACHE], 6 * rows), view(state, layout[LAG], rows)
     gradient, dx = view(memory, layout[GRADIENT], n), view(memory, layout[DX], n)
-    settings = view(memory, layout[SETTINGS], SETTINGS_SIZE)
-    hessian(layout, shared, data, memory, u, cache, lag)
-    add_bounds(layout, state, memory, mu, gradient)
-    newton_direction(layout, memory, gradient, dx)
+    settings = view(common, layout[SETTINGS], SETTINGS_SIZE)
+    newton_direction(layout, shared, common, data, state, memory, mu, gradient, dx)
     decrement = -dot(gradient, dx)
-    du[:] = 0.0
+    fill(du, 0.0)
     add_rows(du, dx, n, shared, layout[TRANSPOSED], rows)
     advance_lags(layout, shared, data, u, du, cache, lag, trial)
-    step = line_search(layout, shared, data, state, memory, numbers, decrement)
-    move(layout, state, memory, mu, step)
-    count = (2 if settings[HAS_HI] else 1) * n
-    factor = 1.0
+    step = line_search(layout, shared, common, data, state, memory, numbers, decrement)
+    move(layout, common, state, memory, mu, step)
+    count = (2 if settings[HAS_HI] != 0 else 1) * n
+    factor = 0 * mu + 1
     for at in (RULES + 3, RULES):
-        if step >= settings[at + 1] and decrement <= settings[at + 2] * count * mu:
-            factor = settings[at]
+        near = (step >= settings[at + 1]) & (decrement <= settings[at + 2] * count * mu)
+        factor = choose(near, settings[at], factor)
     floor = 0.1 * settings[TOL] * max(1.0, abs(numbers[VALUE])) / (count + n)
     numbers[MU] = max(factor * mu, min(floor, mu))
     smooth(layout, shared, data, state, memory, numbers)

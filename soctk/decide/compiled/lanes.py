@@ -1,20 +1,204 @@
-"""The two things that compiled loops need of the compiler itself: cheap views, and arithmetic in vector registers."""
+"""Several instances side by side: a number with `WIDTH` lanes, one instance in each, for compiled code.
+
+The method is written once. Compiled for ordinary numbers it treats one instance, compiled for `Lanes` it treats eight
+in the time of two or three, because every operation is one on whole vector registers. A comparison of lanes is a mask,
+and code that is to work for both says `choose(mask, a, b)` where ordinary code would branch.
+"""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+import operator
+from typing import Any, ClassVar
 
 import numba.extending
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.typeconv.castgraph import Conversion
+from numba.core.typing import templates
+from numba.core.typing.templates import AbstractTemplate, signature
+from numba.extending import lower_cast, models, register_model
 from numba.np.arrayobj import make_array, populate_array
 
 intrinsic: Any = numba.extending.intrinsic
+register: Any = templates.infer_global
+lower: Any = numba.extending.lower_builtin
+WIDTH = 8
+"""Lanes: one vector register of 512 bits, two of 256."""
 FUSED = ("contract",)
-TARGETS = 4
-"""Rows that `add_tiles` adds to at a time."""
+"""A product and a sum may be rounded once instead of twice."""
+VECTOR, BITS = ir.VectorType(ir.DoubleType(), WIDTH), ir.VectorType(ir.IntType(64), WIDTH)
+
+
+class LanesType(types.Type):
+    """The compiler's type of a number with lanes."""
+
+    def unify(self, typingctx, other):
+        """Lanes and a number are lanes."""
+        return self if isinstance(other, types.Number) else None
+
+    def can_convert_from(self, typingctx, other):
+        """A number is the same in all lanes."""
+        return Conversion.safe if isinstance(other, types.Number) else None
+
+
+class MaskType(types.Type):
+    """The compiler's type of a comparison's answer, lane by lane."""
+
+    def unify(self, typingctx, other):
+        """A mask and a truth value are a mask."""
+        return self if isinstance(other, types.Boolean) else None
+
+
+lanes, mask = LanesType("Lanes"), MaskType("Mask")
+
+
+@register_model(LanesType)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, VECTOR)
+
+
+@register_model(MaskType)
+class _MaskModel(models.PrimitiveModel):
+    # All bits of a lane are set or none: what vector comparisons yield.
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, BITS)
+
+
+def spread(builder, number, kind):
+    """Return a vector register of a kind with the same number in all lanes."""
+    empty, zeros = (
+        ir.Constant(kind, ir.Undefined),
+        ir.Constant(ir.VectorType(ir.IntType(32), kind.count), [0] * kind.count),
+    )
+    return builder.shuffle_vector(builder.insert_element(empty, number, ir.IntType(32)(0)), empty, zeros)
+
+
+@lower_cast(types.Number, LanesType)
+def _number_to_lanes(context, builder, source, target, value):
+    return spread(builder, context.cast(builder, value, source, types.float64), VECTOR)
+
+
+@lower_cast(types.Boolean, MaskType)
+def _truth_to_mask(context, builder, source, target, value):
+    return spread(builder, builder.sext(value, ir.IntType(64)), BITS)
+
+
+def _flags(builder, bits):
+    return builder.icmp_signed("!=", bits, ir.Constant(BITS, [0] * WIDTH))
+
+
+def _define(operators, result, generate, arity=2, operand=lanes):
+    """Define operators of lanes (or of masks); of two operands one may be ordinary."""
+
+    class Template(AbstractTemplate):
+        metadata: ClassVar = {"target": "cpu"}  # looked at before the many templates that hold for every target
+
+        def generic(self, args, kws):
+            mixed = all(a == operand or isinstance(a, (types.Number, types.Boolean)) for a in args)
+            known = len(args) == arity and mixed and operand in args
+            return signature(result, *(operand,) * arity) if known else None
+
+    for symbol in operators:
+        register(symbol)(type("LanesTemplate", (Template,), {"key": symbol}))
+        lower(symbol, *(operand,) * arity)(lambda context, builder, sig, args: generate(context, builder, args))
+
+
+def _arithmetic(name, flags):
+    return lambda context, builder, args: getattr(builder, name)(*args, flags=flags)
+
+
+def _comparison(symbol, ordered=True):
+    def generate(context, builder, args):
+        compare = builder.fcmp_ordered if ordered else builder.fcmp_unordered
+        return builder.sext(compare(symbol, *args), BITS)
+
+    return generate
+
+
+def _smaller(symbol):
+    def generate(context, builder, args):
+        return builder.select(builder.fcmp_ordered(symbol, args[1], args[0]), args[1], args[0])
+
+    return generate
+
+
+def _vector_function(name):
+    def generate(context, builder, args):
+        kind = ir.FunctionType(VECTOR, [VECTOR])
+        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{WIDTH}f64")
+        return builder.call(function, args)
+
+    return generate
+
+
+def _lane_by_lane(function):
+    def generate(context, builder, args):
+        kind = context.typing_context.resolve_value_type(function)
+        sig = kind.get_call_type(context.typing_context, (types.float64,), {})
+        scalar = context.get_function(kind, sig)
+        result = ir.Constant(VECTOR, ir.Undefined)
+        for lane in range(WIDTH):
+            at = ir.IntType(32)(lane)
+            result = builder.insert_element(result, scalar(builder, [builder.extract_element(args[0], at)]), at)
+        return result
+
+    return generate
+
+
+for _symbols, _name, _kept in (
+    ((operator.add, operator.iadd), "fadd", FUSED),
+    ((operator.sub, operator.isub), "fsub", FUSED),
+    ((operator.mul, operator.imul), "fmul", FUSED),
+    ((operator.truediv, operator.itruediv), "fdiv", ()),
+):
+    _define(_symbols, lanes, _arithmetic(_name, _kept))
+for _symbol, _sign in (
+    (operator.lt, "<"),
+    (operator.le, "<="),
+    (operator.gt, ">"),
+    (operator.ge, ">="),
+    (operator.eq, "=="),
+):
+    _define([_symbol], mask, _comparison(_sign))
+_define([operator.ne], mask, _comparison("!=", ordered=False))
+_define([min], lanes, _smaller("<"))
+_define([max], lanes, _smaller(">"))
+_define([abs], lanes, _vector_function("fabs"), arity=1)
+_define([operator.neg], lanes, lambda context, builder, args: builder.fneg(args[0]), arity=1)
+_define([np.sqrt], lanes, _vector_function("sqrt"), arity=1)
+for _function in (np.exp, np.log, np.log1p):
+    _define([_function], lanes, _lane_by_lane(_function), arity=1)
+_define([operator.and_, operator.iand], mask, lambda c, builder, args: builder.and_(*args), operand=mask)
+_define([operator.or_, operator.ior], mask, lambda c, builder, args: builder.or_(*args), operand=mask)
+_define([operator.not_], mask, lambda c, builder, args: builder.not_(args[0]), arity=1, operand=mask)
+
+
+@intrinsic
+def choose(typing_context, condition, yes, no):
+    """Return yes where the condition holds and no elsewhere, for a number or for each lane."""
+    kind = lanes if lanes in (yes, no) or condition == mask else types.float64
+
+    def generate(context, builder, sig, args):
+        condition, yes, no = args
+        return builder.select(_flags(builder, condition) if sig.args[0] == mask else condition, yes, no)
+
+    return kind(mask if kind == lanes else types.boolean, kind, kind), generate
+
+
+@intrinsic
+def any_of(typing_context, condition):
+    """Whether a condition holds in any lane."""
+
+    def generate(context, builder, sig, args):
+        if sig.args[0] != mask:
+            return args[0]
+        bits = builder.bitcast(_flags(builder, args[0]), ir.IntType(WIDTH))
+        return builder.icmp_unsigned("!=", bits, ir.IntType(WIDTH)(0))
+
+    return types.boolean(condition), generate
 
 
 @intrinsic
@@ -25,134 +209,49 @@ def view(typing_context, array, start, size):
     """
     kind = types.Array(array.dtype, 1, "C")
 
-    def generate(context, builder, signature, arguments):
-        source = make_array(signature.args[0])(context, builder, arguments[0])
-        itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(array.dtype)))
-        result = make_array(kind)(context, builder)
-        populate_array(
-            result,
-            data=builder.gep(source.data, [arguments[1]]),
-            shape=cgutils.pack_array(builder, [arguments[2]]),
-            strides=cgutils.pack_array(builder, [itemsize]),
-            itemsize=itemsize,
-            meminfo=None,
-        )
-        return result._getvalue()
+    def generate(context, builder, sig, args):
+        source = make_array(sig.args[0])(context, builder, args[0])
+        return _vector(context, builder, kind, builder.gep(source.data, [args[1]]), args[2])
 
     return kind(array, types.intp, types.intp), generate
 
 
-def _spread(builder, number, lanes):
-    """Return a vector of `lanes` times the same number."""
-    kind = ir.VectorType(ir.DoubleType(), lanes)
-    empty, zeros = ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-    return builder.shuffle_vector(builder.insert_element(empty, number, ir.IntType(32)(0)), empty, zeros)
-
-
-def _data(context, builder, signature, arguments, which):
-    """Return where the numbers of the arguments `which` are."""
-    return [make_array(signature.args[k])(context, builder, arguments[k]).data for k in which]
-
-
-def _place(builder, data, position, lanes):
-    """Return the address of `lanes` numbers."""
-    return builder.bitcast(builder.gep(data, [position]), ir.VectorType(ir.DoubleType(), lanes).as_pointer())
-
-
-def _by_lanes(context, builder, size, widths, add):
-    """Call add(lanes, j) for j = 0, ..., size - 1, by as many lanes at a time as there still are."""
-    start = context.get_constant(types.intp, 0)
-    for lanes in (*widths, 1):
-        step = context.get_constant(types.intp, lanes)
-        stop = builder.sub(size, builder.urem(builder.sub(size, start), step))
-        with cgutils.for_range_slice(builder, start, stop, step, step.type) as (j, _):
-            add(lanes, j)
-        start = stop
-
-
-def _rows_at_once(rows: int):
-    """Return a function that adds a combination of `rows` rows to a vector, in vector registers.
-
-    Left to itself the compiler would vectorise long loops only, and check at run time that nothing overlaps.
-    """
-
-    def generate(context, builder, signature, arguments):
-        out, coefficients, matrix = (
-            make_array(signature.args[k])(context, builder, arguments[k]).data for k in (0, 1, 3)
-        )
-        _, _, size, _, at, stride = arguments
-        index = [context.get_constant(types.intp, k) for k in range(rows)]
-        weights = [builder.load(builder.gep(coefficients, [k])) for k in index]
-        starts = [builder.add(at, builder.mul(k, stride)) for k in index]
-
-        def add(lanes, j):
-            target = _place(builder, out, j, lanes)
-            # Two sums, so that no product waits for all others.
-            sums = [builder.load(target, align=8), ir.Constant(target.type.pointee, [0.0] * lanes)]
-            for k in range(rows):
-                row = builder.load(_place(builder, matrix, builder.add(starts[k], j), lanes), align=8)
-                product = builder.fmul(row, _spread(builder, weights[k], lanes), flags=FUSED)
-                sums[k % 2] = builder.fadd(sums[k % 2], product, flags=FUSED)
-            builder.store(builder.fadd(*sums, flags=FUSED), target, align=8)
-
-        _by_lanes(context, builder, size, (8, 4), add)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def combine(typing_context, out, coefficients, size, matrix, at, stride):
-        return types.void(out, coefficients, types.intp, matrix, types.intp, types.intp), generate
-
-    return combine
-
-
-add_one, add_two, add_four, add_eight = (_rows_at_once(rows) for rows in (1, 2, 4, 8))
+@intrinsic
+def as_lanes(typing_context, array):
+    """Return an aligned array (size, WIDTH) of numbers as a vector of lanes, and a vector of numbers as one."""
+    return _reinterpreted(array, types.float64 if array.ndim == 1 else lanes)
 
 
 @intrinsic
-def add_tiles(typing_context, out, width, coefficients, count, size, matrix, at, stride):
-    """Add sum_k C_tk M_k to four targets t: sums stay in registers over all rows, as in a matrix product.
+def flat(typing_context, array):
+    """Return a vector of lanes as a vector of WIDTH times as many numbers, and one of numbers as one."""
+    return _reinterpreted(array, types.float64)
 
-    Target t is the `size` numbers of `out` from t width on, C (4, count), M_k those of `matrix` from at + k stride on.
-    """
-    integer = types.intp
 
-    def generate(context, builder, signature, arguments):
-        out, coefficients, matrix = (
-            make_array(signature.args[k])(context, builder, arguments[k]).data for k in (0, 2, 5)
-        )
-        _, width, _, count, size, _, at, stride = arguments
-        constant = partial(context.get_constant, integer)
+def _reinterpreted(array, dtype):
+    """Return signature and code of an array's memory as a vector of another type."""
+    kind = types.Array(dtype, 1, "C")
+    repeats = WIDTH if array.dtype == lanes and dtype != lanes else 1
 
-        def add(lanes, j):
-            each, parts = min(lanes, 4), range(0, lanes, 4)
-            sums = {
-                (t, part): cgutils.alloca_once(builder, ir.VectorType(ir.DoubleType(), each))
-                for t in range(TARGETS)
-                for part in parts
-            }
-            places = {}
-            for t, part in sums:
-                position = builder.add(builder.add(j, constant(part)), builder.mul(constant(t), width))
-                places[t, part] = _place(builder, out, position, each)
-            for key, place in places.items():
-                builder.store(builder.load(place, align=8), sums[key])
-            with cgutils.for_range(builder, count, intp=count.type) as loop:
-                start = builder.add(builder.add(at, j), builder.mul(loop.index, stride))
-                rows = {}
-                for part in parts:
-                    place = _place(builder, matrix, builder.add(start, constant(part)), each)
-                    rows[part] = builder.load(place, align=8)
-                for t in range(TARGETS):
-                    position = builder.add(builder.mul(constant(t), count), loop.index)
-                    weight = _spread(builder, builder.load(builder.gep(coefficients, [position])), each)
-                    for part in parts:
-                        product = builder.fmul(rows[part], weight, flags=FUSED)
-                        total = builder.fadd(builder.load(sums[t, part]), product, flags=FUSED)
-                        builder.store(total, sums[t, part])
-            for key, place in places.items():
-                builder.store(builder.load(sums[key]), place, align=8)
+    def generate(context, builder, sig, args):
+        source = make_array(sig.args[0])(context, builder, args[0])
+        size = builder.mul(builder.extract_value(source.shape, 0), context.get_constant(types.intp, repeats))
+        data = builder.bitcast(source.data, context.get_data_type(dtype).as_pointer())
+        return _vector(context, builder, kind, data, size)
 
-        _by_lanes(context, builder, size, (12, 4), add)
-        return context.get_dummy_value()
+    return kind(array), generate
 
-    return types.void(out, integer, coefficients, integer, integer, matrix, integer, integer), generate
+
+def _vector(context, builder, kind, data, size):
+    """Return an array of one dimension over memory that someone else owns."""
+    itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+    result = make_array(kind)(context, builder)
+    populate_array(
+        result,
+        data=data,
+        shape=cgutils.pack_array(builder, [size]),
+        strides=cgutils.pack_array(builder, [itemsize]),
+        itemsize=itemsize,
+        meminfo=None,
+    )
+    return result._getvalue()

@@ -17,6 +17,7 @@ from soctk.conic_form import ConicForm
 from soctk.decide.compiled import form as layout
 from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
+from soctk.decide.compiled.lanes import WIDTH
 from soctk.decide.decision import Status, relative_gap
 from soctk.decide.result import Final, Result
 from soctk.decide.rules import FAST, Schedule, schedule_for
@@ -26,6 +27,10 @@ from soctk.terms import Network, Norms
 WORK_BETWEEN_CHECKS = 2e8
 """Products of a compiled call, about 50 ms: time limits and Ctrl-C are looked at between calls."""
 USUAL_STEPS = 15
+FEWEST_SIDE_BY_SIDE = 32
+"""Instances for which code for several side by side is worth compiling: as long again as the code for one."""
+MOST_SIDE_BY_SIDE = 2**17
+"""Numbers in work for all lanes: a megabyte, about a second-level cache. Beyond it one instance at a time is faster."""
 
 _OUTCOMES = np.empty(4, dtype=object)
 _OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT]
@@ -87,16 +92,16 @@ def _solve(
     """Return the state of all instances when they are finished or the deadline has passed."""
     lo, hi, center = _arrays(feasible_set)
     total, has_hi = feasible_set.sum_total, bool(np.isfinite(hi).all())
-    memory = np.zeros(packed.memory_size)
-    memory[packed.columns(layout.LO)], memory[packed.columns(layout.HI)] = lo, hi
+    common = np.zeros(packed.common_size)
+    common[packed.columns(layout.LO)], common[packed.columns(layout.HI)] = lo, hi
     settings = packed.layout[layout.SETTINGS]
-    memory[settings : settings + 5] = total or 0.0, total is not None, has_hi, tol, max_iter
-    memory[settings + layout.FIRST_SHARE] = schedule.first_share
-    memory[settings + layout.RULES : settings + layout.SETTINGS_SIZE] = np.ravel(schedule.rules)
+    common[settings : settings + 5] = total or 0.0, total is not None, has_hi, tol, max_iter
+    common[settings + layout.FIRST_SHARE] = schedule.first_share
+    common[settings + layout.RULES : settings + layout.SETTINGS_SIZE] = np.ravel(schedule.rules)
     state = np.zeros((packed.data.shape[0], packed.state_size))
     state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = center if start is None else start
     state[:, layout.BEST_VALUE], state[:, layout.BEST_BOUND] = np.inf, -np.inf
-    _iterate(packed, state, memory, deadline)
+    _iterate(packed, common, state, deadline)
     return state
 
 
@@ -107,14 +112,16 @@ def _arrays(feasible_set: FeasibleSet) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return lo.numpy(), hi.numpy(), feasible_set.center().numpy()
 
 
-def _iterate(packed: Packed, state: np.ndarray, memory: np.ndarray, deadline: float) -> None:
+def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: float) -> None:
     """Advance all instances, some at a time, until they are finished or the deadline has passed."""
     size, outcome = state.shape[0], state[:, layout.OUTCOME]
     n, rows = int(packed.layout[layout.DIM]), int(packed.layout[layout.ROWS])
     each = n * n * (n + rows + 10)
     piece = max(1, int(WORK_BETWEEN_CHECKS / (USUAL_STEPS * each)))
     steps = 2**40 if piece > 1 else max(1, int(WORK_BETWEEN_CHECKS / each))
-    arrays = packed.layout, packed.shared, packed.data, state, memory
+    scratch = np.zeros(packed.memory_size)
+    memory = _lanes(packed.memory_size) if _side_by_side(packed) else np.zeros(packed.memory_size)
+    arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory
     if deadline < float("inf"):
         _advance_all(*arrays, 0, size, 0)  # so that every instance has an answer
     for first in range(0, size, piece):
@@ -123,6 +130,19 @@ def _iterate(packed: Packed, state: np.ndarray, memory: np.ndarray, deadline: fl
             if time.perf_counter() > deadline:
                 return
             _advance_all(*arrays, first, last, steps)
+
+
+def _side_by_side(packed: Packed) -> bool:
+    """Whether several instances are to be treated at a time; those with matrices of their own cannot be."""
+    fits = packed.memory_size * WIDTH <= MOST_SIDE_BY_SIDE
+    return fits and packed.data.shape[0] >= FEWEST_SIDE_BY_SIDE and packed.shared.shape[0] == 1
+
+
+def _lanes(size: int) -> np.ndarray:
+    """Return zeros (size, `WIDTH`) that begin where a vector register's memory may."""
+    numbers = np.zeros((size + 1) * WIDTH)
+    start = -numbers.ctypes.data // numbers.itemsize % WIDTH
+    return numbers[start : start + size * WIDTH].reshape(size, WIDTH)
 
 
 def _result(packed: Packed, state: np.ndarray) -> Result:

@@ -1,11 +1,13 @@
-"""One Newton step of one instance: bounds, direction, line search, and the move itself."""
+"""One Newton step: bounds, direction, line search, and the move itself."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.algebra import compiled, dot, factor_upper, solve_upper
+from soctk.decide.compiled.algebra import dot, factor_upper, solve_upper, sum_of
+from soctk.decide.compiled.curvature import hessian
 from soctk.decide.compiled.form import (
+    CACHE,
     CONSTANT,
     DIM,
     DU,
@@ -13,14 +15,16 @@ from soctk.decide.compiled.form import (
     FACTOR,
     HAS_HI,
     HAS_SUM,
-    HESSIAN,
     HI,
+    LAG,
     LINEAR,
     LO,
     MU,
     ONES,
     OTHER,
+    OUTCOME,
     ROWS,
+    RUNNING,
     S_HI,
     S_LO,
     SCRATCH,
@@ -31,7 +35,8 @@ from soctk.decide.compiled.form import (
     U,
     X,
 )
-from soctk.decide.compiled.lanes import view
+from soctk.decide.compiled.lanes import any_of, choose, view
+from soctk.decide.compiled.options import compiled
 from soctk.decide.compiled.terms import values
 from soctk.decide.rules import (
     ARMIJO,
@@ -46,84 +51,80 @@ FACTORS_IN_PRODUCT = 12
 
 
 @compiled
-def add_bounds(layout, state, memory, mu, gradient):
-    """Fill the gradient of the barrier objective, and add the bounds' curvature s / room to the Hessian."""
-    n = layout[DIM]
-    x, g, total = view(state, layout[X], n), view(memory, layout[G], n), view(memory, layout[HESSIAN], n * n)
-    lo, hi = view(memory, layout[LO], n), view(memory, layout[HI], n)
-    s_lo, s_hi = view(state, layout[S_LO], n), view(state, layout[S_HI], n)
-    for j in range(n):
-        below = x[j] - lo[j]
-        gradient[j] = g[j] - mu / below
-        total[j * n + j] += s_lo[j] / below
-    if memory[layout[SETTINGS] + HAS_HI]:
-        for j in range(n):
-            above = hi[j] - x[j]
-            gradient[j] += mu / above
-            total[j * n + j] += s_hi[j] / above
-
-
-@compiled
-def newton_direction(layout, memory, gradient, dx):
-    """Fill dx with the solution of H dx = -gradient, sum(dx) = 0 where there is a sum."""
+def newton_direction(layout, shared, common, data, state, memory, mu, gradient, dx):
+    """Fill the barrier objective's gradient, and dx with the solution of H dx = -gradient; sum(dx) = 0 with a sum."""
     n, ridge, width = layout[DIM], 1e-14, layout[DIM] + 2
     factor, scratch = view(memory, layout[FACTOR], n * width), view(memory, layout[SCRATCH], 4 * n)
-    ones = view(memory, layout[ONES], n)
-    bordered(layout, memory, gradient, factor, 0.0)
-    while not factor_upper(factor, n, width, scratch) and ridge < 1:
+    u, cache = view(memory, layout[U], layout[ROWS]), view(memory, layout[CACHE], 6 * layout[ROWS])
+    lag, ones = view(state, layout[LAG], layout[ROWS]), view(memory, layout[ONES], n)
+    added = 0 * mu
+    while True:
+        hessian(layout, shared, common, data, memory, u, cache, lag, factor)
+        add_bounds(layout, common, state, memory, mu, gradient, factor, added)
+        definite = factor_upper(factor, n, width, scratch)
+        if not any_of(not definite) or ridge > 1:
+            break
         # Rounding can make a positive definite matrix fail; a ridge relative to the diagonal repairs it.
-        bordered(layout, memory, gradient, factor, ridge)
-        ridge *= 100
+        added, ridge = choose(definite, added, ridge), 100 * ridge
     solve_upper(factor, n, width, dx, ones)
-    if memory[layout[SETTINGS] + HAS_SUM]:
-        ratio = dx.sum() / ones.sum()
+    if common[layout[SETTINGS] + HAS_SUM] != 0:
+        ratio = sum_of(dx) / sum_of(ones)
         for j in range(n):
             dx[j] -= ratio * ones[j]
         # Rounding of the Schur step must not let sum(x) drift.
-        mean = dx.sum() / n
+        mean = sum_of(dx) / n
         for j in range(n):
             dx[j] -= mean
 
 
 @compiled
-def bordered(layout, memory, gradient, factor, ridge):
-    """Fill [H -gradient 1], its diagonal raised by a relative ridge."""
-    n, total = layout[DIM], view(memory, layout[HESSIAN], layout[DIM] * layout[DIM])
-    for i in range(n):
-        row, source = view(factor, i * (n + 2), n + 2), view(total, i * n, n)
-        for j in range(n):
-            row[j] = source[j]
-        row[i] *= 1 + ridge
-        row[n], row[n + 1] = -gradient[i], 1.0
+def add_bounds(layout, common, state, memory, mu, gradient, factor, ridge):
+    """Fill the gradient; add the bounds' s / room and a relative ridge to H, and fill its border [-gradient 1]."""
+    n, width = layout[DIM], layout[DIM] + 2
+    x, g = view(state, layout[X], n), view(memory, layout[G], n)
+    lo, hi, has_hi = view(common, layout[LO], n), view(common, layout[HI], n), common[layout[SETTINGS] + HAS_HI] != 0
+    s_lo, s_hi = view(state, layout[S_LO], n), view(state, layout[S_HI], n)
+    for j in range(n):
+        below = x[j] - lo[j]
+        slope, curvature = g[j] - mu / below, s_lo[j] / below
+        if has_hi:
+            above = hi[j] - x[j]
+            slope, curvature = slope + mu / above, curvature + s_hi[j] / above
+        row = view(factor, j * width, width)
+        row[j] = (row[j] + curvature) * (1 + ridge)
+        row[n], row[n + 1] = -slope, 1.0
+        gradient[j] = slope
 
 
 @compiled
-def line_search(layout, shared, data, state, memory, numbers, decrement):
+def line_search(layout, shared, common, data, state, memory, numbers, decrement):
     """Return the largest step found that satisfies Armijo's rule, 0 where none does; VALUE becomes its objective."""
     n, rows, mu, value = layout[DIM], layout[ROWS], numbers[MU], numbers[VALUE]
     x, dx, linear = view(state, layout[X], n), view(memory, layout[DX], n), view(data, layout[LINEAR], n)
-    lo, hi, has_hi = view(memory, layout[LO], n), view(memory, layout[HI], n), memory[layout[SETTINGS] + HAS_HI] != 0
+    lo, hi, has_hi = view(common, layout[LO], n), view(common, layout[HI], n), common[layout[SETTINGS] + HAS_HI] != 0
     u, du, trial = view(memory, layout[U], rows), view(memory, layout[DU], rows), view(memory, layout[TRIAL], rows)
     longest = np.inf
     for j in range(n):
-        if dx[j] < 0:
-            longest = min(longest, (lo[j] - x[j]) / dx[j])
-        elif dx[j] > 0 and has_hi:
-            longest = min(longest, (hi[j] - x[j]) / dx[j])
+        longest = min(longest, choose(dx[j] < 0, (lo[j] - x[j]) / dx[j], np.inf))
+        if has_hi:
+            longest = min(longest, choose(dx[j] > 0, (hi[j] - x[j]) / dx[j], np.inf))
     step = min(TO_BOUNDARY * longest, 1.0)
     level, along = data[layout[CONSTANT]] + dot(linear, x), dot(linear, dx)
     slack = 1e-14 * max(1.0, abs(value))
+    searching, taken = numbers[OUTCOME] == RUNNING, 0 * step
     for _ in range(LINE_SEARCH_TRIALS):
         for k in range(rows):
             trial[k] = u[k] + step * du[k]
         moved = values(layout, shared, data, memory, trial, mu, view(memory, layout[OTHER], 6 * rows))
         moved += level + step * along
         barrier = barrier_change(x, dx, step, lo, hi, has_hi)
-        if moved - value - mu * barrier <= slack - ARMIJO * step * decrement:
-            numbers[VALUE] = moved
-            return step
-        step *= BACKTRACK
-    return 0.0
+        found = searching & (moved - value - mu * barrier <= slack - ARMIJO * step * decrement)
+        numbers[VALUE], taken = choose(found, moved, numbers[VALUE]), choose(found, step, taken)
+        searching = searching & (not found)
+        if not any_of(searching):
+            break
+        step = choose(searching, BACKTRACK * step, step)
+    return taken
 
 
 @compiled
@@ -141,11 +142,11 @@ def barrier_change(x, dx, step, lo, hi, has_hi):
 
 
 @compiled
-def move(layout, state, memory, mu, step):
+def move(layout, common, state, memory, mu, step):
     """Move x and u by the step, and the bounds' multipliers by the linearised s (x - lo) = mu."""
     n, rows = layout[DIM], layout[ROWS]
     x, dx = view(state, layout[X], n), view(memory, layout[DX], n)
-    lo, hi = view(memory, layout[LO], n), view(memory, layout[HI], n)
+    lo, hi = view(common, layout[LO], n), view(common, layout[HI], n)
     s_lo, s_hi = view(state, layout[S_LO], n), view(state, layout[S_HI], n)
     for j in range(n):
         below, above = x[j] - lo[j], hi[j] - x[j]

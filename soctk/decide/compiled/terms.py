@@ -1,4 +1,4 @@
-"""The terms' values and dual points for one instance, smoothed or not, as in `soctk.terms`.
+"""The terms' values and dual points, smoothed or not, as in `soctk.terms`.
 
 Every pass fills a cache (6, K): rows of a (preactivations), r (of a ReLU) or tau (of a group, at its first rows), z
 (activations), p (slopes), nubar, and y, the dual point. mu = 0 gives the function itself and a subgradient.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.algebra import add_rows, compiled
+from soctk.decide.compiled.algebra import add_rows, fill, sum_of
 from soctk.decide.compiled.form import (
     COLUMNS,
     COUNT,
@@ -36,7 +36,8 @@ from soctk.decide.compiled.form import (
     WEIGHTS,
     WIDTHS,
 )
-from soctk.decide.compiled.lanes import view
+from soctk.decide.compiled.lanes import any_of, choose, view
+from soctk.decide.compiled.options import compiled
 from soctk.terms.base import SMALLEST_WEIGHT
 
 A, R, Z, P, NUBAR, Y = range(6)
@@ -85,7 +86,7 @@ def values(layout, shared, data, memory, u, mu, cache):
 def softplus(a):
     """Return log(1 + exp(a)) and its slope."""
     small = np.exp(-abs(a))
-    return max(a, 0.0) + np.log1p(small), (1.0 if a >= 0 else small) / (1 + small)
+    return max(a, 0.0) + np.log1p(small), choose(a >= 0, 1.0, small) / (1 + small)
 
 
 @compiled
@@ -125,7 +126,7 @@ def network_value(layout, shared, weights, term, reference, u, mu, cache):
                 # (a + r) / 2 loses all digits for very negative a; its conjugate form does not.
                 r[k] = np.sqrt(a[k] * a[k] + spread)
                 far = r[k] + abs(a[k])
-                z[k] = 0.5 * far if a[k] > 0 else 0.5 * spread / max(far, TINY)
+                z[k] = choose(a[k] > 0, 0.5 * far, 0.5 * spread / max(far, TINY))
                 p[k] = z[k] / max(r[k], TINY)
         start, inner = start + width, width
     last = view(cache, Z * rows + start - inner, inner)
@@ -175,8 +176,9 @@ def into_balls(weights, y, size):
         squares = 0.0
         for k in range(g * size, (g + 1) * size):
             squares += y[k] * y[k]
-        if squares > weights[g] * weights[g]:
-            shrink = weights[g] / np.sqrt(squares)
+        outside = squares > weights[g] * weights[g]
+        if any_of(outside):
+            shrink = choose(outside, weights[g] / np.sqrt(squares), 1.0)
             for k in range(g * size, (g + 1) * size):
                 y[k] *= shrink
 
@@ -202,7 +204,7 @@ def chain(layout, shared, weights, term, cache):
             inner = layout[term[WIDTHS] + level - 1]
             mixing -= inner * width
             below = view(cache, NUBAR * rows + stop - inner, inner)
-            below[:] = 0.0
+            fill(below, 0.0)
             add_rows(below, y, width, shared, mixing, inner)
 
 
@@ -217,12 +219,11 @@ def conjugates(layout, data, cache):
         y, nubar = view(cache, Y * rows + first, count), view(cache, NUBAR * rows + first, count)
         if kind in (QUADRATIC, HUBER):
             for k in range(count):
-                if weights[k] > 0:
-                    total += 0.5 * y[k] * y[k] / weights[k]
+                total += choose(weights[k] > 0, 0.5 * y[k] * y[k] / weights[k], 0.0)
         elif kind == NORMS:
             kappa = view(data, layout[WEIGHTS] + term[KAPPA], count)
             for g in range(count // size):
-                if kappa[g] != 0:
+                if any_of(kappa[g] != 0):
                     slack = weights[g] * weights[g]
                     for k in range(g * size, (g + 1) * size):
                         slack -= y[k] * y[k]
@@ -236,17 +237,14 @@ def conjugates(layout, data, cache):
         elif kind == LOG_SUM_EXP:
             for g in range(count // size):
                 for k in range(g * size, (g + 1) * size):
-                    if p[k] > 0:
-                        total += weights[g] * p[k] * np.log(p[k])
+                    total += choose(p[k] > 0, weights[g] * p[k] * np.log(p[k]), 0.0)
     return total
 
 
 @compiled
 def entropy(p):
     """Return -p log p - (1 - p) log(1 - p), 0 at both ends."""
-    if p <= 0 or p >= 1:
-        return 0.0
-    return -p * np.log(p) - (1 - p) * np.log1p(-p)
+    return choose((p > 0) & (p < 1), -p * np.log(p) - (1 - p) * np.log1p(-p), 0.0)
 
 
 @compiled
@@ -262,11 +260,11 @@ def references(layout, shared, data, memory, scratch):
                 largest = max(largest, weights[g])
         elif term[KIND] == RELU:
             slopes, start = view(scratch, P * rows + term[FIRST], count), term[FIRST]
-            slopes[:] = 1.0
+            fill(slopes, 1.0)
             chain(layout, shared, weights, term, scratch)
             for level in range(term[LAYERS]):
                 width = layout[term[WIDTHS] + level]
                 nubar = view(scratch, NUBAR * rows + start, width)
-                largest = max(largest, nubar.sum() / width)
+                largest = max(largest, sum_of(nubar) / width)
                 start += width
         memory[layout[REFERENCE] + index] = largest

@@ -1,0 +1,147 @@
+"""Linear algebra for eight instances side by side: every number is a vector register, so that loops need no care.
+
+Tiles of four sums stay in registers while their products are added. The functions are
+`soctk.decide.compiled.algebra`'s, which documents them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from soctk.decide.compiled.lanes import choose, view
+from soctk.decide.compiled.options import reordered
+from soctk.decide.compiled.rows import TARGETS
+
+
+@reordered
+def add_rows(out, coefficients, count, matrix, first, stride):
+    size = out.size
+    done = size - size % 4
+    for j in range(0, done, 4):
+        target = view(out, j, 4)
+        one, two, three, four = target[0], target[1], target[2], target[3]
+        for k in range(count):
+            weight, row = coefficients[k], view(matrix, first + k * stride + j, 4)
+            one += weight * row[0]
+            two += weight * row[1]
+            three += weight * row[2]
+            four += weight * row[3]
+        target[0], target[1], target[2], target[3] = one, two, three, four
+    for j in range(done, size):
+        total = out[j]
+        for k in range(count):
+            total += coefficients[k] * view(matrix, first + k * stride + j, 1)[0]
+        out[j] = total
+
+
+@reordered
+def add_two(out, stride, coefficients, others, count, size, matrix, first, step):
+    """Add two combinations of `count` rows, `step` apart, to two rows of `out`, of which `size` numbers matter."""
+    for j in range(0, size - 1, 2):
+        upper, lower = view(out, j, 2), view(out, stride + j, 2)
+        one, two, three, four = upper[0], upper[1], lower[0], lower[1]
+        for k in range(count):
+            weight, other, row = coefficients[k], others[k], view(matrix, first + k * step + j, 2)
+            one += weight * row[0]
+            two += weight * row[1]
+            three += other * row[0]
+            four += other * row[1]
+        upper[0], upper[1], lower[0], lower[1] = one, two, three, four
+    if size % 2:
+        j = size - 1
+        one, three = out[j], out[stride + j]
+        for k in range(count):
+            row = view(matrix, first + k * step + j, 1)
+            one += coefficients[k] * row[0]
+            three += others[k] * row[0]
+        out[j], out[stride + j] = one, three
+
+
+@reordered
+def add_block(out, stride, some, coefficients, count, size, matrix, first, step):
+    """Add one or two combinations of `count` rows to as many rows of `out`."""
+    if some == 2:
+        others = view(coefficients, count, count)
+        add_two(out, stride, coefficients, others, count, size, matrix, first, step)
+    else:
+        add_rows(view(out, 0, size), coefficients, count, matrix, first, step)
+
+
+@reordered
+def add_gram_rows(out, stride, n, i, weights, rows, matrix, first, scratch):
+    for start in range(i, min(i + TARGETS, n), 2):
+        some = min(2, n - start)
+        for t in range(some):
+            for k in range(rows):
+                scratch[t * rows + k] = weights[k] * view(matrix, first + k * n + start + t, 1)[0]
+        target = view(out, start * stride + start, some * stride - start)
+        add_block(target, stride, some, scratch, rows, n - start, matrix, first + start, n)
+
+
+@reordered
+def add_kept_rows(out, stride, n, i, coefficients, count, matrix, first):
+    for row in range(i, min(i + TARGETS, n)):
+        start = row // 4 * 4  # below the diagonal, where nothing is read, so that whole tiles remain
+        at = first + row * n + start
+        add_rows(view(out, row * stride + start, n - start), coefficients, count, matrix, at, n * n)
+
+
+@reordered
+def add_product(out, rows, n, mixing, at, inner, scales, matrix, first, scratch):
+    for start in range(0, rows, 2):
+        some = min(2, rows - start)
+        for t in range(some):
+            mixed = view(mixing, at + (start + t) * inner, inner)
+            for m in range(inner):
+                scratch[t * inner + m] = mixed[m] * scales[m]
+        add_block(view(out, start * n, some * n), n, some, scratch, inner, n, matrix, first, n)
+
+
+@reordered
+def subtract_pairs_rows(out, stride, n, i, count, matrix, first, scratch):
+    for start in range(i, min(i + TARGETS, n), 2):
+        some = min(2, n - start)
+        for t in range(some):
+            for k in range(0, count, 2):
+                at = first + k * n + start + t
+                left, right = view(matrix, at, 1), view(matrix, at + n, 1)
+                scratch[t * count + k], scratch[t * count + k + 1] = -right[0], -left[0]
+        target = view(out, start * stride + start, some * stride - start)
+        add_block(target, stride, some, scratch, count, n - start, matrix, first + start, n)
+
+
+@reordered
+def factor_upper(factor, n, width, scratch):
+    definite = factor[0] > 0
+    for start in range(0, n, 2):
+        some, size = min(2, n - start), width - start
+        rows = view(factor, start * width + start, some * width - start)
+        for t in range(some):
+            for k in range(start):
+                scratch[t * start + k] = -factor[k * width + start + t]
+        add_block(rows, width, some, scratch, start, size, factor, start, width)
+        for t in range(some):
+            row = view(rows, t * width, size)
+            if t == 1:
+                above, weight = view(rows, 0, size), rows[1]
+                for j in range(1, size):
+                    row[j] -= weight * above[j]
+            positive = row[t] > 0
+            definite = definite & positive
+            scale = 1 / np.sqrt(choose(positive, row[t], 1.0))
+            for j in range(t + 1, size):
+                row[j] *= scale
+            row[t] = scale
+    return definite
+
+
+@reordered
+def solve_upper(factor, n, width, first, second):
+    for i in range(n - 1, -1, -1):
+        row = view(factor, i * width, width)
+        one, two = row[n], row[n + 1]
+        for j in range(i + 1, n):
+            one -= row[j] * first[j]
+            two -= row[j] * second[j]
+        first[i] = one * row[i]
+        second[i] = two * row[i]
