@@ -65,7 +65,8 @@ def minimize(
         scale: the unit that gaps are measured in, positive, a number or (*batch): where values differ by much less than
             1, their standard deviation over the decisions in question. max(1, |value|) by default.
 
-    The first call ever compiles the Newton method, which takes some twenty seconds; the code is kept on disk.
+    The first call ever compiles the Newton method, which takes half a minute, and the first with 32 contexts or more
+    compiles it for several side by side; the code is kept on disk.
 
     Returns:
         `Decision`; computed in the higher of the context's and the weights' precision.
