@@ -57,11 +57,11 @@ PAGE = """# What a decision takes
 
 Written by `soctk timing --dims {dims} --markdown docs/timing.md --figure docs/images/timing.svg` on {machine};
 the rows are in [`evaluation/results/timing.jsonl`](../evaluation/results/timing.jsonl). One process, one thread, the
-best of at least three repeats; every method decides the same contexts of the same random SOC-ICNN. The *compact* model is the
-leaderboard's with every branch on; the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a full
-norm. Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised program; the
-solvers alone are called on assembled cone data and only their own solve time counts. Batches are where this library is
-fast: a single decision in few variables waits longer for Python than for arithmetic.
+best of at least three repeats; every method decides the same contexts of the same random SOC-ICNN. The *compact* model
+is the leaderboard's with every branch on; the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and
+a full norm. Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised
+program; the solvers alone are called on assembled cone data and only their own solve time counts. Batches are where
+this library is fast: a single decision in few variables waits longer for Python than for arithmetic.
 
 ![Milliseconds for a decision by every method](images/timing.svg)
 
