@@ -19,7 +19,7 @@ overload: Any = numba.extending.overload
 
 
 def _by_type(function):
-    """Return the overload of a function whose first argument is a vector of numbers or of lanes."""
+    """Compile a function, by the type of its first argument, from what bears its name in one module or the other."""
     name = function.__name__
     one, many = getattr(algebra_rows, name).py_func, getattr(algebra_lanes, name).py_func
 
