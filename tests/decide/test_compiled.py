@@ -225,9 +225,25 @@ def test_fixed_coordinates(feasible_set: FeasibleSet) -> None:
         )
 
 
+@pytest.mark.parametrize("set_name", SETS)
+def test_a_log_sum_exp_of_one_number_is_affine(set_name: str) -> None:
+    generator, size, n = torch.Generator().manual_seed(2), 10, 5
+
+    def affine(rows: int) -> tuple[DenseMap, torch.Tensor]:
+        matrix = torch.randn(1, rows, n, generator=generator, dtype=DOUBLE)
+        return DenseMap(matrix), torch.randn(size, 1, rows, generator=generator, dtype=DOUBLE)
+
+    ones = torch.ones(1, 1, 4, dtype=DOUBLE)
+    terms = LogSumExp(*affine(4), ones, 1), Quadratic(*affine(4), ones)
+    linear = torch.randn(size, 1, n, generator=generator, dtype=DOUBLE)
+    check_agreement(ConicForm(torch.zeros(size, 1, dtype=DOUBLE), linear, terms, (size,)), SETS[set_name](n))
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
 @pytest.mark.parametrize("size", [0, 1])
-def test_few_instances(size: int) -> None:
-    result = compiled(random_form(3, max(size, 1), own=False).select(torch.arange(size)), Simplex(3))
+def test_few_instances(size: int, own: bool) -> None:
+    form = random_form(3, 2, own=own).select(torch.arange(size))
+    result = compiled(form, Simplex(3), deadline=time.perf_counter() + 1e3)
     assert result.x.shape == (size, 3)
     assert result.status.shape == result.iterations.shape == (size,)
     assert (result.status == "optimal").all()

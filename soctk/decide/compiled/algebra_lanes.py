@@ -112,7 +112,7 @@ def subtract_pairs_rows(out, stride, n, i, count, matrix, first, scratch):
 
 @reordered
 def factor_upper(factor, n, width, scratch):
-    definite = factor[0] > 0
+    definite = not (factor[0] <= 0)
     for start in range(0, n, 2):
         some, size = min(2, n - start), width - start
         rows = view(factor, start * width + start, some * width - start)
@@ -126,7 +126,7 @@ def factor_upper(factor, n, width, scratch):
                 above, weight = view(rows, 0, size), rows[1]
                 for j in range(1, size):
                     row[j] -= weight * above[j]
-            positive = row[t] > 0
+            positive = not (row[t] <= 0)  # NaN is no reason to try again
             definite = definite & positive
             scale = 1 / np.sqrt(choose(positive, row[t], 1.0))
             for j in range(t + 1, size):

@@ -108,7 +108,7 @@ def factor_upper(factor, n, width, scratch):
                 scratch[k - done] = -factor[k * width + i]
             add_rows(row, scratch, i - done, factor, done * width + start, width)
             pivot = row[i - start]
-            if not pivot > 0:
+            if pivot <= 0:  # NaN is no reason to try again
                 return False
             scale = 1 / np.sqrt(pivot)
             for j in range(i - start, size):

@@ -155,7 +155,7 @@ def row_curvatures(term, rows, weights, delta, u, cache, lag, curvature):
             curvature[k] = weights[k] * p[k] * (1 - p[k])
     elif kind == LOG_SUM_EXP:
         for k in range(count):
-            curvature[k] = y[k]
+            curvature[k] = y[k] if size > 1 else 0 * y[k]  # of one number it is that number, and affine
     elif kind == HUBER:
         for k in range(count):
             curvature[k] = choose(abs(mine[k]) <= delta, weights[k], 0.0)

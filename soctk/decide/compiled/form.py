@@ -135,7 +135,7 @@ def pack(form: ConicForm) -> Packed:
     networks = [term for term in terms if isinstance(term, Network)]
     mixing = [m for term in networks for m in term.mixing if isinstance(m, Tensor)]
     matrices = [term.map.matrix for term in terms if isinstance(term.map, DenseMap)]
-    own = size if any(m.shape[0] > 1 for m in (*matrices, *mixing)) else 1
+    own = size if any(m.shape[0] != 1 for m in (*matrices, *mixing)) else 1
     delta = torch.tensor([[getattr(term, "delta", 0.0) for term in terms]], dtype=torch.float64)
     matrix = _joined(matrices, own) if matrices else form.linear.new_zeros(own, 0, n)
     shared = _joined(
@@ -148,7 +148,7 @@ def pack(form: ConicForm) -> Packed:
     rows = matrix.shape[1]
     table, kept = _table(terms, n)
     widths = [width for term in networks for width in term.widths]
-    mixed = sum(m[0].numel() for m in mixing)
+    mixed = sum(m.shape[1] * m.shape[2] for m in mixing)
     groups = sum(term.map.rows // term.size for term in terms if isinstance(term, Norms | LogSumExp) and term.size > 1)
     data_parts = (1, n, rows, sum(w.shape[-1] for w in weights))
     state_parts = (NUMBERS_SIZE, n, n, n, n, rows)

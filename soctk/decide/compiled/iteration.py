@@ -174,7 +174,7 @@ def iterate(layout, shared, common, data, state, memory, numbers, steps):
         limit = numbers[ITERATIONS] >= common[layout[SETTINGS] + MAX_ITER]
         pause = limit | (numbers[TAKEN] >= steps)
         wanted = pause | worth_certifying(layout, common, numbers)
-        wanted = wanted & (numbers[OUTCOME] == RUNNING) & (numbers[CERTIFIED] != numbers[ITERATIONS])
+        wanted = wanted & (numbers[FINISHED] == 0) & (numbers[CERTIFIED] != numbers[ITERATIONS])
         if any_of(wanted):
             record(layout, shared, common, data, state, memory, numbers, wanted)
             numbers[CERTIFIED] = choose(wanted, numbers[ITERATIONS], numbers[CERTIFIED])
@@ -272,7 +272,8 @@ def record(layout, shared, common, data, state, memory, numbers, wanted):
 @inlined
 def raise_bound(numbers, lower, wanted):
     """Raise the best bounds that are wanted and exceeded."""
-    numbers[BEST_BOUND] = choose(wanted & (lower > numbers[BEST_BOUND]), lower, numbers[BEST_BOUND])
+    higher = wanted & (lower > numbers[BEST_BOUND]) & (lower < np.inf)
+    numbers[BEST_BOUND] = choose(higher, lower, numbers[BEST_BOUND])
 
 
 @inlined

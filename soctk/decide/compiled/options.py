@@ -17,7 +17,7 @@ OPTIONS: dict[str, Any] = {
     "_nrt": False,
 }
 compiled = njit(**OPTIONS)
-"""Strict floating-point arithmetic: what certificates are made of."""
+"""Strict floating-point arithmetic, but that lanes fuse products and sums: what certificates are made of."""
 inlined = njit(**OPTIONS, inline="always")
 """The same, compiled as part of what calls it."""
 REORDERED: dict[str, Any] = {**OPTIONS, "fastmath": {"contract", "reassoc"}}

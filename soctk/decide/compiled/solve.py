@@ -32,6 +32,9 @@ FEWEST_SIDE_BY_SIDE = 32
 MOST_SIDE_BY_SIDE = 2**17
 """Numbers in work for all lanes: a megabyte, about a second-level cache. Beyond it one instance at a time is faster."""
 
+FEWEST_IN_A_LANE = 8
+"""Instances of a call, so that few lanes are empty at its end."""
+
 _OUTCOMES = np.empty(4, dtype=object)
 _OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT]
 
@@ -95,8 +98,9 @@ def _solve(
     common = np.zeros(packed.common_size)
     common[packed.columns(layout.LO)], common[packed.columns(layout.HI)] = lo, hi
     settings = packed.layout[layout.SETTINGS]
-    common[settings : settings + 5] = total or 0.0, total is not None, has_hi, tol, max_iter
-    common[settings + layout.FIRST_SHARE] = schedule.first_share
+    given = {layout.TOTAL: total or 0.0, layout.HAS_SUM: total is not None, layout.HAS_HI: has_hi}
+    given |= {layout.TOL: tol, layout.MAX_ITER: max_iter, layout.FIRST_SHARE: schedule.first_share}
+    common[[settings + entry for entry in given]] = list(given.values())
     common[settings + layout.RULES : settings + layout.SETTINGS_SIZE] = np.ravel(schedule.rules)
     state = np.zeros((packed.data.shape[0], packed.state_size))
     state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = center if start is None else start
@@ -119,10 +123,12 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
     each = n * n * (n + rows + 10)
     piece = max(1, int(WORK_BETWEEN_CHECKS / (USUAL_STEPS * each)))
     steps = 2**40 if piece > 1 else max(1, int(WORK_BETWEEN_CHECKS / each))
-    scratch = np.zeros(packed.memory_size)
-    memory = _lanes(packed.memory_size) if _side_by_side(packed) else np.zeros(packed.memory_size)
+    scratch = memory = np.zeros(packed.memory_size)
+    if _side_by_side(packed):
+        memory = _lanes(packed.memory_size)
+        piece = max(piece, FEWEST_IN_A_LANE * WIDTH) if piece > 1 else piece
     arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory
-    if deadline < float("inf"):
+    if size > 0 and deadline < float("inf"):
         _advance_all(*arrays, 0, size, 0)  # so that every instance has an answer
     for first in range(0, size, piece):
         last = min(first + piece, size)

@@ -13,6 +13,7 @@ from soctk.decide.compiled.form import (
     DU,
     DX,
     FACTOR,
+    FINISHED,
     HAS_HI,
     HAS_SUM,
     HI,
@@ -20,11 +21,11 @@ from soctk.decide.compiled.form import (
     LINEAR,
     LO,
     MU,
+    NUMBERS,
+    NUMBERS_SIZE,
     ONES,
     OTHER,
-    OUTCOME,
     ROWS,
-    RUNNING,
     S_HI,
     S_LO,
     SCRATCH,
@@ -57,12 +58,12 @@ def newton_direction(layout, shared, common, data, state, memory, mu, gradient, 
     factor, scratch = view(memory, layout[FACTOR], n * width), view(memory, layout[SCRATCH], 4 * n)
     u, cache = view(memory, layout[U], layout[ROWS]), view(memory, layout[CACHE], 6 * layout[ROWS])
     lag, ones = view(state, layout[LAG], layout[ROWS]), view(memory, layout[ONES], n)
-    added = 0 * mu
+    added, working = 0 * mu, view(state, layout[NUMBERS], NUMBERS_SIZE)[FINISHED] == 0
     while True:
         hessian(layout, shared, common, data, memory, u, cache, lag, factor)
         add_bounds(layout, common, state, memory, mu, gradient, factor, added)
         definite = factor_upper(factor, n, width, scratch)
-        if not any_of(not definite) or ridge > 1:
+        if not any_of(working & (not definite)) or ridge > 1:
             break
         # Rounding can make a positive definite matrix fail; a ridge relative to the diagonal repairs it.
         added, ridge = choose(definite, added, ridge), 100 * ridge
@@ -111,7 +112,7 @@ def line_search(layout, shared, common, data, state, memory, numbers, decrement)
     step = min(TO_BOUNDARY * longest, 1.0)
     level, along = data[layout[CONSTANT]] + dot(linear, x), dot(linear, dx)
     slack = 1e-14 * max(1.0, abs(value))
-    searching, taken = numbers[OUTCOME] == RUNNING, 0 * step
+    searching, taken = numbers[FINISHED] == 0, 0 * step
     for _ in range(LINE_SEARCH_TRIALS):
         for k in range(rows):
             trial[k] = u[k] + step * du[k]

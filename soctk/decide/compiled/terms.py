@@ -227,7 +227,7 @@ def conjugates(layout, data, cache):
                     slack = weights[g] * weights[g]
                     for k in range(g * size, (g + 1) * size):
                         slack -= y[k] * y[k]
-                    total -= abs(kappa[g]) * np.sqrt(max(slack, 0.0))
+                    total -= choose(kappa[g] != 0, abs(kappa[g]) * np.sqrt(max(slack, 0.0)), 0.0)
         elif kind == SOFTPLUS:
             for k in range(count):
                 total -= nubar[k] * entropy(p[k])
