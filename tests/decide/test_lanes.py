@@ -13,8 +13,7 @@ from tolerances import CERTIFIED, DOUBLE, VALUE
 from zoo import MODELS, SETS, shaken
 
 from soctk.decide.compiled import algebra, solve
-from soctk.decide.compiled.lanes import WIDTH, any_of, as_lanes, choose, flat, view
-from soctk.decide.compiled.solve import _lanes
+from soctk.decide.compiled.lanes import WIDTH, aligned_zeros, any_of, as_lanes, choose, flat, view
 from soctk.decide.newton import DEFAULT_ITERATIONS
 
 NUMBERS = arrays.arrays(
@@ -24,7 +23,7 @@ NUMBERS = arrays.arrays(
 
 def in_lanes(numbers: np.ndarray) -> np.ndarray:
     """Return an aligned copy, (size, WIDTH)."""
-    copy = _lanes(len(numbers))
+    copy = aligned_zeros(len(numbers))
     copy[:] = numbers
     return copy
 
@@ -88,7 +87,7 @@ def test_linear_algebra_for_one_and_for_several(n: int) -> None:
     exact = np.linalg.solve(hessian, right.transpose(2, 0, 1))
     sizes = (rows, 2 * n, n * width, n, n, 4 * max(n, rows))
     contents = (weights, pairs.reshape(-1, WIDTH), start.reshape(-1, WIDTH))
-    several = [_lanes(size) for size in sizes]
+    several = [aligned_zeros(size) for size in sizes]
     for array, content in zip(several, contents, strict=False):
         array[:] = content
     one = [array[:, 3].copy() for array in several]
@@ -107,8 +106,8 @@ def test_a_lane_that_is_not_definite_is_found_and_harms_no_other() -> None:
 
     matrices = np.tile(np.array([[2.0, 1, 1, 0], [1, 2, 0, 1]]).reshape(8, 1), WIDTH)
     matrices[5, 3] = 0.4  # [[2, 1], [1, 0.4]] is indefinite
-    out, factor = _lanes(1), in_lanes(matrices)
-    factored(factor, _lanes(8), out)
+    out, factor = aligned_zeros(1), in_lanes(matrices)
+    factored(factor, aligned_zeros(8), out)
     assert out[0].tolist() == [1.0] * 3 + [0.0] + [1.0] * (WIDTH - 4)
     others = np.delete(factor, 3, axis=1)
     np.testing.assert_array_equal(others, np.tile(others[:, :1], WIDTH - 1))

@@ -15,12 +15,10 @@ from soctk.decide.compiled.form import (
     BASE,
     COEFFICIENTS,
     COLUMNS,
-    COMMON_SCRATCH,
     COUNT,
     CURVATURE,
     DELTA,
     DIM,
-    EACH_ONE,
     FIRST,
     HUBER,
     JACOBIANS,
@@ -70,10 +68,10 @@ def quadratic_hessian(layout, shared, data, memory):
 
 
 @compiled
-def outer_products(layout, shared, common):
+def outer_products(layout, shared, common, memory):
     """Fill the Gram matrices A_g'A_g, upper triangles, of the rows and groups for which the table keeps them."""
     n, rows = layout[DIM], layout[ROWS]
-    ones, scratch = view(common, layout[EACH_ONE], rows), view(common, layout[COMMON_SCRATCH], TARGETS * rows)
+    ones, scratch = view(memory, layout[CURVATURE], rows), view(memory, layout[SCRATCH], TARGETS * rows)
     fill(ones, 1.0)
     for index in range(layout[TERMS]):
         term = view(layout, TABLE + index * COLUMNS, COLUMNS)

@@ -50,13 +50,11 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     S_HI,
     BEST_X,
     LAG,
-    # of `common`: the set; outer products of rows and groups; and for making those
+    # of `common`: the set; outer products of rows and groups
     SETTINGS,
     LO,
     HI,
     KEPT,
-    EACH_ONE,
-    COMMON_SCRATCH,
     # of `memory`: data and state in work; vectors (K,), caches (6, K), vectors (n,), matrices of n rows, and others
     HELD_DATA,
     HELD_STATE,
@@ -80,7 +78,7 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     SCRATCH,
     PAIRS,
     TABLE,
-) = range(PARTS, PARTS + 43)
+) = range(PARTS, PARTS + 41)
 FIRST_OF = {"shared": DELTA, "data": CONSTANT, "state": NUMBERS, "common": SETTINGS, "memory": HELD_DATA}
 
 KIND, FIRST, COUNT, SIZE, WEIGHT, KAPPA, WIDTHS, LAYERS, MIX, KEPT_COUNT, KEPT_FIRST = range(11)
@@ -159,7 +157,7 @@ def pack(form: ConicForm) -> Packed:
                 *(len(terms), rows * n, n * rows, mixed, mixed),
                 *data_parts,
                 *state_parts,
-                *(SETTINGS_SIZE, n, n, kept * n * n, rows, 4 * max(n, rows)),
+                *(SETTINGS_SIZE, n, n, kept * n * n),
                 *(sum(data_parts), sum(state_parts)),
                 *(rows, rows, rows, rows, 6 * rows, 6 * rows),
                 *(n, n, n, n, n, n),

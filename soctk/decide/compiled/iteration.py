@@ -72,7 +72,7 @@ from soctk.decide.compiled.form import (
     U,
     X,
 )
-from soctk.decide.compiled.lanes import any_of, as_lanes, choose, flat, view
+from soctk.decide.compiled.lanes import any_of, as_lanes, choose, flat, view, width_of
 from soctk.decide.compiled.options import compiled, inlined
 from soctk.decide.compiled.step import line_search, move, newton_direction
 from soctk.decide.compiled.terms import Y, duals, references, values
@@ -101,10 +101,10 @@ def make_advance_all(sources: int):
         coefficients = view(memory, layout[HELD_DATA], data.shape[1])
         standing = view(memory, layout[HELD_STATE], state.shape[1])
         numbers = view(standing, layout[NUMBERS], NUMBERS_SIZE)
-        width = flat(numbers).size // numbers.size
+        width = width_of(numbers)
         instances, unused = np.full(width, NONE), True
         if not own:
-            outer_products(layout, matrices, common)
+            outer_products(layout, matrices, common, scratch)
         while True:
             busy = 0
             for lane in range(width):
@@ -113,7 +113,7 @@ def make_advance_all(sources: int):
                         instances[lane] = first
                         if own:
                             matrices = shared[first]
-                            outer_products(layout, matrices, common)
+                            outer_products(layout, matrices, common, scratch)
                         begin(layout, matrices, common, data[first], state[first], scratch)
                         for other in range(lane, width if unused else lane + 1):
                             take_up(layout, data[first], state[first], scratch, memory, other)
@@ -154,7 +154,7 @@ def take_up(layout, data, state, scratch, memory, lane):
 @compiled
 def into_lane(source, target, lane):
     """Copy numbers to one lane of a vector."""
-    to, width = flat(target), flat(target).size // target.size
+    to, width = flat(target), width_of(target)
     for k in range(source.size):
         to[k * width + lane] = source[k]
 
@@ -162,7 +162,7 @@ def into_lane(source, target, lane):
 @compiled
 def put_down(standing, lane, state):
     """Copy a lane's state back to the instance."""
-    source, width = flat(standing), flat(standing).size // standing.size
+    source, width = flat(standing), width_of(standing)
     for k in range(state.size):
         state[k] = source[k * width + lane]
 
@@ -204,7 +204,7 @@ def begin(layout, shared, common, data, state, memory):
         duals(layout, shared, data, u, cache)
         slope(layout, shared, data, view(cache, Y * rows, rows), g)
         gap = value - bound(layout, common, data, g, cache, view(memory, layout[POINT], n))
-        count = (2 if settings[HAS_HI] != 0 else 1) * n + n
+        count = barriers(layout, common) + n
         numbers[MU] = max(settings[FIRST_SHARE] * max(gap, 0.0) / count, 1e-12)
         for j in range(n):
             state[layout[S_LO] + j] = numbers[MU] / (x[j] - common[layout[LO] + j])
@@ -220,9 +220,14 @@ def begin(layout, shared, common, data, state, memory):
 @inlined
 def worth_certifying(layout, common, numbers):
     """Whether the barrier's part of the gap is small enough for the certificate to succeed."""
-    settings = view(common, layout[SETTINGS], SETTINGS_SIZE)
-    count = (2 if settings[HAS_HI] != 0 else 1) * layout[DIM]
-    return count * numbers[MU] <= WORTH_CERTIFYING * settings[TOL] * max(1.0, abs(numbers[VALUE]))
+    tol = common[layout[SETTINGS] + TOL]
+    return barriers(layout, common) * numbers[MU] <= WORTH_CERTIFYING * tol * max(1.0, abs(numbers[VALUE]))
+
+
+@compiled
+def barriers(layout, common):
+    """Return the number of bounds that have a barrier."""
+    return (2 if common[layout[SETTINGS] + HAS_HI] != 0 else 1) * layout[DIM]
 
 
 @compiled
@@ -291,7 +296,7 @@ def advance(layout, shared, common, data, state, memory, numbers):
     advance_lags(layout, shared, data, u, du, cache, lag, trial)
     step = line_search(layout, shared, common, data, state, memory, numbers, decrement)
     move(layout, common, state, memory, mu, step)
-    count = (2 if settings[HAS_HI] != 0 else 1) * n
+    count = barriers(layout, common)
     factor = 0 * mu + 1
     for at in (RULES + 3, RULES):
         near = (step >= settings[at + 1]) & (decrement <= settings[at + 2] * count * mu)

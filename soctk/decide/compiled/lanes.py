@@ -21,6 +21,8 @@ from numba.core.typing.templates import AbstractTemplate, signature
 from numba.extending import lower_cast, models, register_model
 from numba.np.arrayobj import make_array, populate_array
 
+from soctk.decide.compiled.options import inlined
+
 intrinsic: Any = numba.extending.intrinsic
 register: Any = templates.infer_global
 lower: Any = numba.extending.lower_builtin
@@ -69,11 +71,9 @@ class _MaskModel(models.PrimitiveModel):
 
 def spread(builder, number, kind):
     """Return a vector register of a kind with the same number in all lanes."""
-    empty, zeros = (
-        ir.Constant(kind, ir.Undefined),
-        ir.Constant(ir.VectorType(ir.IntType(32), kind.count), [0] * kind.count),
-    )
-    return builder.shuffle_vector(builder.insert_element(empty, number, ir.IntType(32)(0)), empty, zeros)
+    empty = ir.Constant(kind, ir.Undefined)
+    from_first = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), [0] * kind.count)
+    return builder.shuffle_vector(builder.insert_element(empty, number, ir.IntType(32)(0)), empty, from_first)
 
 
 @lower_cast(types.Number, LanesType)
@@ -226,6 +226,19 @@ def as_lanes(typing_context, array):
 def flat(typing_context, array):
     """Return a vector of lanes as a vector of WIDTH times as many numbers, and one of numbers as one."""
     return _reinterpreted(array, types.float64)
+
+
+@inlined
+def width_of(vector):
+    """Return how many instances a vector is of: `WIDTH` with lanes, 1 without."""
+    return flat(vector).size // vector.size
+
+
+def aligned_zeros(size: int) -> np.ndarray:
+    """Return zeros (size, WIDTH) for `as_lanes`, which begin where a vector register's memory may."""
+    numbers = np.zeros((size + 1) * WIDTH)
+    start = -numbers.ctypes.data // numbers.itemsize % WIDTH
+    return numbers[start : start + size * WIDTH].reshape(size, WIDTH)
 
 
 def _reinterpreted(array, dtype):

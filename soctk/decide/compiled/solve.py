@@ -17,7 +17,7 @@ from soctk.conic_form import ConicForm
 from soctk.decide.compiled import form as layout
 from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
-from soctk.decide.compiled.lanes import WIDTH
+from soctk.decide.compiled.lanes import WIDTH, aligned_zeros
 from soctk.decide.decision import Status, relative_gap
 from soctk.decide.result import Final, Result
 from soctk.decide.rules import FAST, Schedule, schedule_for
@@ -97,11 +97,10 @@ def _solve(
     total, has_hi = feasible_set.sum_total, bool(np.isfinite(hi).all())
     common = np.zeros(packed.common_size)
     common[packed.columns(layout.LO)], common[packed.columns(layout.HI)] = lo, hi
-    settings = packed.layout[layout.SETTINGS]
-    given = {layout.TOTAL: total or 0.0, layout.HAS_SUM: total is not None, layout.HAS_HI: has_hi}
-    given |= {layout.TOL: tol, layout.MAX_ITER: max_iter, layout.FIRST_SHARE: schedule.first_share}
-    common[[settings + entry for entry in given]] = list(given.values())
-    common[settings + layout.RULES : settings + layout.SETTINGS_SIZE] = np.ravel(schedule.rules)
+    settings = common[packed.columns(layout.SETTINGS)]
+    settings[layout.TOTAL], settings[layout.HAS_SUM], settings[layout.HAS_HI] = total or 0.0, total is not None, has_hi
+    settings[layout.TOL], settings[layout.MAX_ITER], settings[layout.FIRST_SHARE] = tol, max_iter, schedule.first_share
+    settings[layout.RULES :] = np.ravel(schedule.rules)
     state = np.zeros((packed.data.shape[0], packed.state_size))
     state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = center if start is None else start
     state[:, layout.BEST_VALUE], state[:, layout.BEST_BOUND] = np.inf, -np.inf
@@ -125,7 +124,7 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
     steps = 2**40 if piece > 1 else max(1, int(WORK_BETWEEN_CHECKS / each))
     scratch = memory = np.zeros(packed.memory_size)
     if _side_by_side(packed):
-        memory = _lanes(packed.memory_size)
+        memory = aligned_zeros(packed.memory_size)
         piece = max(piece, FEWEST_IN_A_LANE * WIDTH) if piece > 1 else piece
     arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory
     if size > 0 and deadline < float("inf"):
@@ -142,13 +141,6 @@ def _side_by_side(packed: Packed) -> bool:
     """Whether several instances are to be treated at a time; those with matrices of their own cannot be."""
     fits = packed.memory_size * WIDTH <= MOST_SIDE_BY_SIDE
     return fits and packed.data.shape[0] >= FEWEST_SIDE_BY_SIDE and packed.shared.shape[0] == 1
-
-
-def _lanes(size: int) -> np.ndarray:
-    """Return zeros (size, `WIDTH`) that begin where a vector register's memory may."""
-    numbers = np.zeros((size + 1) * WIDTH)
-    start = -numbers.ctypes.data // numbers.itemsize % WIDTH
-    return numbers[start : start + size * WIDTH].reshape(size, WIDTH)
 
 
 def _result(packed: Packed, state: np.ndarray) -> Result:
