@@ -96,9 +96,11 @@ class DenseMap(LinearMap):
 
     Attributes:
         matrix: (1, K, n), shared by all contexts, or (N, K, n), one for each.
+        used: rows after which there are only zeros, which no product is then made with; None for all.
     """
 
     matrix: Tensor
+    used: int | None = None
     _cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property
@@ -118,11 +120,14 @@ class DenseMap(LinearMap):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return A x: (N, M, n) -> (N, M, K)."""
-        return x @ (self.matrix[0].mT if self.shared else self.matrix.mT)
+        matrix = self.matrix[:, : self.used]
+        product = x @ (matrix[0].mT if self.shared else matrix.mT)
+        return product if self.used is None else torch.nn.functional.pad(product, (0, self.rows - self.used))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Return A'y: (N, M, K) -> (N, M, n)."""
-        return y @ (self.matrix[0] if self.shared else self.matrix)
+        matrix = self.matrix[:, : self.used]
+        return y[..., : self.used] @ (matrix[0] if self.shared else matrix)
 
     def add_gram(self, total: Tensor, weights: Tensor) -> None:
         """Add A' diag(w) A to `total` (N, n, n) for every context: weights (N or 1, K)."""
@@ -162,16 +167,16 @@ class DenseMap(LinearMap):
 
     def compose_scale(self, factor: Tensor | float) -> DenseMap:
         """Return the map x -> A (factor * x)."""
-        return DenseMap(self.matrix * factor)
+        return DenseMap(self.matrix * factor, self.used)
 
     def restrict(self, columns: Tensor) -> DenseMap:
         """Return the map of the coordinates `columns` alone."""
-        return DenseMap(self.matrix[:, :, columns])
+        return DenseMap(self.matrix[:, :, columns], self.used)
 
     def apply(self, fn: Callable[[Tensor], Tensor]) -> DenseMap:
         """Return the map with `fn` applied to its matrix; itself when nothing changes."""
         changed = fn(self.matrix)
-        return self if changed is self.matrix else DenseMap(changed)
+        return self if changed is self.matrix else DenseMap(changed, self.used)
 
     def check(self, name: str) -> None:
         """Raise ValueError unless the matrix is finite."""

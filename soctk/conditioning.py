@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import linear, softplus
 
 Conditioning = Literal["full", "additive"]
 
@@ -38,7 +38,7 @@ class Offset(nn.Module):
         """Return the offset at each context."""
         if self.slope is None:
             return self.constant.expand(1, 1, -1)
-        return (context @ self.slope.mT + self.constant).unsqueeze(1)
+        return linear(context, self.slope, self.constant).unsqueeze(1)
 
 
 class NonNegative(nn.Module):
@@ -61,7 +61,7 @@ class NonNegative(nn.Module):
         weight = softplus(self.floor).expand(1, 1, -1)
         if self.slope is None or self.constant is None:
             return weight
-        return weight + softplus(context @ self.slope.mT + self.constant).unsqueeze(1)
+        return weight + softplus(linear(context, self.slope, self.constant)).unsqueeze(1)
 
 
 class Ridges(nn.Module):
@@ -93,7 +93,7 @@ class Ridges(nn.Module):
 
     def _arguments(self, context: Tensor) -> Tensor:
         """Return G_j'context + g_j, (N, size, count)."""
-        return (context @ self.inner[:, :-1].mT + self.inner[:, -1]).unflatten(-1, self.outer.shape)
+        return linear(context, self.inner[:, :-1], self.inner[:, -1]).unflatten(-1, self.outer.shape)
 
 
 class Perceptron(nn.Module):
@@ -109,7 +109,7 @@ class Perceptron(nn.Module):
 
     def forward(self, context: Tensor) -> Tensor:
         """Return the outputs at each context."""
-        return torch.tanh(context @ self.inner[:, :-1].mT + self.inner[:, -1]) @ self.outer.mT
+        return linear(torch.tanh(linear(context, self.inner[:, :-1], self.inner[:, -1])), self.outer)
 
 
 class AffinePart(nn.Module):

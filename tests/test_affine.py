@@ -48,6 +48,22 @@ def test_rewriting(pair):
     assert sparse.apply(torch.Tensor.float).forward(torch.ones(1, 1, DIM)).dtype == torch.float32
 
 
+def test_rows_of_zeros_at_the_end_take_part_in_nothing(pair):
+    matrix = torch.cat([pair[0].matrix, torch.zeros(1, 2, DIM, dtype=DOUBLE)], dim=1)
+    short, sparse = DenseMap(matrix, ROWS), SparseMap.of(matrix[0].numpy())
+    agree(short, sparse)
+    agree(short.compose_scale(2.0), sparse.compose_scale(2.0))
+    agree(short.restrict(torch.tensor([1, 2])), sparse.restrict(torch.tensor([1, 2])))
+    assert short.apply(torch.Tensor.float).used == ROWS
+    weights = torch.rand(3, ROWS + 2, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+    totals = [torch.zeros(3, DIM, DIM, dtype=DOUBLE) for _ in pair]
+    for each, total in zip((short, sparse), totals, strict=True):
+        each.add_gram(total, weights)
+    close(*totals, VALUE)
+    assert torch.autograd.gradcheck(short.forward, torch.randn(2, 3, DIM, dtype=DOUBLE, requires_grad=True))
+    assert torch.autograd.gradcheck(short.adjoint, torch.randn(2, 3, ROWS + 2, dtype=DOUBLE, requires_grad=True))
+
+
 def test_gram_matrices_and_groups(pair):
     totals = [torch.zeros(3, DIM, DIM, dtype=DOUBLE) for _ in pair]
     weights = torch.rand(3, ROWS, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)

@@ -14,8 +14,7 @@ lambda constant: the published setting.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,16 +22,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from soctk.affine import DenseMap
 from soctk.checks import check_count
-from soctk.conditioning import AffinePart, Conditioning, NonNegative, Offset, inverse_softplus, weights_of
+from soctk.conditioning import (
+    AffinePart,
+    Conditioning,
+    NonNegative,
+    Offset,
+    Perceptron,
+    Ridges,
+    inverse_softplus,
+    weights_of,
+)
 from soctk.conic_form import ConicForm
-from soctk.memo import Memo
+from soctk.memo import Answer, Memo
+from soctk.models.stacked import Part, Stacked
 from soctk.surrogate import ConvexSurrogate
-from soctk.terms import Network, Norms, Quadratic, Term
+from soctk.terms import Network, Norms, Quadratic
 from soctk.terms.network import Activation
 
-_BACKBONES: Memo[list[Tensor]] = Memo()
+INNER = frozenset({AffinePart, Offset, NonNegative, Perceptron, Ridges, nn.ModuleList, nn.ParameterList})
+"""The classes of the modules inside a model, unless somebody puts others there."""
+SWITCHES = ("_off", "dim", "context_dim", "hidden", "quadratics", "norms", "hyperbolics", "activation", "passthrough")
 
 
 class SOCICNN(ConvexSurrogate):
@@ -202,38 +212,40 @@ class SOCICNN(ConvexSurrogate):
     # -- the function ----------------------------------------------------------------------------------
 
     def _conic_form(self, context: Tensor) -> ConicForm:
-        return self._form(context, self._backbone(self._backbone_weights()))
+        b0, v = self.affine(context)
+        return ConicForm(b0, v, tuple(part.term(context) for part in self.parts()), (context.shape[0],))
 
     def _value(self, x: Tensor, context: Tensor) -> Tensor:
         # For a single point, softplus of all mixing weights would take most of the time.
-        form = self._form(context.to(self.dtype), _BACKBONES.of(self, self._backbone_weights(), self._backbone))
+        stacked = self.kept(_STACKED, SOCICNN.stacked)
+        form = (self._conic_form if stacked is None else stacked.form)(context.to(self.dtype))
         return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
 
-    def _form(self, context: Tensor, backbone: Sequence[Tensor]) -> ConicForm:
-        b0, v = self.affine(context)
-        return ConicForm(b0, v, tuple(part.term(context) for part in self.parts(backbone)), (context.shape[0],))
+    def kept(self, memo: Memo[Answer], compute: Callable[[SOCICNN], Answer]) -> Answer | None:
+        """Return what was computed of the model as it is, kept while nothing in it changes; None where it cannot be.
 
-    def _backbone_weights(self) -> list[Tensor]:
-        return [*self.W, *self.U_raw]
+        Not where a derivative may be wanted, nor on a GPU, nor of modules inside that are others than its own.
+        """
+        return memo.of_module(self, INNER, compute, [getattr(self, name) for name in SWITCHES])
 
-    def _backbone(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        """Return the matrices W of all layers as one and U_2, ..., U_L, from `_backbone_weights`."""
-        count = len(self.W)
-        if count == 0:
-            return []
-        zeros = [weights[0].new_zeros(width, self.dim) for width in self.hidden[count:]]
-        return [torch.cat([*weights[:count], *zeros]), *(softplus(raw) for raw in weights[count:])]
+    def stacked(self) -> Stacked:
+        """Return the model's form as a function of the context, for evaluating it often."""
+        return Stacked.of(self.affine, self.parts())
 
-    def parts(self, backbone: Sequence[Tensor]) -> list[Part]:
-        """Return what the terms are made of, in their order, given the matrices of the backbone."""
-        return [*self._network(backbone), *self._quadratic(), *self._norms()]
+    def parts(self) -> list[Part]:
+        """Return what the terms are made of, in their order."""
+        return [*self._network(), *self._quadratic(), *self._norms()]
 
-    def _network(self, backbone: Sequence[Tensor]) -> list[Part]:
+    def _network(self) -> list[Part]:
         if "backbone" in self._off or self.c is None:
             return []
-        mixing = tuple(matrix.unsqueeze(0) for matrix in backbone[1:])
+        mixing = tuple(softplus(raw).unsqueeze(0) for raw in self.U_raw)
         more = {"mixing": mixing, "widths": self.hidden, "activation": self.activation}
-        return [Part(Network, more, backbone[:1], list(self.b), self.c, range(self.hidden[-1]))]
+        matrices, used = list(self.W), None
+        if len(self.W) < len(self.b):
+            used = self.hidden[0]
+            matrices.append(matrices[0].new_zeros(sum(self.hidden[1:]), self.dim))
+        return [Part(Network, more, matrices, list(self.b), self.c, range(self.hidden[-1]), used)]
 
     def _quadratic(self) -> list[Part]:
         index = [k for k in range(len(self.quadratics)) if f"quadratic{k}" not in self._off]
@@ -275,36 +287,6 @@ class SOCICNN(ConvexSurrogate):
         )
         more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "seed")
         return {name: getattr(self, name) for name in (*names, *more, "structures", "structure")}
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What a term is made of: phi(A x + d), d and the weights of phi functions of the context.
-
-    Attributes:
-        kind: the term's class.
-        more: its other arguments.
-        matrices: the blocks of A.
-        offsets: the blocks of d.
-        weights: non-negative numbers.
-        index: for each weight of the term its place among them.
-    """
-
-    kind: type[Term]
-    more: dict[str, Any]
-    matrices: Sequence[Tensor]
-    offsets: Sequence[nn.Module]
-    weights: NonNegative
-    index: Sequence[int]
-
-    def term(self, context: Tensor) -> Term:
-        """Return the term at contexts (N, p)."""
-        matrix = self.matrices[0] if len(self.matrices) == 1 else torch.cat(list(self.matrices))
-        offset = torch.cat([offset(context) for offset in self.offsets], dim=-1)
-        weights = self.weights(context)
-        if self.index != range(weights.shape[-1]):
-            weights = weights[..., list(self.index)]
-        return self.kind(DenseMap(matrix.unsqueeze(0)), offset, weights, **self.more)
 
 
 class ReLUICNN(SOCICNN):
@@ -357,3 +339,6 @@ class _Maker:
         noise = torch.randn(max(rows, columns), min(rows, columns), generator=self.generator, dtype=self.dtype)
         basis = torch.linalg.qr(noise).Q
         return nn.Parameter(scale * (basis if rows >= columns else basis.mT).contiguous())
+
+
+_STACKED: Memo[Stacked] = Memo()

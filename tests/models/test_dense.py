@@ -8,8 +8,10 @@ import pytest
 import torch
 from surrogate_contract import SurrogateContract, inputs
 from tolerances import DOUBLE, SINGLE, VALUE, close
+from zoo import shaken
 
 from soctk import SOCICNN, NormICNN, QuadICNN, ReLUICNN, Simplex, SoftplusICNN, minimize
+from soctk.memo import Memo
 
 
 class TestBranches(SurrogateContract):
@@ -33,6 +35,20 @@ class TestOptions(SurrogateContract):
         "width_one": lambda: SOCICNN(3, 1, hidden=(1,), quadratics=(1,), norms=(1,), hyperbolics=1),
         "one_dimension": lambda: SOCICNN(1, 1, hidden=(3,), quadratics=(1,), norms=(1,), hyperbolics=2, diagonal=True),
     }
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, SINGLE])
+@pytest.mark.parametrize("name", [*TestBranches.CASES, *TestOptions.CASES])
+def test_the_kept_form_is_that_of_the_modules(name: str, dtype: torch.dtype) -> None:
+    model = shaken((TestBranches.CASES | TestOptions.CASES)[name]()).to(dtype)
+    x, context = (None if part is None else part.to(dtype) for part in inputs(model, 7))
+    with torch.no_grad():
+        first, again = model(x, context), model(x, context)  # computed and kept, then taken from what was kept
+        assert torch.equal(first, again)
+        close(first, model.conic_form(context).value(x), VALUE)
+        assert model.kept(Memo[bool](), lambda twin: True)
+    assert model.kept(Memo[bool](), lambda twin: True) is None  # a derivative may be wanted
+    close(model(x, context).detach(), first, VALUE)
 
 
 @pytest.mark.parametrize(("dim", "width", "count"), [(5, 16, 527), (10, 20, 1083), (20, 24, 2451), (50, 32, 9423)])
