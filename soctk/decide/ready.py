@@ -80,9 +80,8 @@ class _Ready:
         constant: s.
         sizes: of the first rows, which are the first columns of `Packed.data`; of the weights; ridges; tanh units.
         floor: the last columns of `Packed.data`, the weights and kappas, less what the context adds to weights.
-        spread: for each of these the place of its weight; one more than there are for a kappa. None where all are
-            weights in this order.
-        unit: of the values.
+        spread: for each of these the place of its weight, any for a kappa.
+        unit: of the values, for each of these; 0 for a kappa.
         ridges: (n, count), the ridges' outer weights.
         units: (hidden,), the tanh units' outer weights.
         x_mean: of the decision.
@@ -95,8 +94,8 @@ class _Ready:
     constant: np.ndarray
     sizes: list[int]
     floor: np.ndarray
-    spread: np.ndarray | None
-    unit: float
+    spread: np.ndarray
+    unit: np.ndarray
     ridges: np.ndarray
     units: np.ndarray
     x_mean: float
@@ -117,7 +116,6 @@ class _Ready:
         level[0, -1] += float(model.value_mean)
         for offset, part in zip(offsets, stacked.parts, strict=True):
             offset[:, -1] -= x_mean * factor * to_numpy(part.map.matrix[0]).sum(axis=1)
-        floor, spread = _weights(stacked, unit)
         return cls(
             template,
             to_numpy(model.context_mean),
@@ -125,9 +123,7 @@ class _Ready:
             np.ascontiguousarray(rows[:, :-1].T),
             rows[:, -1].copy(),
             [sum(stacked.sizes[:-3]), *stacked.sizes[-3:]],
-            floor,
-            None if np.array_equal(spread, np.arange(stacked.sizes[-3])) else spread,
-            unit,
+            *_weights(stacked, unit),
             unit * factor * to_numpy(stacked.ridges),
             unit * to_numpy(stacked.units),
             x_mean,
@@ -143,38 +139,39 @@ class _Ready:
 
     def _fill(self, data: np.ndarray, standard: np.ndarray) -> None:
         rows = standard @ self.slope + self.constant
-        first, weights, bent, units = np.split(rows, np.cumsum(self.sizes[:-1]), axis=1)
-        count, n = self.sizes[0], self.ridges.shape[0]
-        data[:, :count] = first
-        added = self.unit * _softplus(weights)
-        if self.spread is not None:
-            added = np.pad(added, ((0, 0), (0, 1)))[:, self.spread]
-        np.add(self.floor, added, out=data[:, count:])
-        if self.ridges.size:
-            bent = np.maximum(bent, 0.0).reshape(-1, *self.ridges.shape)
+        first, weights, ridges, n = self.sizes[0], self.sizes[1], self.ridges.size, self.ridges.shape[0]
+        data[:, :first] = rows[:, :first]
+        data[:, first:] = _softplus(rows[:, first : first + weights]).take(self.spread, axis=1)
+        data[:, first:] *= self.unit
+        data[:, first:] += self.floor
+        if ridges:
+            start = first + weights
+            bent = np.maximum(rows[:, start : start + ridges], 0.0).reshape(-1, *self.ridges.shape)
             bent = np.einsum("nik,ik->ni", bent, self.ridges)
             data[:, 1 : n + 1] += bent
             data[:, 0] -= self.x_mean * bent.sum(axis=1)
         if self.units.size:
-            data[:, 0] += np.tanh(units) @ self.units
+            data[:, 0] += np.tanh(rows[:, -self.units.size :]) @ self.units
 
 
 def _softplus(a: np.ndarray) -> np.ndarray:
     return np.maximum(a, 0.0) + np.log1p(np.exp(-np.abs(a)))
 
 
-def _weights(stacked: Stacked, unit: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights' constant part, kappa behind a norm's, and for each number the place of its weight."""
-    floors, spreads, first = [np.zeros(0)], [np.zeros(0, dtype=int)], 0
+def _weights(stacked: Stacked, unit: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `floor`, `spread` and `unit` of the weights of all terms, kappa behind a norm's."""
+    floors, spreads, units, first = [np.zeros(0)], [np.zeros(0, dtype=int)], [np.zeros(0)], 0
     for part in stacked.parts:
         own = np.arange(part.count) if part.spread is None else part.spread.numpy()
         floors.append(unit * to_numpy(stacked.floors)[first + own])
         spreads.append(first + own)
+        units.append(np.full(own.size, unit))
         first += part.count
         if part.kind is Norms:
             floors.append(to_numpy(part.more["kappa"]).reshape(-1))
-            spreads.append(np.full(floors[-1].size, stacked.sizes[-3]))
-    return np.concatenate(floors), np.concatenate(spreads)
+            spreads.append(np.zeros(floors[-1].size, dtype=int))
+            units.append(np.zeros(floors[-1].size))
+    return np.concatenate(floors), np.concatenate(spreads), np.concatenate(units)
 
 
 _READY: Memo[_Ready] = Memo()

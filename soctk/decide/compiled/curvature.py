@@ -209,13 +209,14 @@ def add_deeper_layers(layout, shared, memory, term, cache, total):
 
 
 @compiled
-def initial_lags(layout, cache, lag):
-    """Fill the lagged duals that agree with the last pass: t = a / r of a ReLU, rho = y of a norm."""
+def initial_lags(layout, cache, lag, wanted):
+    """Fill the lagged duals that are wanted by those that agree with the last pass: a ReLU's a / r, a norm's y."""
     rows = layout[ROWS]
     for index in range(layout[TERMS]):
         term = view(layout, TABLE + index * COLUMNS, COLUMNS)
         for k in range(term[FIRST], term[FIRST] + term[COUNT]):
-            lag[k] = cache[A * rows + k] / cache[R * rows + k] if term[KIND] == RELU else cache[Y * rows + k]
+            agreed = cache[A * rows + k] / cache[R * rows + k] if term[KIND] == RELU else cache[Y * rows + k]
+            lag[k] = choose(wanted, agreed, lag[k])
 
 
 @compiled

@@ -55,7 +55,8 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     LO,
     HI,
     KEPT,
-    # of `memory`: data and state in work; vectors (K,), caches (6, K), vectors (n,), matrices of n rows, and others
+    # of `memory`: data and state in work; vectors (K,), caches (6, K), vectors (n,), the last two of them 1 / (x - lo)
+    # and 1 / (hi - x); matrices of n rows, and others
     HELD_DATA,
     HELD_STATE,
     U,
@@ -70,6 +71,8 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     ONES,
     POINT,
     GRADIENT,
+    NEAR_LO,
+    NEAR_HI,
     FACTOR,
     BASE,
     JACOBIANS,
@@ -78,7 +81,7 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     SCRATCH,
     PAIRS,
     TABLE,
-) = range(PARTS, PARTS + 41)
+) = range(PARTS, PARTS + 43)
 FIRST_OF = {"shared": DELTA, "data": CONSTANT, "state": NUMBERS, "common": SETTINGS, "memory": HELD_DATA}
 
 KIND, FIRST, COUNT, SIZE, WEIGHT, KAPPA, WIDTHS, LAYERS, MIX, KEPT_COUNT, KEPT_FIRST = range(11)
@@ -160,7 +163,7 @@ def pack(form: ConicForm) -> Packed:
                 *(SETTINGS_SIZE, n, n, kept * n * n),
                 *(sum(data_parts), sum(state_parts)),
                 *(rows, rows, rows, rows, 6 * rows, 6 * rows),
-                *(n, n, n, n, n, n),
+                *(n, n, n, n, n, n, n, n),
                 *(n * (n + 2), n * n),
                 *(2 * n * max(widths, default=0), kept, len(terms), 4 * max(n, rows), 2 * groups * n),
             ),

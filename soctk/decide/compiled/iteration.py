@@ -20,7 +20,6 @@ from soctk.decide.compiled.curvature import (
     quadratic_hessian,
 )
 from soctk.decide.compiled.form import (
-    BASE,
     BEST_BOUND,
     BEST_VALUE,
     BEST_X,
@@ -36,14 +35,14 @@ from soctk.decide.compiled.form import (
     HAS_HI,
     HELD_DATA,
     HELD_STATE,
-    HI,
     ITERATION_LIMIT,
     ITERATIONS,
     LAG,
     LINEAR,
-    LO,
     MAX_ITER,
     MU,
+    NEAR_HI,
+    NEAR_LO,
     NUMBERS,
     NUMBERS_SIZE,
     OPTIMAL,
@@ -51,7 +50,6 @@ from soctk.decide.compiled.form import (
     OTHER_G,
     OUTCOME,
     POINT,
-    REFERENCE,
     ROWS,
     RULES,
     RUNNING,
@@ -63,7 +61,6 @@ from soctk.decide.compiled.form import (
     STARTED,
     STUCK,
     TAKEN,
-    TERMS,
     TOL,
     TRANSPOSED,
     TRIAL,
@@ -74,12 +71,9 @@ from soctk.decide.compiled.form import (
 )
 from soctk.decide.compiled.lanes import any_of, as_lanes, choose, flat, view, width_of
 from soctk.decide.compiled.options import compiled, inlined
-from soctk.decide.compiled.step import line_search, move, newton_direction
+from soctk.decide.compiled.step import line_search, measure_rooms, move, newton_direction
 from soctk.decide.compiled.terms import Y, duals, references, values
 from soctk.decide.rules import STALL_ITERATIONS, WORTH_CERTIFYING
-
-NONE = -1
-"""The number of the instance of a lane that has none."""
 
 
 def make_advance_all(sources: int):
@@ -93,8 +87,9 @@ def make_advance_all(sources: int):
     def advance_all(layout, shared, common, data, state, scratch, memory, first, last, steps):
         """Take up to `steps` Newton steps with each of the instances first, ..., last - 1 that is still running.
 
-        One instance is in work at a time, or one in each lane if `memory` (size, `lanes.WIDTH`) has room for that; a
-        lane whose instance is finished takes the next. Lanes without an instance do as if they had, for nothing.
+        One instance is in work at a time, or one in each lane if `memory` (size, `lanes.WIDTH`) has room for that, all
+        of them begun together. A lane whose instance is finished goes on, for nothing, until the last is: new ones in
+        its place would be begun one by one, and want certificates in iterations in which no other lane does.
         """
         _ = sources
         own, memory, matrices = shared.shape[0] > 1, as_lanes(memory), shared[0]
@@ -102,53 +97,34 @@ def make_advance_all(sources: int):
         standing = view(memory, layout[HELD_STATE], state.shape[1])
         numbers = view(standing, layout[NUMBERS], NUMBERS_SIZE)
         width = width_of(numbers)
-        instances, unused = np.full(width, NONE), True
+        running = np.zeros(width, dtype=np.bool_)
         if not own:
             outer_products(layout, matrices, common, scratch)
-        while True:
-            busy = 0
+        for start in range(first, last, width):
             for lane in range(width):
-                while instances[lane] == NONE and first < last:
-                    if state[first, layout[NUMBERS] + OUTCOME] == RUNNING:
-                        instances[lane] = first
-                        if own:
-                            matrices = shared[first]
-                            outer_products(layout, matrices, common, scratch)
-                        begin(layout, matrices, common, data[first], state[first], scratch)
-                        for other in range(lane, width if unused else lane + 1):
-                            take_up(layout, data[first], state[first], scratch, memory, other)
-                        unused = False
-                    first += 1
-                busy += instances[lane] != NONE
-            if busy == 0:
-                return
-            iterate(layout, matrices, common, coefficients, standing, memory, numbers, steps)
-            for lane in range(width):
-                if instances[lane] != NONE and flat(numbers)[FINISHED * width + lane] != 0:
-                    put_down(standing, lane, state[instances[lane]])
-                    instances[lane] = NONE
+                instance = min(start + lane, last - 1)
+                running[lane] = start + lane < last and state[instance, layout[NUMBERS] + OUTCOME] == RUNNING
+                into_lane(data[instance], coefficients, lane)
+                into_lane(state[instance], standing, lane)
+                flat(numbers)[FINISHED * width + lane] = not running[lane]
+            if not running.any():
+                continue
+            if own:
+                matrices = shared[start]
+                outer_products(layout, matrices, common, scratch)
+            begin(layout, matrices, common, coefficients, standing, memory)
+            while running.any():
+                iterate(layout, matrices, common, coefficients, standing, memory, numbers, steps)
+                for lane in range(width):
+                    if running[lane] and flat(numbers)[FINISHED * width + lane] != 0:
+                        put_down(standing, lane, state[start + lane])
+                        running[lane] = False
 
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
     try:
         return njit(cache=True, **options)(advance_all)
     except RuntimeError:  # neither the package's folder nor the user's own can be written to
         return njit(**options)(advance_all)
-
-
-@compiled
-def take_up(layout, data, state, scratch, memory, lane):
-    """Copy an instance that `begin` has prepared to a lane."""
-    n, rows = layout[DIM], layout[ROWS]
-    into_lane(data, view(memory, layout[HELD_DATA], data.size), lane)
-    into_lane(state, view(memory, layout[HELD_STATE], state.size), lane)
-    for part, size in (
-        (layout[U], rows),
-        (layout[CACHE], 6 * rows),
-        (layout[G], n),
-        (layout[BASE], n * n),
-        (layout[REFERENCE], layout[TERMS]),
-    ):
-        into_lane(view(scratch, part, size), view(memory, part, size), lane)
 
 
 @compiled
@@ -169,7 +145,7 @@ def put_down(standing, lane, state):
 
 @inlined
 def iterate(layout, shared, common, data, state, memory, numbers, steps):
-    """Take Newton steps until an instance is finished or has taken `steps` of them."""
+    """Take Newton steps until another instance is finished or has taken `steps` of them."""
     while True:
         limit = numbers[ITERATIONS] >= common[layout[SETTINGS] + MAX_ITER]
         pause = limit | (numbers[TAKEN] >= steps)
@@ -189,32 +165,35 @@ def iterate(layout, shared, common, data, state, memory, numbers, steps):
         numbers[TAKEN] += 1
 
 
-@compiled
+@inlined
 def begin(layout, shared, common, data, state, memory):
-    """Prepare one instance; at its first time choose mu by the gap of the linearisation, and multipliers and lags."""
+    """Prepare instances; at their first time choose mu by the gap of the linearisation, and multipliers and lags."""
     n, rows = layout[DIM], layout[ROWS]
     numbers, settings = view(state, layout[NUMBERS], NUMBERS_SIZE), view(common, layout[SETTINGS], SETTINGS_SIZE)
     x, u, g = view(state, layout[X], n), view(memory, layout[U], rows), view(memory, layout[G], n)
     cache, other = view(memory, layout[CACHE], 6 * rows), view(memory, layout[OTHER], 6 * rows)
-    started = numbers[STARTED] != 0
+    near_lo, near_hi = view(memory, layout[NEAR_LO], n), view(memory, layout[NEAR_HI], n)
+    s_lo, s_hi = view(state, layout[S_LO], n), view(state, layout[S_HI], n)
+    fresh = numbers[STARTED] == 0
+    measure_rooms(layout, common, x, near_lo, near_hi)
     references(layout, shared, data, memory, other)
     quadratic_hessian(layout, shared, data, memory)
-    if not started:
+    if any_of(fresh):
         value = value_at(layout, shared, data, memory, x, u, cache)
         duals(layout, shared, data, u, cache)
         slope(layout, shared, data, view(cache, Y * rows, rows), g)
         gap = value - bound(layout, common, data, g, cache, view(memory, layout[POINT], n))
-        count = barriers(layout, common) + n
-        numbers[MU] = max(settings[FIRST_SHARE] * max(gap, 0.0) / count, 1e-12)
+        mu = max(settings[FIRST_SHARE] * max(gap, 0.0) / (barriers(layout, common) + n), 1e-12)
+        numbers[MU] = choose(fresh, mu, numbers[MU])
         for j in range(n):
-            state[layout[S_LO] + j] = numbers[MU] / (x[j] - common[layout[LO] + j])
-            state[layout[S_HI] + j] = numbers[MU] / (common[layout[HI] + j] - x[j])
-        numbers[CERTIFIED] = -1.0
+            s_lo[j] = choose(fresh, mu * near_lo[j], s_lo[j])
+            s_hi[j] = choose(fresh, mu * near_hi[j], s_hi[j])
+        numbers[CERTIFIED] = choose(fresh, -1.0, numbers[CERTIFIED])
     inner(layout, shared, data, x, u)
     smooth(layout, shared, data, state, memory, numbers)
-    if not started:
-        initial_lags(layout, cache, view(state, layout[LAG], rows))
-    numbers[STARTED], numbers[TAKEN], numbers[FINISHED] = 1.0, 0.0, 0.0
+    if any_of(fresh):
+        initial_lags(layout, cache, view(state, layout[LAG], rows), fresh)
+    numbers[STARTED], numbers[TAKEN] = 1.0, 0.0
 
 
 @inlined

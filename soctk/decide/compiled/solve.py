@@ -31,10 +31,6 @@ FEWEST_SIDE_BY_SIDE = 32
 """Instances for which code for several side by side is worth compiling: as long again as the code for one."""
 MOST_SIDE_BY_SIDE = 2**17
 """Numbers in work for all lanes: a megabyte, about a second-level cache. Beyond it one instance at a time is faster."""
-
-FEWEST_IN_A_LANE = 8
-"""Instances of a call, so that few lanes are empty at its end."""
-
 _OUTCOMES = np.empty(4, dtype=object)
 _OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT]
 
@@ -124,8 +120,7 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
     steps = 2**40 if piece > 1 else max(1, int(WORK_BETWEEN_CHECKS / each))
     scratch = memory = np.zeros(packed.memory_size)
     if _side_by_side(packed):
-        memory = aligned_zeros(packed.memory_size)
-        piece = max(piece, FEWEST_IN_A_LANE * WIDTH) if piece > 1 else piece
+        memory, piece = aligned_zeros(packed.memory_size), -(-piece // WIDTH) * WIDTH
     arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory
     if size > 0 and deadline < float("inf"):
         _advance_all(*arrays, 0, size, 0)  # so that every instance has an answer

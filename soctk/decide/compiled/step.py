@@ -21,6 +21,8 @@ from soctk.decide.compiled.form import (
     LINEAR,
     LO,
     MU,
+    NEAR_HI,
+    NEAR_LO,
     NUMBERS,
     NUMBERS_SIZE,
     ONES,
@@ -82,15 +84,13 @@ def newton_direction(layout, shared, common, data, state, memory, mu, gradient, 
 def add_bounds(layout, common, state, memory, mu, gradient, factor, ridge):
     """Fill the gradient; add the bounds' s / room and a relative ridge to H, and fill its border [-gradient 1]."""
     n, width = layout[DIM], layout[DIM] + 2
-    x, g = view(state, layout[X], n), view(memory, layout[G], n)
-    lo, hi, has_hi = view(common, layout[LO], n), view(common, layout[HI], n), common[layout[SETTINGS] + HAS_HI] != 0
+    g, has_hi = view(memory, layout[G], n), common[layout[SETTINGS] + HAS_HI] != 0
+    near_lo, near_hi = view(memory, layout[NEAR_LO], n), view(memory, layout[NEAR_HI], n)
     s_lo, s_hi = view(state, layout[S_LO], n), view(state, layout[S_HI], n)
     for j in range(n):
-        below = x[j] - lo[j]
-        slope, curvature = g[j] - mu / below, s_lo[j] / below
+        slope, curvature = g[j] - mu * near_lo[j], s_lo[j] * near_lo[j]
         if has_hi:
-            above = hi[j] - x[j]
-            slope, curvature = slope + mu / above, curvature + s_hi[j] / above
+            slope, curvature = slope + mu * near_hi[j], curvature + s_hi[j] * near_hi[j]
         row = view(factor, j * width, width)
         row[j] = (row[j] + curvature) * (1 + ridge)
         row[n], row[n + 1] = -slope, 1.0
@@ -102,14 +102,12 @@ def line_search(layout, shared, common, data, state, memory, numbers, decrement)
     """Return the largest step found that satisfies Armijo's rule, 0 where none does; VALUE becomes its objective."""
     n, rows, mu, value = layout[DIM], layout[ROWS], numbers[MU], numbers[VALUE]
     x, dx, linear = view(state, layout[X], n), view(memory, layout[DX], n), view(data, layout[LINEAR], n)
-    lo, hi, has_hi = view(common, layout[LO], n), view(common, layout[HI], n), common[layout[SETTINGS] + HAS_HI] != 0
+    near_lo, near_hi = view(memory, layout[NEAR_LO], n), view(memory, layout[NEAR_HI], n)
     u, du, trial = view(memory, layout[U], rows), view(memory, layout[DU], rows), view(memory, layout[TRIAL], rows)
-    longest = np.inf
+    used = TO_BOUNDARY + 0 * mu  # the largest share of a room that a full step would use
     for j in range(n):
-        longest = min(longest, choose(dx[j] < 0, (lo[j] - x[j]) / dx[j], np.inf))
-        if has_hi:
-            longest = min(longest, choose(dx[j] > 0, (hi[j] - x[j]) / dx[j], np.inf))
-    step = min(TO_BOUNDARY * longest, 1.0)
+        used = max(used, max(-dx[j] * near_lo[j], dx[j] * near_hi[j]))
+    step = TO_BOUNDARY / used
     level, along = data[layout[CONSTANT]] + dot(linear, x), dot(linear, dx)
     slack = 1e-14 * max(1.0, abs(value))
     searching, taken = numbers[FINISHED] == 0, 0 * step
@@ -118,7 +116,7 @@ def line_search(layout, shared, common, data, state, memory, numbers, decrement)
             trial[k] = u[k] + step * du[k]
         moved = values(layout, shared, data, memory, trial, mu, view(memory, layout[OTHER], 6 * rows))
         moved += level + step * along
-        barrier = barrier_change(x, dx, step, lo, hi, has_hi)
+        barrier = barrier_change(dx, step, near_lo, near_hi, common[layout[SETTINGS] + HAS_HI] != 0)
         found = searching & (moved - value - mu * barrier <= slack - ARMIJO * step * decrement)
         numbers[VALUE], taken = choose(found, moved, numbers[VALUE]), choose(found, step, taken)
         searching = searching & (not found)
@@ -129,13 +127,13 @@ def line_search(layout, shared, common, data, state, memory, numbers, decrement)
 
 
 @compiled
-def barrier_change(x, dx, step, lo, hi, has_hi):
+def barrier_change(dx, step, near_lo, near_hi, has_hi):
     """Return the change of sum log(x - lo) + sum log(hi - x)."""
     total, product = 0.0, 1.0
-    for j in range(x.size):
-        product *= 1 + step * dx[j] / (x[j] - lo[j])
+    for j in range(dx.size):
+        product *= 1 + step * dx[j] * near_lo[j]
         if has_hi:
-            product *= 1 - step * dx[j] / (hi[j] - x[j])
+            product *= 1 - step * dx[j] * near_hi[j]
         if j % FACTORS_IN_PRODUCT == FACTORS_IN_PRODUCT - 1:
             total += np.log(product)
             product = 1.0
@@ -147,20 +145,31 @@ def move(layout, common, state, memory, mu, step):
     """Move x and u by the step, and the bounds' multipliers by the linearised s (x - lo) = mu."""
     n, rows = layout[DIM], layout[ROWS]
     x, dx = view(state, layout[X], n), view(memory, layout[DX], n)
-    lo, hi = view(common, layout[LO], n), view(common, layout[HI], n)
     s_lo, s_hi = view(state, layout[S_LO], n), view(state, layout[S_HI], n)
+    near_lo, near_hi = view(memory, layout[NEAR_LO], n), view(memory, layout[NEAR_HI], n)
     for j in range(n):
-        below, above = x[j] - lo[j], hi[j] - x[j]
         x[j] += step * dx[j]
-        s_lo[j] = multiplier(mu, s_lo[j], below, -dx[j], x[j] - lo[j])
-        s_hi[j] = multiplier(mu, s_hi[j], above, dx[j], hi[j] - x[j])
+        s_lo[j] = (mu - s_lo[j] * dx[j]) * near_lo[j]
+        s_hi[j] = (mu + s_hi[j] * dx[j]) * near_hi[j]
+    measure_rooms(layout, common, x, near_lo, near_hi)
+    for j in range(n):
+        s_lo[j] = into_range(s_lo[j], mu * near_lo[j])
+        s_hi[j] = into_range(s_hi[j], mu * near_hi[j])
     u, du = view(memory, layout[U], rows), view(memory, layout[DU], rows)
     for k in range(rows):
         u[k] += step * du[k]
 
 
 @compiled
-def multiplier(mu, s, room, toward, room_after):
-    """Return s after the full step, kept within a range of mu / room."""
-    target = mu / room_after
-    return max(min(mu / room + s / room * toward, MULTIPLIER_RANGE * target), target / MULTIPLIER_RANGE)
+def measure_rooms(layout, common, x, near_lo, near_hi):
+    """Fill the reciprocals of x - lo and of hi - x, 0 where there is no bound: divisions take long, so once for all."""
+    lo, hi = view(common, layout[LO], x.size), view(common, layout[HI], x.size)
+    for j in range(x.size):
+        near_lo[j] = 1 / (x[j] - lo[j])
+        near_hi[j] = 1 / (hi[j] - x[j])
+
+
+@compiled
+def into_range(s, target):
+    """Return a multiplier kept within a range of mu / room."""
+    return max(min(s, MULTIPLIER_RANGE * target), (1 / MULTIPLIER_RANGE) * target)
