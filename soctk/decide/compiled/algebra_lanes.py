@@ -10,59 +10,19 @@ import numpy as np
 
 from soctk.decide.compiled.lanes import choose, view
 from soctk.decide.compiled.options import reordered
-from soctk.decide.compiled.rows import TARGETS
+from soctk.decide.compiled.rows import TARGETS, add_lane_pair, add_lane_row
 
 
 @reordered
 def add_rows(out, coefficients, count, matrix, first, stride):
-    size = out.size
-    done = size - size % 4
-    for j in range(0, done, 4):
-        target = view(out, j, 4)
-        one, two, three, four = target[0], target[1], target[2], target[3]
-        for k in range(count):
-            weight, row = coefficients[k], view(matrix, first + k * stride + j, 4)
-            one += weight * row[0]
-            two += weight * row[1]
-            three += weight * row[2]
-            four += weight * row[3]
-        target[0], target[1], target[2], target[3] = one, two, three, four
-    for j in range(done, size):
-        total = out[j]
-        for k in range(count):
-            total += coefficients[k] * view(matrix, first + k * stride + j, 1)[0]
-        out[j] = total
-
-
-@reordered
-def add_two(out, stride, coefficients, others, count, size, matrix, first, step):
-    """Add two combinations of `count` rows, `step` apart, to two rows of `out`, of which `size` numbers matter."""
-    for j in range(0, size - 1, 2):
-        upper, lower = view(out, j, 2), view(out, stride + j, 2)
-        one, two, three, four = upper[0], upper[1], lower[0], lower[1]
-        for k in range(count):
-            weight, other, row = coefficients[k], others[k], view(matrix, first + k * step + j, 2)
-            one += weight * row[0]
-            two += weight * row[1]
-            three += other * row[0]
-            four += other * row[1]
-        upper[0], upper[1], lower[0], lower[1] = one, two, three, four
-    if size % 2:
-        j = size - 1
-        one, three = out[j], out[stride + j]
-        for k in range(count):
-            row = view(matrix, first + k * step + j, 1)
-            one += coefficients[k] * row[0]
-            three += others[k] * row[0]
-        out[j], out[stride + j] = one, three
+    add_lane_row(out, 0, coefficients, count, out.size, matrix, first, stride)
 
 
 @reordered
 def add_block(out, stride, some, coefficients, count, size, matrix, first, step):
     """Add one or two combinations of `count` rows to as many rows of `out`."""
     if some == 2:
-        others = view(coefficients, count, count)
-        add_two(out, stride, coefficients, others, count, size, matrix, first, step)
+        add_lane_pair(out, stride, coefficients, count, size, matrix, first, step)
     else:
         add_rows(view(out, 0, size), coefficients, count, matrix, first, step)
 

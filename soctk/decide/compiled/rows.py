@@ -1,4 +1,4 @@
-"""Combinations of rows in vector registers, for one instance at a time."""
+"""Combinations of rows in vector registers."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ from numba import types
 from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
-from soctk.decide.compiled.lanes import FUSED, spread
+from soctk.decide.compiled.lanes import FUSED, VECTOR, lanes, spread
 
 intrinsic: Any = numba.extending.intrinsic
 TARGETS = 4
 """Rows that `add_tiles` adds to at a time."""
 
 
-def _place(builder, data, position, lanes):
-    """Return the address of `lanes` numbers."""
-    return builder.bitcast(builder.gep(data, [position]), ir.VectorType(ir.DoubleType(), lanes).as_pointer())
+def _place(builder, data, position, numbers):
+    """Return the address of a few numbers as that of a register, or of one that is a register already."""
+    place = builder.gep(data, [position])
+    if data.type.pointee == VECTOR:
+        return place
+    return builder.bitcast(place, ir.VectorType(ir.DoubleType(), numbers).as_pointer())
 
 
-def _by_lanes(context, builder, size, widths, add):
-    """Call add(lanes, j) for j = 0, ..., size - 1, by as many lanes at a time as there still are."""
+def _by_widths(context, builder, size, widths, add):
+    """Call add(numbers, j) for j = 0, ..., size - 1, by as many numbers at a time as there still are."""
     start = context.get_constant(types.intp, 0)
-    for lanes in (*widths, 1):
-        step = context.get_constant(types.intp, lanes)
+    for numbers in (*widths, 1):
+        step = context.get_constant(types.intp, numbers)
         stop = builder.sub(size, builder.urem(builder.sub(size, start), step))
         with cgutils.for_range_slice(builder, start, stop, step, step.type) as (j, _):
-            add(lanes, j)
+            add(numbers, j)
         start = stop
 
 
@@ -49,17 +52,17 @@ def _rows_at_once(rows: int):
         weights = [builder.load(builder.gep(coefficients, [k])) for k in index]
         starts = [builder.add(at, builder.mul(k, stride)) for k in index]
 
-        def add(lanes, j):
-            target = _place(builder, out, j, lanes)
+        def add(numbers, j):
+            target = _place(builder, out, j, numbers)
             # Two sums, so that no product waits for all others.
-            sums = [builder.load(target, align=8), ir.Constant(target.type.pointee, [0.0] * lanes)]
+            sums = [builder.load(target, align=8), ir.Constant(target.type.pointee, [0.0] * numbers)]
             for k in range(rows):
-                row = builder.load(_place(builder, matrix, builder.add(starts[k], j), lanes), align=8)
+                row = builder.load(_place(builder, matrix, builder.add(starts[k], j), numbers), align=8)
                 product = builder.fmul(row, spread(builder, weights[k], row.type), flags=FUSED)
                 sums[k % 2] = builder.fadd(sums[k % 2], product, flags=FUSED)
             builder.store(builder.fadd(*sums, flags=FUSED), target, align=8)
 
-        _by_lanes(context, builder, size, (8, 4), add)
+        _by_widths(context, builder, size, (8, 4), add)
         return context.get_dummy_value()
 
     @intrinsic
@@ -72,11 +75,12 @@ def _rows_at_once(rows: int):
 add_one, add_two, add_four, add_eight = (_rows_at_once(rows) for rows in (1, 2, 4, 8))
 
 
-@intrinsic
-def add_tiles(typing_context, out, width, coefficients, count, size, matrix, at, stride):
-    """Add sum_k C_tk M_k to four targets t: sums stay in registers over all rows, as in a matrix product.
+def _tiles(targets: int, widths: tuple[int, ...]):
+    """Return a function that adds sum_k C_tk M_k to each target t < `targets`.
 
-    Target t is the `size` numbers of `out` from t width on, C (4, count), M_k those of `matrix` from at + k stride on.
+    Sums stay in registers over all rows, as in a matrix product. Target t is the `size` numbers of `out` from t width
+    on, C (targets, count), M_k those of `matrix` from at + k stride on. `widths`: how many numbers of a row are taken
+    at a time. Numbers of `out` and `coefficients` may be lanes, each a register; those of `matrix` then too, or not.
     """
     integer = types.intp
 
@@ -86,14 +90,18 @@ def add_tiles(typing_context, out, width, coefficients, count, size, matrix, at,
         )
         _, width, _, count, size, _, at, stride = arguments
         constant = partial(context.get_constant, integer)
+        several = signature.args[0].dtype == lanes
 
-        def add(lanes, j):
-            each, parts = min(lanes, 4), range(0, lanes, 4)
-            sums = {
-                (t, part): cgutils.alloca_once(builder, ir.VectorType(ir.DoubleType(), each))
-                for t in range(TARGETS)
-                for part in parts
-            }
+        def load(data, position, numbers, kind):
+            if data.type.pointee == VECTOR or not several:
+                return builder.load(_place(builder, data, position, numbers), align=8)
+            return spread(builder, builder.load(builder.gep(data, [position])), kind)
+
+        def add(numbers, j):
+            each = 1 if several else min(numbers, 4)
+            kind = VECTOR if several else ir.VectorType(ir.DoubleType(), each)
+            parts = range(0, numbers, each)
+            sums = {(t, part): cgutils.alloca_once(builder, kind) for t in range(targets) for part in parts}
             places = {}
             for t, part in sums:
                 position = builder.add(builder.add(j, constant(part)), builder.mul(constant(t), width))
@@ -102,13 +110,11 @@ def add_tiles(typing_context, out, width, coefficients, count, size, matrix, at,
                 builder.store(builder.load(place, align=8), sums[key])
             with cgutils.for_range(builder, count, intp=count.type) as loop:
                 start = builder.add(builder.add(at, j), builder.mul(loop.index, stride))
-                rows = {}
-                for part in parts:
-                    place = _place(builder, matrix, builder.add(start, constant(part)), each)
-                    rows[part] = builder.load(place, align=8)
-                for t in range(TARGETS):
-                    position = builder.add(builder.mul(constant(t), count), loop.index)
-                    weight = spread(builder, builder.load(builder.gep(coefficients, [position])), rows[0].type)
+                rows = {part: load(matrix, builder.add(start, constant(part)), each, kind) for part in parts}
+                for t in range(targets):
+                    place = builder.gep(coefficients, [builder.add(builder.mul(constant(t), count), loop.index)])
+                    weight = builder.load(place, align=8)
+                    weight = weight if several else spread(builder, weight, kind)
                     for part in parts:
                         product = builder.fmul(rows[part], weight, flags=FUSED)
                         total = builder.fadd(builder.load(sums[t, part]), product, flags=FUSED)
@@ -116,7 +122,16 @@ def add_tiles(typing_context, out, width, coefficients, count, size, matrix, at,
             for key, place in places.items():
                 builder.store(builder.load(sums[key]), place, align=8)
 
-        _by_lanes(context, builder, size, (12, 4), add)
+        _by_widths(context, builder, size, widths, add)
         return context.get_dummy_value()
 
-    return types.void(out, integer, coefficients, integer, integer, matrix, integer, integer), generate
+    @intrinsic
+    def combine(typing_context, out, width, coefficients, count, size, matrix, at, stride):
+        return types.void(out, integer, coefficients, integer, integer, matrix, integer, integer), generate
+
+    return combine
+
+
+add_tiles = _tiles(TARGETS, (12, 4))
+add_lane_row = _tiles(1, (6, 4, 2))
+add_lane_pair = _tiles(2, (2,))
