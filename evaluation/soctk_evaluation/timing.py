@@ -2,8 +2,9 @@
 
 Every method decides the same contexts of the same model (a SOC-ICNN with every branch on and random weights) over the
 same set. A method that decides one context at a time is given a few of them. Beside each of this library's own times
-stands the time that its arithmetic alone would take: the floating-point operations of its matrix products and
-factorisations, over the rate of a large matrix product measured in the same run.
+stands the time that its arithmetic alone would take: its floating-point operations, over the rate of a large matrix
+product measured in the same run. Those of products and factorisations follow from the sizes, with symmetric matrices
+halved; the others are counted while PyTorch carries out the same steps.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ import numpy as np
 import scs
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import soctk
 from soctk import ConicForm, ConvexSurrogate, Decision, DecisionLayer, FeasibleSet
+from soctk.decide.batched import solve_batched
 from soctk.decide.lifted import LiftedProblem
+from soctk.decide.newton import DEFAULT_ITERATIONS
 from soctk.terms import Network, Quadratic
 from soctk_baselines import CvxpyLayerDecider
 from soctk_evaluation.cells import Cell, machine, make_config
@@ -36,7 +40,10 @@ SHAKE = 0.1
 MODELS = ("compact", "wide")
 TOLERANCE = 1e-6
 MOST_CONTEXTS = 2**16
-PROCEDURE = 4
+COUNTED = 64
+"""Contexts whose elementwise operations are counted."""
+UNCOUNTED = {"where", "_to_copy", "copy_", "clone", "fill_", "zero_", "masked_fill", "masked_fill_", "neg", "abs"}
+PROCEDURE = 5
 """Counts the ways in which this file has measured: rows of another way are measured again."""
 ROUGH_SCS = 1e-3
 MEASURED_FOR = 0.2
@@ -131,9 +138,10 @@ class Race:
         """`soctk.minimize` for a whole batch."""
         rows = self.contexts(batch)
         seconds, decision = self.best(lambda: soctk.minimize(self.model, self.feasible_set, rows, tol=TOLERANCE))
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
+        with FlopCounterMode(display=False) as products, ElementwiseCounter() as others, torch.no_grad():
             form = self.model.form_at(rows)
-        flops = counter.get_total_flops() + float(decision.iterations.sum()) * step_flops(form)
+        flops = products.get_total_flops() + others.total
+        flops += float(decision.iterations.sum()) * (step_flops(form) + elementwise_step_flops(form, self.feasible_set))
         return self._scored(decision, seconds, batch, flops / self.flops_per_second / batch)
 
     def layer(self, batch: int) -> Measured:
@@ -238,6 +246,36 @@ def _direct_scs(data: dict[str, Any]) -> tuple[Any, float]:
     )
     solution = solver.solve()
     return solution, solution["info"]["solve_time"] / 1000
+
+
+class ElementwiseCounter(TorchDispatchMode):
+    """Counts the numbers that elementwise operations yield and that sums and the like take.
+
+    Sums, products, quotients, roots and logarithms count as one each; comparisons, selections and copies as none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Carry out and count one operation."""
+        answer = func(*args, **(kwargs or {}))
+        if isinstance(answer, Tensor) and answer.is_floating_point() and func.overloadpacket.__name__ not in UNCOUNTED:
+            if torch.Tag.pointwise in func.tags:
+                self.total += answer.numel()
+            elif torch.Tag.reduction in func.tags:
+                self.total += args[0].numel()
+        return answer
+
+
+def elementwise_step_flops(form: ConicForm, feasible_set: FeasibleSet) -> float:
+    """Return the operations of a Newton step beside `step_flops`, with a share of the start and of the certificates."""
+    form = form.select(torch.arange(min(form.size, COUNTED)))
+    start = feasible_set.center().expand(form.size, -1).clone()
+    with ElementwiseCounter() as counter, torch.no_grad():
+        result = solve_batched(form, feasible_set, tol=TOLERANCE, max_iter=DEFAULT_ITERATIONS, start=start)
+    return counter.total / float(result.iterations.sum())
 
 
 def step_flops(form: ConicForm) -> float:

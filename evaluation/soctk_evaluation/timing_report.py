@@ -83,7 +83,7 @@ LABELS = {
 def _limit_line(row: Row) -> str:
     share = row["decide_ms"] / row["limit_ms"]
     return (
-        f"Its matrix products and factorisations alone, at the rate of a large matrix product: "
+        f"Its floating-point operations alone, at the rate of a large matrix product: "
         f"{row['limit_ms']:.2g} ms a decision; `soctk.minimize` takes {share:.2g} times that, "
         f"in {row['iterations']:.0f} iterations (median)."
     )

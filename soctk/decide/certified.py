@@ -82,6 +82,8 @@ def finish(
     deadline: float,
 ) -> None:
     """Solve again what a method left short of `tol`."""
+    if result.status.tolist().count(Status.OPTIMAL) == result.status.size:
+        return  # nearly always, and found out in a tenth of the time
     missed = np.isin(result.status, [Status.STALLED, Status.ITERATION_LIMIT])
     if method != "first_order" and missed.any() and time.perf_counter() < deadline:
         again = _finish_by_lift if method == "newton" else _finish_by_first_order

@@ -28,7 +28,7 @@ from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Norms
 
 MODELS = (SOCICNN, ReLUICNN, SoftplusICNN, QuadICNN, NormICNN)
-AT_A_TIME = 64
+AT_A_TIME = 256
 """Contexts whose intermediate numbers stay in a second-level cache."""
 
 
@@ -76,8 +76,7 @@ class _Ready:
         template: the packed form at one context.
         mean: of the context, (p,).
         scale: of the context, (p,).
-        slope: S transposed, (p, D), with the rows and the columns of `Stacked`.
-        constant: s.
+        rows: [S s] transposed, (p + 1, D), S and s with the rows of `Stacked`.
         sizes: of the first rows, which are the first columns of `Packed.data`; of the weights; ridges; tanh units.
         floor: the last columns of `Packed.data`, the weights and kappas, less what the context adds to weights.
         spread: for each of these the place of its weight, any for a kappa.
@@ -90,8 +89,7 @@ class _Ready:
     template: Packed
     mean: np.ndarray
     scale: np.ndarray
-    slope: np.ndarray
-    constant: np.ndarray
+    rows: np.ndarray
     sizes: list[int]
     floor: np.ndarray
     spread: np.ndarray
@@ -120,8 +118,7 @@ class _Ready:
             template,
             to_numpy(model.context_mean),
             to_numpy(model.context_scale),
-            np.ascontiguousarray(rows[:, :-1].T),
-            rows[:, -1].copy(),
+            np.ascontiguousarray(rows.T),
             [sum(stacked.sizes[:-3]), *stacked.sizes[-3:]],
             *_weights(stacked, unit),
             unit * factor * to_numpy(stacked.ridges),
@@ -131,14 +128,15 @@ class _Ready:
 
     def at(self, contexts: np.ndarray) -> Packed:
         """Return the packed forms at contexts (N, p)."""
-        standard = (contexts - self.mean) / self.scale
+        standard = np.ones((len(contexts), self.mean.size + 1))
+        standard[:, :-1] = (contexts - self.mean) / self.scale
         data = np.empty((len(contexts), self.sizes[0] + self.floor.size))
         for first in range(0, len(contexts), AT_A_TIME):
             self._fill(data[first : first + AT_A_TIME], standard[first : first + AT_A_TIME])
         return dataclasses.replace(self.template, data=data)
 
     def _fill(self, data: np.ndarray, standard: np.ndarray) -> None:
-        rows = standard @ self.slope + self.constant
+        rows = standard @ self.rows
         first, weights, ridges, n = self.sizes[0], self.sizes[1], self.ridges.size, self.ridges.shape[0]
         data[:, :first] = rows[:, :first]
         data[:, first:] = _softplus(rows[:, first : first + weights]).take(self.spread, axis=1)
@@ -149,7 +147,7 @@ class _Ready:
             bent = np.maximum(rows[:, start : start + ridges], 0.0).reshape(-1, *self.ridges.shape)
             bent = np.einsum("nik,ik->ni", bent, self.ridges)
             data[:, 1 : n + 1] += bent
-            data[:, 0] -= self.x_mean * bent.sum(axis=1)
+            data[:, 0] -= bent @ np.full(n, self.x_mean)
         if self.units.size:
             data[:, 0] += np.tanh(rows[:, -self.units.size :]) @ self.units
 
