@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,24 +37,31 @@ class Memo(Generic[Answer]):
         owner: nn.Module,
         weights: Sequence[Tensor],
         compute: Callable[[Sequence[Tensor]], Answer],
-        key: object = None,
-    ) -> Answer:
+        key: Callable[[], object] = lambda: None,
+    ) -> Answer | None:
         """Return compute(weights), or the last answer where weights and key are what it was computed from.
 
-        Nothing is kept where a derivative may be wanted, nor of tensors that hold no numbers of their own. Computed
-        from copies, so that a change by another thread meanwhile is not missed. The answer is not to be changed.
+        None where nothing is kept: where a derivative may be wanted, and of tensors that hold no numbers of their own
+        in the processor's memory. Computed from copies, so that a change by another thread meanwhile is not missed. The
+        answer is not to be changed.
         """
-        if torch.is_grad_enabled() or not _plain(weights):
-            return compute(weights)
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return None
         with self._lock:
             kept = self._kept.get(owner)
-        if kept is not None and kept[1] == key and kept[0].holds(weights):
-            return kept[2]
+        if kept is not None and kept[0].holds(weights):
+            now = key()
+            if kept[1] == now:
+                return kept[2]
+        elif not weights or not all(_is_plain(weight) for weight in weights):
+            return None
+        else:
+            now = key()
         with torch.inference_mode(False), torch.no_grad():  # the answer may outlive an inference mode
             snapshot = _Snapshot.of(weights)
             answer = compute(snapshot.copies)
         with self._lock:
-            self._kept[owner] = snapshot, key, answer
+            self._kept[owner] = snapshot, now, answer
         return answer
 
     def of_module(
@@ -61,57 +69,52 @@ class Memo(Generic[Answer]):
     ) -> Answer | None:
         """Return compute(module) as `of` does, where weights, buffers, key and the classes inside are what they were.
 
-        None where that would not be kept, and where a module inside is of none of the classes `kinds` or has hooks.
-        `compute` is given a twin that holds copies and that nobody else will change.
+        None also where a module inside is of none of the classes `kinds` or has hooks. `compute` is given a twin that
+        holds copies and that nobody else will change.
         """
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return None
         weights, buffers, inside = _contents(module)
-        if not _plain(weights) or not set(inside).issubset(kinds):
+        if not set(inside).issubset(kinds):
             return None
-        numbers = [buffer.numpy().copy() for buffer in buffers]
+        held: list[np.ndarray] = []
+
+        def with_buffers() -> object:
+            held[:] = [buffer.numpy().copy() for buffer in buffers]
+            return key, inside, [numbers.tobytes() for numbers in held]
 
         def from_copies(copies: Sequence[Tensor]) -> Answer:
             tensors = {id(weight): copy for weight, copy in zip(weights, copies, strict=True)}
-            tensors |= {id(buffer): torch.from_numpy(held) for buffer, held in zip(buffers, numbers, strict=True)}
+            tensors |= {id(buffer): torch.from_numpy(numbers) for buffer, numbers in zip(buffers, held, strict=True)}
             return compute(_twin(module, tensors))
 
-        return self.of(module, weights, from_copies, (key, inside, [array.tobytes() for array in numbers]))
+        return self.of(module, weights, from_copies, with_buffers)
 
 
 @dataclass(frozen=True, eq=False)
 class _Snapshot:
-    """The numbers of some tensors at one time, and where the copies lie in memory."""
+    """The numbers of some tensors at one time: copies, and of each its type, its shape, its place and its bytes."""
 
     copies: list[Tensor]
-    kinds: list[tuple[torch.dtype, torch.Size]]
-    places: list[tuple[int, int]]
+    places: list[tuple[torch.dtype, torch.Size, int, int]]
 
     @classmethod
     def of(cls, weights: Sequence[Tensor]) -> _Snapshot:
         copies = [weight.detach().clone() for weight in weights]
-        places = [(copy.data_ptr(), copy.nbytes) for copy in copies]
-        return cls(copies, _kinds(copies), places)
+        return cls(copies, [(copy.dtype, copy.shape, copy.data_ptr(), copy.nbytes) for copy in copies])
 
     def holds(self, weights: Sequence[Tensor]) -> bool:
         """Whether the tensors are bit for bit what they were: NaN is then itself, and -0 is not 0."""
-        if _kinds(weights) != self.kinds:
-            return False
-        pairs = zip(weights, self.places, strict=True)
-        return not any(_compare(weight.data_ptr(), place, size) for weight, (place, size) in pairs)
+        return len(weights) == len(self.places) and all(
+            _is_plain(weight)
+            and weight.dtype == dtype
+            and weight.shape == shape
+            and _compare(weight.data_ptr(), place, size) == 0
+            for weight, (dtype, shape, place, size) in zip(weights, self.places, strict=True)
+        )
 
 
-def _kinds(tensors: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size]]:
-    return [(tensor.dtype, tensor.shape) for tensor in tensors]
-
-
-def _plain(weights: Sequence[Tensor]) -> bool:
-    """Whether tensors are numbers side by side in the processor's memory, no tracers' or transformations' stand-ins."""
-    if torch.compiler.is_compiling():
-        return False
-    return bool(weights) and all(
-        type(weight) is nn.Parameter and weight.is_cpu and weight.is_contiguous() for weight in weights
-    )
+def _is_plain(weight: Tensor) -> bool:
+    """Whether a tensor is numbers side by side in the processor's memory, no tracer's or transformation's stand-in."""
+    return type(weight) is nn.Parameter and weight.is_cpu and weight.is_contiguous()
 
 
 def _contents(module: nn.Module) -> tuple[list[Tensor], list[Tensor], list[type]]:

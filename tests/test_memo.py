@@ -199,7 +199,7 @@ def test_the_answer_is_of_the_weights_before_a_change_meanwhile() -> None:
         assert memo.of(owner, [owner.weight], compute) == 2.0
         assert memo.of(owner, [owner.weight], compute) == 4.0
         assert memo.of(owner, [owner.weight], lambda weights: pytest.fail("this one is known")) == 4.0
-        assert memo.of(owner, [owner.weight], lambda weights: 0.0, key="another") == 0.0
+        assert memo.of(owner, [owner.weight], lambda weights: 0.0, key=lambda: "another") == 0.0
 
 
 def test_signs_of_zeros_and_nan_are_told_apart() -> None:
