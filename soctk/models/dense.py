@@ -217,7 +217,8 @@ class SOCICNN(ConvexSurrogate):
 
     def _value(self, x: Tensor, context: Tensor) -> Tensor:
         # For a single point, softplus of all mixing weights would take most of the time.
-        stacked = self.kept(_STACKED, SOCICNN.stacked)
+        own = type(self)._conic_form is SOCICNN._conic_form
+        stacked = self.kept(_STACKED, SOCICNN.stacked) if own else None
         form = (self._conic_form if stacked is None else stacked.form)(context.to(self.dtype))
         return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
 

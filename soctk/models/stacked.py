@@ -6,7 +6,7 @@ and v, whose arguments are. So
     b0, v, d of all terms, arguments of softplus, of the ridges and of the tanh units = S theta + s
 
 takes one matrix and no more than four functions of numbers. For one point that is a small part of the work of asking
-one module after the other.
+one module after another.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class StackedPart:
         """Return the part without offsets and weights."""
         own = _own(part)
         place = {index: k for k, index in enumerate(own)}
-        spread = None if len(own) == len(part.index) else torch.tensor([place[index] for index in part.index])
-        return cls(part.kind, part.more, part.map(), len(own), spread)
+        places = torch.tensor([place[index] for index in part.index], device=part.weights.floor.device)
+        return cls(part.kind, part.more, part.map(), len(own), None if len(own) == len(part.index) else places)
 
     def term(self, offset: Tensor, weights: Tensor) -> Term:
         """Return the term."""
@@ -119,7 +119,7 @@ class Stacked:
 
     @classmethod
     def of(cls, affine: AffinePart, parts: Sequence[Part]) -> Stacked:
-        """Return affine part and parts stacked; a view of their tensors as they are now."""
+        """Return affine part and parts stacked, as their tensors are now."""
         level = affine.level.constant
         p = 0 if affine.level.slope is None else affine.level.slope.shape[1]
         rows = [_rows(affine.level, p), level.new_zeros(affine.dim, p + 1)]

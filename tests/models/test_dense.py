@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar
 
 import pytest
@@ -49,6 +50,17 @@ def test_the_kept_form_is_that_of_the_modules(name: str, dtype: torch.dtype) -> 
         assert model.kept(Memo[bool](), lambda twin: True)
     assert model.kept(Memo[bool](), lambda twin: True) is None  # a derivative may be wanted
     close(model(x, context).detach(), first, VALUE)
+
+
+def test_a_model_with_a_form_of_its_own_is_asked_for_it() -> None:
+    class Raised(SOCICNN):
+        def _conic_form(self, context):
+            form = super()._conic_form(context)
+            return dataclasses.replace(form, constant=form.constant + 1.0)
+
+    x, context = inputs(model := Raised(4, 2, seed=1), 5)
+    with torch.no_grad():
+        close(model(x, context), SOCICNN(4, 2, seed=1)(x, context) + 1.0, VALUE)
 
 
 @pytest.mark.parametrize(("dim", "width", "count"), [(5, 16, 527), (10, 20, 1083), (20, 24, 2451), (50, 32, 9423)])

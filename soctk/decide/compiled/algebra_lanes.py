@@ -1,6 +1,6 @@
 """Linear algebra for eight instances side by side: every number is a vector register, so that loops need no care.
 
-Tiles of four sums stay in registers while their products are added. The functions are
+Tiles of sums stay in registers while their products are added (`rows`). The functions are
 `soctk.decide.compiled.algebra`'s, which documents them.
 """
 
