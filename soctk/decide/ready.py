@@ -89,7 +89,7 @@ class _Ready:
     template: Packed
     mean: np.ndarray
     scale: np.ndarray
-    rows: np.ndarray
+    rows: Tensor
     sizes: list[int]
     floor: np.ndarray
     spread: np.ndarray
@@ -118,7 +118,7 @@ class _Ready:
             template,
             to_numpy(model.context_mean),
             to_numpy(model.context_scale),
-            np.ascontiguousarray(rows.T),
+            torch.from_numpy(np.ascontiguousarray(rows.T)),
             [sum(stacked.sizes[:-3]), *stacked.sizes[-3:]],
             *_weights(stacked, unit),
             unit * factor * to_numpy(stacked.ridges),
@@ -136,7 +136,7 @@ class _Ready:
         return dataclasses.replace(self.template, data=data)
 
     def _fill(self, data: np.ndarray, standard: np.ndarray) -> None:
-        rows = standard @ self.rows
+        rows = torch.mm(torch.from_numpy(standard), self.rows).numpy()  # with as many threads as PyTorch is allowed
         first, weights, ridges, n = self.sizes[0], self.sizes[1], self.ridges.size, self.ridges.shape[0]
         data[:, :first] = rows[:, :first]
         data[:, first:] = _softplus(rows[:, first : first + weights]).take(self.spread, axis=1)
