@@ -37,40 +37,44 @@ class Memo(Generic[Answer]):
         owner: nn.Module,
         weights: Sequence[Tensor],
         compute: Callable[[Sequence[Tensor]], Answer],
-        key: Callable[[], object] = lambda: None,
+        key: Callable[[], object] = lambda: (),
     ) -> Answer | None:
         """Return compute(weights), or the last answer where weights and key are what it was computed from.
 
-        None where nothing is kept: where a derivative may be wanted, and of tensors that hold no numbers of their own
-        in the processor's memory. Computed from copies, so that a change by another thread meanwhile is not missed. The
-        answer is not to be changed.
+        None where nothing is kept: where a derivative may be wanted, while PyTorch traces or transforms, and of tensors
+        whose numbers do not lie side by side in the processor's memory. Computed from copies, so that a change by
+        another thread meanwhile is not missed. The answer is not to be changed.
         """
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return None
+        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        if torch.is_grad_enabled() or tracing or not _are_plain(weights) or type(weights[0].detach()) is not Tensor:
+            return None  # in the last case whatever is computed now holds no numbers
         with self._lock:
             kept = self._kept.get(owner)
-        if kept is not None and kept[0].holds(weights):
-            now = key()
-            if kept[1] == now:
-                return kept[2]
-        elif not weights or not all(_is_plain(weight) for weight in weights):
-            return None
-        else:
-            now = key()
         with torch.inference_mode(False), torch.no_grad():  # the answer may outlive an inference mode
-            snapshot = _Snapshot.of(weights)
+            try:
+                now = key()
+                if kept is not None and kept[1] == now and kept[0].holds(weights):
+                    return kept[2]
+                snapshot = _Snapshot.of(weights)
+            except (RuntimeError, TypeError):  # a transformation's stand-ins have no memory, and NumPy knows few types
+                return None
             answer = compute(snapshot.copies)
-        with self._lock:
-            self._kept[owner] = snapshot, now, answer
+        if key() == now:  # what is no tensor is not copied
+            with self._lock:
+                self._kept[owner] = snapshot, now, answer
         return answer
 
     def of_module(
-        self, module: nn.Module, kinds: Collection[type], compute: Callable[[Any], Answer], key: object = None
+        self,
+        module: nn.Module,
+        kinds: Collection[type],
+        compute: Callable[[Any], Answer],
+        key: Callable[[], object] = lambda: (),
     ) -> Answer | None:
         """Return compute(module) as `of` does, where weights, buffers, key and the classes inside are what they were.
 
-        None also where a module inside is of none of the classes `kinds` or has hooks. `compute` is given a twin that
-        holds copies and that nobody else will change.
+        None also where a module inside is of none of the classes `kinds`, has hooks or a `forward` of its own.
+        `compute` is given a twin that holds copies and that nobody else will change.
         """
         weights, buffers, inside = _contents(module)
         if not set(inside).issubset(kinds):
@@ -79,7 +83,7 @@ class Memo(Generic[Answer]):
 
         def with_buffers() -> object:
             held[:] = [buffer.numpy().copy() for buffer in buffers]
-            return key, inside, [numbers.tobytes() for numbers in held]
+            return key(), inside, [(numbers.dtype, numbers.shape, numbers.tobytes()) for numbers in held]
 
         def from_copies(copies: Sequence[Tensor]) -> Answer:
             tensors = {id(weight): copy for weight, copy in zip(weights, copies, strict=True)}
@@ -103,24 +107,26 @@ class _Snapshot:
 
     def holds(self, weights: Sequence[Tensor]) -> bool:
         """Whether the tensors are bit for bit what they were: NaN is then itself, and -0 is not 0."""
-        return len(weights) == len(self.places) and all(
-            _is_plain(weight)
-            and weight.dtype == dtype
-            and weight.shape == shape
-            and _compare(weight.data_ptr(), place, size) == 0
-            for weight, (dtype, shape, place, size) in zip(weights, self.places, strict=True)
-        )
+        if len(weights) != len(self.places):
+            return False
+        for weight, (dtype, shape, place, size) in zip(weights, self.places, strict=True):
+            view = weight.data  # keeps the memory, should another thread give the parameter other memory meanwhile
+            if view.dtype != dtype or view.shape != shape or _compare(view.data_ptr(), place, size) != 0:
+                return False
+        return True
 
 
-def _is_plain(weight: Tensor) -> bool:
-    """Whether a tensor is numbers side by side in the processor's memory, no tracer's or transformation's stand-in."""
-    return type(weight) is nn.Parameter and weight.is_cpu and weight.is_contiguous()
+def _are_plain(weights: Sequence[Tensor]) -> bool:
+    """Whether there are tensors and all are numbers side by side in the processor's memory, none a stand-in."""
+    return len(weights) > 0 and all(
+        type(weight) is nn.Parameter and weight.is_cpu and weight.is_contiguous() for weight in weights
+    )
 
 
 def _contents(module: nn.Module) -> tuple[list[Tensor], list[Tensor], list[type]]:
     """Return the parameters, the buffers and the classes of all modules inside; `nn.Module`'s own walks take longer.
 
-    The class of a module that has hooks counts as `object`.
+    The class of a module that has hooks or a `forward` of its own counts as `object`.
     """
     weights: list[Tensor] = []
     buffers: list[Tensor] = []
@@ -130,7 +136,7 @@ def _contents(module: nn.Module) -> tuple[list[Tensor], list[Tensor], list[type]
         inside = stack.pop().__dict__
         weights += [tensor for tensor in inside["_parameters"].values() if tensor is not None]
         buffers += [tensor for tensor in inside["_buffers"].values() if tensor is not None]
-        if inside["_forward_pre_hooks"] or inside["_forward_hooks"]:
+        if inside["_forward_pre_hooks"] or inside["_forward_hooks"] or "forward" in inside:
             kinds.append(object)
         for child in inside["_modules"].values():
             if child is not None:

@@ -14,14 +14,15 @@ import pytest
 import torch
 from tolerances import CERTIFIED, DOUBLE, VALUE
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import MODELS, SETS, shaken
 
 from soctk import SOCICNN, ConvexSurrogate, load, minimize, save
 from soctk.decide.certified import solve_certified
 from soctk.decide.compiled.form import pack
-from soctk.decide.ready import MODELS as READY_MODELS
 from soctk.decide.ready import _ready
 from soctk.memo import Memo
+from soctk.models.dense import MODELS as READY_MODELS
 
 CONTEXT = torch.randn(3, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
 POINTS = torch.rand(3, 4, generator=torch.Generator().manual_seed(2), dtype=DOUBLE)
@@ -175,6 +176,59 @@ def test_values_under_transformations_of_the_weights() -> None:
             alone = value({name: weight[k] for name, weight in pairs.items()})
             torch.testing.assert_close(both[k], alone, rtol=VALUE[DOUBLE], atol=VALUE[DOUBLE])
     check_fresh(model)
+
+
+def test_values_inside_transformations_of_the_inputs() -> None:
+    x, context = POINTS[0], CONTEXT[0]
+    exact = torch.autograd.functional.jacobian(lambda point: make()(point, context), x)
+
+    def penalty(model: SOCICNN, point: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            target = model(point, context)
+        return (model(point, context) - target + 1.0).square()
+
+    for warm in (False, True):
+        model = make()
+        if warm:
+            check_fresh(model)
+        slope = torch.func.grad(lambda point, model=model: penalty(model, point))(x)
+        torch.testing.assert_close(slope, 2 * exact, rtol=VALUE[DOUBLE], atol=VALUE[DOUBLE])
+        with torch.no_grad():
+            _, moved = torch.func.jvp(lambda point, model=model: model(point, context), (x,), (torch.ones_like(x),))
+        torch.testing.assert_close(moved, exact.sum(), rtol=VALUE[DOUBLE], atol=VALUE[DOUBLE])
+        check_fresh(model)
+
+
+def test_tensors_without_numbers_leave_nothing_behind() -> None:
+    model = make()
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+        assert model.kept(Memo[int](), lambda twin: 1) is None
+    check_fresh(model)
+
+
+def test_a_precision_unknown_to_numpy() -> None:
+    model = make()
+    with torch.no_grad():
+        exact = model(POINTS, CONTEXT)
+        rounded = model.to(torch.bfloat16)(POINTS.float(), CONTEXT.float())
+    torch.testing.assert_close(rounded.double(), exact, rtol=0.1, atol=0.1)
+
+
+def test_other_memory_for_a_weight_while_it_is_compared() -> None:
+    owner, memo = nn.Linear(1000, 2000), Memo[float]()
+    other, stop = owner.weight.detach().clone(), threading.Event()
+
+    def exchange() -> None:
+        while not stop.is_set():
+            owner.weight.data = other.clone()
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    with torch.no_grad():
+        answers = {memo.of(owner, [owner.weight], lambda weights: float(weights[0][0, 0])) for _ in range(300)}
+    stop.set()
+    thread.join()
+    assert answers == {float(other[0, 0])}
 
 
 def test_nothing_outlives_its_model() -> None:

@@ -251,7 +251,8 @@ def _direct_scs(data: dict[str, Any]) -> tuple[Any, float]:
 class ElementwiseCounter(TorchDispatchMode):
     """Counts the numbers that elementwise operations yield and that sums and the like take.
 
-    Sums, products, quotients, roots and logarithms count as one each; comparisons, selections and copies as none.
+    Sums, products, quotients, roots, logarithms, minima and maxima count as one each; conditions, selections and copies
+    as none.
     """
 
     def __init__(self) -> None:

@@ -21,13 +21,12 @@ from soctk.decide.newton import DEFAULT_ITERATIONS
 from soctk.decide.reduction import Reduction
 from soctk.decide.result import Result
 from soctk.memo import Memo
-from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
+from soctk.models.dense import SOCICNN
 from soctk.models.stacked import Stacked
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Norms
 
-MODELS = (SOCICNN, ReLUICNN, SoftplusICNN, QuadICNN, NormICNN)
 AT_A_TIME = 256
 """Contexts whose intermediate numbers stay in a second-level cache."""
 
@@ -62,9 +61,8 @@ def solve_ready(
 
 def _ready(model: ConvexSurrogate) -> _Ready | None:
     """Return the model made ready, kept for as long as nothing that it is made of changes."""
-    if type(model) not in MODELS or model.dtype != torch.float64:
+    if not isinstance(model, SOCICNN) or model.dtype != torch.float64:
         return None
-    assert isinstance(model, SOCICNN)
     return model.kept(_READY, _Ready.of)
 
 

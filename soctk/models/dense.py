@@ -217,17 +217,19 @@ class SOCICNN(ConvexSurrogate):
 
     def _value(self, x: Tensor, context: Tensor) -> Tensor:
         # For a single point, softplus of all mixing weights would take most of the time.
-        own = type(self)._conic_form is SOCICNN._conic_form
-        stacked = self.kept(_STACKED, SOCICNN.stacked) if own else None
+        stacked = self.kept(_STACKED, SOCICNN.stacked)
         form = (self._conic_form if stacked is None else stacked.form)(context.to(self.dtype))
         return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
 
     def kept(self, memo: Memo[Answer], compute: Callable[[SOCICNN], Answer]) -> Answer | None:
         """Return what was computed of the model as it is, kept while nothing in it changes; None where it cannot be.
 
-        Not where a derivative may be wanted, nor on a GPU, nor of modules inside that are others than its own.
+        Not where `Memo.of` keeps nothing, nor of a subclass, whose methods may be others, nor of modules inside that
+        are.
         """
-        return memo.of_module(self, INNER, compute, [getattr(self, name) for name in SWITCHES])
+        if type(self) not in MODELS:
+            return None
+        return memo.of_module(self, INNER, compute, lambda: [getattr(self, name) for name in SWITCHES])
 
     def stacked(self) -> Stacked:
         """Return the model's form as a function of the context, for evaluating it often."""
@@ -342,4 +344,5 @@ class _Maker:
         return nn.Parameter(scale * (basis if rows >= columns else basis.mT).contiguous())
 
 
+MODELS = (SOCICNN, ReLUICNN, SoftplusICNN, QuadICNN, NormICNN)
 _STACKED: Memo[Stacked] = Memo()

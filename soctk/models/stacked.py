@@ -96,7 +96,7 @@ class StackedPart:
 
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """A model at any context; its tensors are no parameters.
+    """A model at any context, for evaluation.
 
     Attributes:
         slope: S, (D, p): the rows of b0, v, the parts' offsets, the arguments of their weights, of the ridges and of

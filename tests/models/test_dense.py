@@ -52,15 +52,24 @@ def test_the_kept_form_is_that_of_the_modules(name: str, dtype: torch.dtype) -> 
     close(model(x, context).detach(), first, VALUE)
 
 
-def test_a_model_with_a_form_of_its_own_is_asked_for_it() -> None:
+def test_a_subclass_is_asked_for_its_own_form_and_parts() -> None:
     class Raised(SOCICNN):
+        share = 1.0
+
         def _conic_form(self, context):
             form = super()._conic_form(context)
             return dataclasses.replace(form, constant=form.constant + 1.0)
 
+        def parts(self):
+            return [
+                dataclasses.replace(part, matrices=[self.share * m for m in part.matrices]) for part in super().parts()
+            ]
+
     x, context = inputs(model := Raised(4, 2, seed=1), 5)
     with torch.no_grad():
         close(model(x, context), SOCICNN(4, 2, seed=1)(x, context) + 1.0, VALUE)
+        model.share = 0.5
+        close(model(x, context), model.conic_form(context).value(x), VALUE)
 
 
 @pytest.mark.parametrize(("dim", "width", "count"), [(5, 16, 527), (10, 20, 1083), (20, 24, 2451), (50, 32, 9423)])

@@ -95,7 +95,7 @@ TOTAL, HAS_SUM, HAS_HI, TOL, MAX_ITER, FIRST_SHARE, RULES = range(7)
 SETTINGS_SIZE = RULES + 6
 MU, VALUE, BEST_VALUE, BEST_BOUND, ITERATIONS, STUCK, OUTCOME, STARTED, CERTIFIED, TAKEN, FINISHED = range(11)
 """Entries of NUMBERS. CERTIFIED: after how many iterations the certificate was last tried; TAKEN: iterations since the
-instance was taken up; FINISHED: whether it is to be put down."""
+instance was last begun; FINISHED: whether nothing more is to be done for it."""
 NUMBERS_SIZE = 11
 RUNNING, OPTIMAL, STALLED, ITERATION_LIMIT = range(4)
 """What OUTCOME can be."""
