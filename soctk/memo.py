@@ -45,8 +45,7 @@ class Memo(Generic[Answer]):
         whose numbers do not lie side by side in the processor's memory. Computed from copies, so that a change by
         another thread meanwhile is not missed. The answer is not to be changed.
         """
-        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-        if torch.is_grad_enabled() or tracing or not _are_plain(weights) or type(weights[0].detach()) is not Tensor:
+        if not _may_keep() or not _are_plain(weights) or type(weights[0].detach()) is not Tensor:
             return None  # in the last case whatever is computed now holds no numbers
         with self._lock:
             kept = self._kept.get(owner)
@@ -76,6 +75,8 @@ class Memo(Generic[Answer]):
         None also where a module inside is of none of the classes `kinds`, has hooks or a `forward` of its own.
         `compute` is given a twin that holds copies and that nobody else will change.
         """
+        if not _may_keep():
+            return None  # before the walk: training comes here at every step
         weights, buffers, inside = _contents(module)
         if not set(inside).issubset(kinds):
             return None
@@ -114,6 +115,12 @@ class _Snapshot:
             if view.dtype != dtype or view.shape != shape or _compare(view.data_ptr(), place, size) != 0:
                 return False
         return True
+
+
+def _may_keep() -> bool:
+    """Whether no derivative may be wanted and PyTorch does not trace."""
+    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+    return not torch.is_grad_enabled() and not tracing
 
 
 def _are_plain(weights: Sequence[Tensor]) -> bool:
