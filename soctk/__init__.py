@@ -18,6 +18,7 @@ from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
 from soctk.imports.expression import from_cvxpy
 from soctk.learn.data import ValueData
 from soctk.learn.fit import FitConfig, FitReport, fit
+from soctk.memo import frozen
 from soctk.models.conv import ConvSOCICNN
 from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
 from soctk.models.exact import ExactSurrogate
@@ -62,6 +63,7 @@ __all__ = [
     "from_cvxpy",
     "from_max_affine",
     "from_quadratic",
+    "frozen",
     "load",
     "losses",
     "make_surrogate",

@@ -210,8 +210,11 @@ class Trial:
                 solver=cp.CLARABEL, max_threads=1
             )
 
+        with soctk.frozen(self.model):
+            frozen = _milliseconds(forward, 5)
         return {
             "forward_ms": _milliseconds(forward, 5),
+            "frozen_ms": frozen,
             "dual_ms": _milliseconds(lambda: self.form.dual(self.x), 5),
             "build_ms": _milliseconds(lambda: self.form.cone_program(self.x), 1),
             "cvxpy_ms": _milliseconds(through_cvxpy, 1),

@@ -43,6 +43,16 @@ def test_decisions(benchmark, race, rivals, batch):
         benchmark.extra_info[f"{name}_gap_max"] = rivals[name].gap_max
 
 
+def test_one_decision_of_a_frozen_model(benchmark, race):
+    """One certified decision without comparing weights, and how many times as long it takes with that."""
+    rows = race.contexts(1)
+    with soctk.frozen(race.model):
+        decision = benchmark(soctk.minimize, race.model, race.feasible_set, rows, tol=TOLERANCE)
+    assert bool(decision.optimal.all())
+    seconds, _ = race.best(lambda: soctk.minimize(race.model, race.feasible_set, rows, tol=TOLERANCE))
+    benchmark.extra_info["times_with_comparing"] = seconds / benchmark.stats["mean"]
+
+
 @pytest.mark.parametrize("batch", [64, 1024])
 def test_layer_forward_and_backward(benchmark, race, rivals, batch):
     """`DecisionLayer`, and how many times as long a cvxpylayers layer takes for one context."""
