@@ -35,8 +35,9 @@ def frozen(model: nn.Module) -> Iterator[None]:
     """Promise that nothing changes in a model, or in the models inside it, within the block.
 
     For values and decisions one at a time: what depends on the weights alone is taken as it is at its first use in the
-    block, without comparing the weights at every call as otherwise. They are compared once, at the end. The promise
-    holds for the thread or asynchronous task that enters the block, and has no effect on what autograd differentiates.
+    block, without comparing the weights at every call as otherwise. They are compared once, at the end: a change that
+    is taken back before, such as weights lent by `torch.func.functional_call`, is not seen. The promise holds for the
+    thread or asynchronous task that enters the block, and has no effect on what autograd differentiates.
 
     Raises:
         RuntimeError: at the end, where it was broken.
