@@ -18,10 +18,10 @@ from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
 from soctk.imports.expression import from_cvxpy
 from soctk.learn.data import ValueData
 from soctk.learn.fit import FitConfig, FitReport, fit
-from soctk.memo import frozen
 from soctk.models.conv import ConvSOCICNN
 from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
 from soctk.models.exact import ExactSurrogate
+from soctk.models.frozen import freeze
 from soctk.models.recurrent import RecurrentSOCICNN
 from soctk.persist import CheckpointError, load, save
 from soctk.registry import make_surrogate, surrogate_names
@@ -60,10 +60,10 @@ __all__ = [
     "affine_pieces",
     "certify",
     "fit",
+    "freeze",
     "from_cvxpy",
     "from_max_affine",
     "from_quadratic",
-    "frozen",
     "load",
     "losses",
     "make_surrogate",

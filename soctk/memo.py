@@ -2,7 +2,6 @@
 
 Neither a tensor's identity nor its version counter tells whether its numbers are the same (edits through `.data` and
 through NumPy are not counted), so the numbers themselves are compared: less work than almost anything done with them.
-Where one value is wanted at a time even that is felt: `frozen` is a promise instead, compared once, at its end.
 """
 
 from __future__ import annotations
@@ -10,59 +9,27 @@ from __future__ import annotations
 import copy
 import ctypes
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 Answer = TypeVar("Answer")
-Key = Callable[[], object]
-"""Returns what else an answer depends on than tensors."""
 _compare = (ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL(None)).memcmp
 _compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 """The C library's comparison: at the memory's speed, with nothing made on the way."""
-
-
-@contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """Promise that nothing changes in a model, or in the models inside it, within the block.
-
-    For values and decisions one at a time: what depends on the weights alone is taken as it is at its first use in the
-    block, without comparing the weights at every call as otherwise. They are compared once, at the end: a change that
-    is taken back before, such as weights lent by `torch.func.functional_call`, is not seen. The promise holds for the
-    thread or asynchronous task that enters the block, and has no effect on what autograd differentiates.
-
-    Raises:
-        RuntimeError: at the end, where it was broken.
-    """
-    promised: dict[nn.Module, dict[Memo[Any], tuple[_Kept[Any], Key]]] = {module: {} for module in model.modules()}
-    token = _PROMISED.set({**_PROMISED.get(), **promised})
-    try:
-        yield
-    finally:
-        _PROMISED.reset(token)
-    for module, used in promised.items():
-        for kept, key in used.values():
-            weights, buffers, inside = _contents(module)
-            if not kept.is_of([*weights, *buffers], (key(), inside)):
-                raise RuntimeError(
-                    f"{type(module).__name__} was changed inside `soctk.frozen`: values and decisions made there may "
-                    "be those of the weights before. Change weights outside the block, or do without it."
-                )
 
 
 class Memo(Generic[Answer]):
     """One answer for each module, forgotten with it; no part of the module, of its copies or of what is saved."""
 
     def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[nn.Module, _Kept[Answer]] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[nn.Module, tuple[_Snapshot, Any, Answer]] = WeakKeyDictionary()
         self._lock = Lock()
 
     def of(
@@ -70,7 +37,7 @@ class Memo(Generic[Answer]):
         owner: nn.Module,
         weights: Sequence[Tensor],
         compute: Callable[[Sequence[Tensor]], Answer],
-        key: Key = lambda: (),
+        key: Callable[[], object] = lambda: (),
     ) -> Answer | None:
         """Return compute(weights), or the last answer where weights and key are what it was computed from.
 
@@ -78,15 +45,30 @@ class Memo(Generic[Answer]):
         whose numbers do not lie side by side in the processor's memory. Computed from copies, so that a change by
         another thread meanwhile is not missed. The answer is not to be changed.
         """
-        kept = self._current(owner, weights, compute, key) if _may_keep() else None
-        return None if kept is None else kept.answer
+        if not _may_keep() or not _are_plain(weights) or type(weights[0].detach()) is not Tensor:
+            return None  # in the last case whatever is computed now holds no numbers
+        with self._lock:
+            kept = self._kept.get(owner)
+        with torch.inference_mode(False), torch.no_grad():  # the answer may outlive an inference mode
+            try:
+                now = key()
+                if kept is not None and kept[1] == now and kept[0].holds(weights):
+                    return kept[2]
+                snapshot = _Snapshot.of(weights)
+            except (RuntimeError, TypeError):  # a transformation's stand-ins have no memory, and NumPy knows few types
+                return None
+            answer = compute(snapshot.copies)
+        if key() == now:  # what is no tensor is not copied
+            with self._lock:
+                self._kept[owner] = snapshot, now, answer
+        return answer
 
     def of_module(
         self,
         module: nn.Module,
         kinds: Collection[type],
         compute: Callable[[Any], Answer],
-        key: Key = lambda: (),
+        key: Callable[[], object] = lambda: (),
     ) -> Answer | None:
         """Return compute(module) as `of` does, where weights, buffers, key and the classes inside are what they were.
 
@@ -95,64 +77,21 @@ class Memo(Generic[Answer]):
         """
         if not _may_keep():
             return None  # before the walk: training comes here at every step
-        promised = _PROMISED.get().get(module)
-        if promised is not None and self in promised:
-            return promised[self][0].answer
-        weights, buffers, inside = _contents(module)
-        if not set(inside).issubset(kinds) or any(type(weight) is not nn.Parameter for weight in weights):
-            return None  # tensors put in the place of parameters may carry derivatives
-        tensors = [*weights, *buffers]
+        weights, buffers, inside = contents(module)
+        if not set(inside).issubset(kinds):
+            return None
+        held: list[np.ndarray] = []
+
+        def with_buffers() -> object:
+            held[:] = [buffer.numpy().copy() for buffer in buffers]
+            return key(), inside, [(numbers.dtype, numbers.shape, numbers.tobytes()) for numbers in held]
 
         def from_copies(copies: Sequence[Tensor]) -> Answer:
-            places = map(id, tensors)
-            return compute(_twin(module, dict(zip(places, copies, strict=True))))
+            tensors = {id(weight): copy for weight, copy in zip(weights, copies, strict=True)}
+            tensors |= {id(buffer): torch.from_numpy(numbers) for buffer, numbers in zip(buffers, held, strict=True)}
+            return compute(_twin(module, tensors))
 
-        kept = self._current(module, tensors, from_copies, lambda: (key(), inside))
-        if kept is None:
-            return None
-        if promised is not None:
-            promised[self] = kept, key
-        return kept.answer
-
-    def _current(
-        self,
-        owner: nn.Module,
-        weights: Sequence[Tensor],
-        compute: Callable[[Sequence[Tensor]], Answer],
-        key: Key,
-    ) -> _Kept[Answer] | None:
-        """Return what is kept, brought up to date."""
-        if not _are_plain(weights) or type(weights[0].detach()) is not Tensor:
-            return None  # in the last case whatever is computed now holds no numbers
-        with self._lock:
-            kept = self._kept.get(owner)
-        now = key()
-        try:
-            if kept is not None and kept.is_of(weights, now):
-                return kept
-            with torch.inference_mode(False), torch.no_grad():  # the answer may outlive an inference mode
-                snapshot = _Snapshot.of(weights)
-        except RuntimeError:  # a transformation's stand-ins have no memory
-            return None
-        with torch.inference_mode(False), torch.no_grad():
-            kept = _Kept(snapshot, now, compute(snapshot.copies))
-        if key() == now:  # what is no tensor is not copied
-            with self._lock:
-                self._kept[owner] = kept
-        return kept
-
-
-@dataclass(frozen=True, eq=False)
-class _Kept(Generic[Answer]):
-    """An answer and what it was computed from."""
-
-    snapshot: _Snapshot
-    key: object
-    answer: Answer
-
-    def is_of(self, weights: Sequence[Tensor], key: object) -> bool:
-        """Whether the answer was computed from the same."""
-        return self.key == key and self.snapshot.holds(weights)
+        return self.of(module, weights, from_copies, with_buffers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,12 +117,6 @@ class _Snapshot:
         return True
 
 
-_PROMISED: ContextVar[Mapping[nn.Module, dict[Memo[Any], tuple[_Kept[Any], Key]]]] = ContextVar(
-    "promised", default=MappingProxyType({})
-)
-"""The models of `frozen` blocks, and what was kept of them inside."""
-
-
 def _may_keep() -> bool:
     """Whether no derivative may be wanted and PyTorch does not trace."""
     tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
@@ -193,11 +126,11 @@ def _may_keep() -> bool:
 def _are_plain(weights: Sequence[Tensor]) -> bool:
     """Whether there are tensors and all are numbers side by side in the processor's memory, none a stand-in."""
     return len(weights) > 0 and all(
-        type(weight) in (nn.Parameter, Tensor) and weight.is_cpu and weight.is_contiguous() for weight in weights
+        type(weight) is nn.Parameter and weight.is_cpu and weight.is_contiguous() for weight in weights
     )
 
 
-def _contents(module: nn.Module) -> tuple[list[Tensor], list[Tensor], list[type]]:
+def contents(module: nn.Module) -> tuple[list[Tensor], list[Tensor], list[type]]:
     """Return the parameters, the buffers and the classes of all modules inside; `nn.Module`'s own walks take longer.
 
     The class of a module that has hooks or a `forward` of its own counts as `object`.

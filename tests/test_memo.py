@@ -9,7 +9,6 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import MODELS, SETS, shaken
 
-from soctk import SOCICNN, ConvexSurrogate, DecisionLayer, frozen, load, minimize, save
+from soctk import SOCICNN, ConvexSurrogate, load, minimize, save
 from soctk.decide.certified import solve_certified
 from soctk.decide.compiled.form import pack
 from soctk.decide.ready import _ready
@@ -122,69 +121,6 @@ def test_no_change_is_missed(change: Callable[[SOCICNN], None]) -> None:
     change(model)
     check_fresh(model)
     assert bool((minimize(model, SETS["budget"](4), CONTEXT).value - before).abs().max() > 1e-4)
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_broken_promise_is_told(change: Callable[[SOCICNN], None]) -> None:
-    model = make()
-
-    def break_it() -> None:
-        with frozen(DecisionLayer(model, SETS["box"](4))):
-            minimize(model, SETS["budget"](4), CONTEXT)
-            change(model)
-
-    with pytest.raises(RuntimeError, match="SOCICNN was changed inside"):
-        break_it()
-    check_fresh(model)
-
-
-def test_a_promise_changes_no_value() -> None:
-    model = make()
-    before = minimize(model, SETS["budget"](4), CONTEXT).value
-    edit_data(model)
-    with frozen(model):
-        check_fresh(model)
-        inside = minimize(model, SETS["budget"](4), CONTEXT).value
-        check_fresh(model)
-    assert bool((inside - before).abs().max() > 1e-4)
-
-
-def test_a_promise_is_compared_at_its_end_alone() -> None:
-    model, memo = make(), Memo[str]()
-    number = model.U_raw[0].detach().numpy()[0]
-
-    def break_it_and_keep_it() -> None:
-        with frozen(model):
-            assert model.kept(memo, lambda twin: "as it began") == "as it began"
-            number[0] = 1.0
-            with frozen(model), ThreadPoolExecutor(1) as elsewhere:
-                assert model.kept(memo, lambda twin: "inner block") == "inner block"
-                number[0] = 2.0
-                others = elsewhere.submit(torch.no_grad()(model.kept), memo, lambda twin: "another thread")
-                assert others.result() == "another thread"
-                assert model.kept(memo, lambda twin: "late") == "inner block"
-                number[0] = 1.0
-            assert model.kept(memo, lambda twin: "late") == "as it began"
-
-    with torch.no_grad(), pytest.raises(RuntimeError, match="was changed"):
-        break_it_and_keep_it()
-
-
-def test_a_promise_leaves_errors_and_derivatives_alone() -> None:
-    model = make()
-
-    def fail() -> None:
-        with frozen(model):
-            check_fresh(model)
-            edit_data(model)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    with frozen(model):
-        check_fresh(model)
-        model(POINTS, CONTEXT).sum().backward()
-    assert all(weight.grad is not None for weight in model.U_raw)
 
 
 def test_copies_and_files_have_weights_of_their_own(tmp_path) -> None:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 import soctk
-from soctk import SOCICNN, ConeSolution, ConicForm, FitConfig
+from soctk import SOCICNN, ConeSolution, ConicForm, ConvexSurrogate, FitConfig
 from soctk.losses import relative_error
 from soctk_evaluation.cells import Cell, code_version, make_config
 from soctk_tasks import Task, make_task
@@ -199,9 +199,9 @@ class Trial:
     def times(self) -> dict[str, float]:
         """Return the times of the ways to this value, one point at a time."""
 
-        def forward() -> None:
+        def forward(model: ConvexSurrogate) -> None:
             with torch.no_grad():
-                self.model(self.x, self.context)
+                model(self.x, self.context)
 
         def through_cvxpy() -> None:
             x = cp.Variable(self.form.dim)
@@ -210,11 +210,10 @@ class Trial:
                 solver=cp.CLARABEL, max_threads=1
             )
 
-        with soctk.frozen(self.model):
-            frozen = _milliseconds(forward, 5)
+        frozen = soctk.freeze(self.model)
         return {
-            "forward_ms": _milliseconds(forward, 5),
-            "frozen_ms": frozen,
+            "forward_ms": _milliseconds(lambda: forward(self.model), 5),
+            "frozen_ms": _milliseconds(lambda: forward(frozen), 5),
             "dual_ms": _milliseconds(lambda: self.form.dual(self.x), 5),
             "build_ms": _milliseconds(lambda: self.form.cone_program(self.x), 1),
             "cvxpy_ms": _milliseconds(through_cvxpy, 1),

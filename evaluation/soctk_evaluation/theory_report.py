@@ -41,7 +41,7 @@ DIAGNOSTICS: dict[str, tuple[str, str]] = {
 }
 TIMES = {
     "forward_ms": "forward pass, one point",
-    "frozen_ms": "the same inside `soctk.frozen`: weights not compared with those before",
+    "frozen_ms": "the same with `soctk.freeze(model)`, whose weights cannot change",
     "forward_batch_ms": "forward pass, in a batch of 1024",
     "backbone_batch_ms": "its ReLU backbone alone, in a batch of 1024",
     "dual_ms": "closed-form dual point",
@@ -155,7 +155,7 @@ def _time_table(groups: Mapping[tuple[str, str], list[Row]]) -> str:
         lines.append(f"| {label} | {' | '.join(f'{value:.3g}' for value in values)} |")
     for label, above, below in (
         ("CVXPY / forward pass, one point", "cvxpy_ms", "forward_ms"),
-        ("CVXPY / the same inside `soctk.frozen`", "cvxpy_ms", "frozen_ms"),
+        ("CVXPY / the same with `soctk.freeze(model)`", "cvxpy_ms", "frozen_ms"),
         ("SOC-ICNN / its ReLU backbone, in a batch", "forward_batch_ms", "backbone_batch_ms"),
     ):
         ratios = (float(np.median([row[above] / row[below] for row in group])) for group in groups.values())

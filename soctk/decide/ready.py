@@ -22,6 +22,7 @@ from soctk.decide.reduction import Reduction
 from soctk.decide.result import Result
 from soctk.memo import Memo
 from soctk.models.dense import SOCICNN
+from soctk.models.frozen import FrozenSurrogate
 from soctk.models.stacked import Stacked
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
@@ -61,7 +62,7 @@ def solve_ready(
 
 def _ready(model: ConvexSurrogate) -> _Ready | None:
     """Return the model made ready, kept for as long as nothing that it is made of changes."""
-    if not isinstance(model, SOCICNN) or model.dtype != torch.float64:
+    if not isinstance(model, (SOCICNN, FrozenSurrogate)) or model.dtype != torch.float64:
         return None
     return model.kept(_READY, _Ready.of)
 

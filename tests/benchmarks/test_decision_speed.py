@@ -44,13 +44,12 @@ def test_decisions(benchmark, race, rivals, batch):
 
 
 def test_one_decision_of_a_frozen_model(benchmark, race):
-    """One certified decision without comparing weights, and how many times as long it takes with that."""
-    rows = race.contexts(1)
-    with soctk.frozen(race.model):
-        decision = benchmark(soctk.minimize, race.model, race.feasible_set, rows, tol=TOLERANCE)
+    """One certified decision with `soctk.freeze(model)`, and how many times as long the model itself takes."""
+    rows, frozen = race.contexts(1), soctk.freeze(race.model)
+    decision = benchmark(soctk.minimize, frozen, race.feasible_set, rows, tol=TOLERANCE)
     assert bool(decision.optimal.all())
     seconds, _ = race.best(lambda: soctk.minimize(race.model, race.feasible_set, rows, tol=TOLERANCE))
-    benchmark.extra_info["times_with_comparing"] = seconds / benchmark.stats["mean"]
+    benchmark.extra_info["model_takes"] = seconds / benchmark.stats["mean"]
 
 
 @pytest.mark.parametrize("batch", [64, 1024])
