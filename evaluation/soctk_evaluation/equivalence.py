@@ -211,13 +211,14 @@ class Trial:
             )
 
         frozen = soctk.freeze(self.model)
-        return {
-            "forward_ms": _milliseconds(lambda: forward(self.model), 5),
-            "frozen_ms": _milliseconds(lambda: forward(frozen), 5),
-            "dual_ms": _milliseconds(lambda: self.form.dual(self.x), 5),
-            "build_ms": _milliseconds(lambda: self.form.cone_program(self.x), 1),
-            "cvxpy_ms": _milliseconds(through_cvxpy, 1),
+        runs = {
+            "forward_ms": (5, lambda: forward(self.model)),
+            "frozen_ms": (5, lambda: forward(frozen)),
+            "dual_ms": (5, lambda: self.form.dual(self.x)),
+            "build_ms": (1, lambda: self.form.cone_program(self.x)),
+            "cvxpy_ms": (1, through_cvxpy),
         }
+        return {name: _milliseconds(repeats, run)[0] for name, (repeats, run) in runs.items()}
 
     # -- the paper's formulas, in NumPy ------------------------------------------------------------------
 
@@ -375,18 +376,17 @@ def _batched_times(model: SOCICNN, points: Tensor, contexts: Tensor) -> dict[str
 
         return forward
 
-    return {
-        "forward_batch_ms": _milliseconds(run(model), 5) / BATCH,
-        "backbone_batch_ms": _milliseconds(run(backbone), 5) / BATCH,
-    }
+    forward, alone = _milliseconds(5, run(model), run(backbone))
+    return {"forward_batch_ms": forward / BATCH, "backbone_batch_ms": alone / BATCH}
 
 
-def _milliseconds(run: Callable[[], Any], repeats: int) -> float:
-    """Return the least time of some runs after one to warm up."""
-    run()
-    least = float("inf")
-    for _ in range(repeats):
-        started = time.perf_counter()
-        run()
-        least = min(least, time.perf_counter() - started)
-    return 1e3 * least
+def _milliseconds(repeats: int, *runs: Callable[[], Any]) -> list[float]:
+    """Return the least time of each of some runs, taken in turns, after one round to warm up."""
+    seconds = []
+    for _ in range(1 + repeats):
+        marks = [time.perf_counter()]
+        for run in runs:
+            run()
+            marks.append(time.perf_counter())
+        seconds.append(np.diff(marks))
+    return [1e3 * float(least) for least in np.min(seconds[1:], axis=0)]
