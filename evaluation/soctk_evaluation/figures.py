@@ -11,6 +11,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from soctk_evaluation.store import Row
@@ -19,6 +20,14 @@ from soctk_evaluation.summary import Line, Table
 PAPER = {"dcp": 0.284, "pcf": 0.139, "relu": 0.234, "softplus": 0.507, "norm": 0.229, "quad": 0.179, "soc": 0.197}
 """The paper's mean regrets over the six tasks at d = 10 (arXiv 2604.22355, Experiment 3)."""
 INK, LEARNED, TRIVIAL, PUBLISHED = "#333333", "#1f6fb4", "#8a8a8a", "#c0392b"
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
+    """Write a picture and close it; the path's ending says the format. The same picture is the same file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with plt.rc_context({"svg.hashsalt": "soctk"}):
+        figure.savefig(path, dpi=dpi, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(figure)
 
 
 def regret_figure(table: Table, path: Path) -> None:
@@ -53,9 +62,7 @@ def regret_figure(table: Table, path: Path) -> None:
     if table.dim == 10:
         handles.append(Line2D([], [], marker="D", ls="", mfc="none", mec=PUBLISHED, label="mean in the paper"))
     axes.legend(handles=handles, fontsize=8, frameon=False, loc="lower left")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_figure(figure, path)
 
 
 def _draw(axes: Axes, row: int, line: Line, color: str) -> None:
@@ -111,9 +118,7 @@ def error_figure(tables: Sequence[Table], path: Path) -> None:
     shown = [methods[name] for name in MARKS if name in methods]
     shown += [line for name, line in methods.items() if name not in MARKS]
     figure.legend(handles=shown, fontsize=8, frameon=False, loc="outside upper center", ncols=len(shown))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_figure(figure, path)
 
 
 def timing_figure(rows: Sequence[Row], path: Path) -> None:
@@ -147,9 +152,7 @@ def timing_figure(rows: Sequence[Row], path: Path) -> None:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     figure.supxlabel("milliseconds for a decision, one thread, log scale", fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_figure(figure, path)
 
 
 def _timed(row: Row) -> str:

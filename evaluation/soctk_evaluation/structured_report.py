@@ -7,15 +7,11 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from soctk_evaluation.figures import save_figure
 from soctk_evaluation.store import Row
 from soctk_evaluation.structured import LEARNED, TRIVIAL, decision_folder
 
@@ -219,7 +215,7 @@ def trajectory_figure(folder: Path, path: Path) -> None:
     grid[0, 0].legend(fontsize=7, frameon=False, loc="best")
     grid[0, 0].set_ylabel("first channel", fontsize=9)
     grid[1, 0].set_ylabel("decision − optimum", fontsize=9)
-    _save(drawn, path)
+    save_figure(drawn, path, dpi=130)
 
 
 def face_figure(folder: Path, path: Path) -> None:
@@ -250,7 +246,7 @@ def face_figure(folder: Path, path: Path) -> None:
             axes.set_axis_off()
         label: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 7, "transform": below[2].transAxes}
         below[2].text(0.98, 0.5, "decision\n− optimum\n(±0.25)", **label)
-    _save(drawn, path)
+    save_figure(drawn, path, dpi=130)
 
 
 def _title(name: str) -> str:
@@ -263,9 +259,3 @@ def _image(axes: Axes, image: np.ndarray, size: int, title: str) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_title(title, fontsize=8)
-
-
-def _save(drawn: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawn.savefig(path, dpi=130)
-    plt.close(drawn)

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from soctk_evaluation.figures import save_figure
 from soctk_evaluation.rates import least_error
 from soctk_evaluation.store import Row
 
@@ -179,7 +175,7 @@ def _equivalence_figure(groups: Mapping[tuple[str, str], list[Row]], path: Path)
     axes.set_xlabel(f"largest over all trials, log scale; exact zeros at {SMALLEST:.0e}")
     axes.legend(fontsize=7.5, frameon=False, loc="upper right", title="weights, passthrough", title_fontsize=7.5)
     _finish(axes)
-    _save(drawn, path)
+    save_figure(drawn, path)
 
 
 def write_rates(rows: Sequence[Row], markdown: Path | None, figure: Path | None) -> str:
@@ -236,19 +232,13 @@ def _rates_figure(rows: Sequence[Row], path: Path) -> None:
         axes.set_ylabel("largest error")
         axes.legend(fontsize=7.5, frameon=False, loc="lower left")
         _finish(axes)
-    _save(drawn, path)
+    save_figure(drawn, path)
 
 
 def _finish(axes: Axes) -> None:
     axes.grid(color="#e5e5e5")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _save(drawn: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawn.savefig(path, dpi=150)
-    plt.close(drawn)
 
 
 def _write(path: Path, text: str) -> None:

@@ -103,10 +103,12 @@ def test_the_commands_write_pages_and_pictures_and_resume(tmp_path, capsys, monk
         more = ["--methods", "random", "--seeds", "0"] if name == "equivalence" else []
         assert main([name, *options, *more]) == 0
         assert page.read_text().count("|") > 20
-        assert "<svg" in picture.read_text()
+        drawn = picture.read_text()
+        assert "<svg" in drawn
         rows = ResultsStore(store).read().rows
         assert rows
         assert main([name, *options, *more]) == 0
+        assert picture.read_text() == drawn, "the same rows, the same file"
         assert len(ResultsStore(store).read().rows) == len(rows)
         assert "already" in capsys.readouterr().err
 
