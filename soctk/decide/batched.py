@@ -210,7 +210,7 @@ class _State:
         factor = torch.ones_like(mu)
         for lowered_to, length, near in reversed(schedule.rules):
             factor = torch.where((step >= length) & (decrement <= near * bounds.count * mu), lowered_to, factor)
-        floor = 0.1 * tol * self.value.abs().clamp(min=1.0) / (bounds.count + form.dim)
+        floor = schedule.last_share * tol * self.value.abs().clamp(min=1.0) / (bounds.count + form.dim)
         self.mu = torch.maximum(factor * mu, torch.minimum(floor, mu))
         self._smooth(form)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from soctk.conic_form import ConicForm
-from soctk.terms import Huber
+from soctk.terms import Huber, Network
 
 TO_BOUNDARY = 0.995
 ARMIJO = 1e-4
@@ -22,17 +22,25 @@ class Schedule(NamedTuple):
 
     Attributes:
         first_share: mu begins as this share of the first gap, for each bound and variable.
+        last_share: mu ends as this share of the tolerance, for each bound and variable.
         rules: (factor, step, decrement): what mu is multiplied by after a step of at least so much and a decrement of
             at most so many mu for each bound; the first of the two rules that holds counts.
     """
 
     first_share: float
+    last_share: float
     rules: tuple[tuple[float, float, float], tuple[float, float, float]]
 
 
-FAST = Schedule(1.0, ((0.05, 0.3, 100.0), (0.05, 0.3, 100.0)))
-CAREFUL = Schedule(0.1, ((0.1, 0.9, 1.0), (0.3, 0.5, 10.0)))
-"""A third more steps, closer to the path."""
+FAST = Schedule(1.0, 0.5, ((0.05, 0.3, 100.0), (0.05, 0.3, 100.0)))
+STEADY = Schedule(1.0, 0.5, ((0.1, 0.6, 10.0), (0.3, 0.3, 100.0)))
+"""Without curvature of its own a function is left by fast steps too far from the path to come back to it."""
+CAREFUL = Schedule(0.1, 0.1, ((0.1, 0.9, 1.0), (0.3, 0.5, 10.0)))
+"""A third more steps, closer to the path and further along it.
+
+Where only the decision counts, not further than it must be is better: at a mu of 1e-12 rounding moves the dual points
+of units at their kinks by so much that a relative gap of 1e-8 may be out of reach.
+"""
 
 
 def schedule_for(form: ConicForm, *, keep_final: bool) -> Schedule:
@@ -41,4 +49,7 @@ def schedule_for(form: ConicForm, *, keep_final: bool) -> Schedule:
     On the path derivatives are those of the minimum; and Newton steps on Huber terms, whose Hessian jumps, seldom
     recover away from it.
     """
-    return CAREFUL if keep_final or form.of_type(Huber) else FAST
+    if keep_final or form.of_type(Huber):
+        return CAREFUL
+    polyhedral = all(isinstance(term, Network) and term.activation == "relu" for term in form.terms)
+    return STEADY if polyhedral else FAST

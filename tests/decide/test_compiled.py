@@ -12,7 +12,7 @@ from reference import clarabel_optimum
 from tolerances import CERTIFIED, DOUBLE, SINGLE, TIGHT_CLARABEL, VALUE
 from zoo import MODELS, SETS, shaken
 
-from soctk import Box, Budget, ConicForm, FeasibleSet, Simplex, minimize
+from soctk import Box, Budget, ConicForm, FeasibleSet, QuadICNN, ReLUICNN, Simplex, minimize
 from soctk.affine import DenseMap
 from soctk.decide.batched import Bounds, solve_batched
 from soctk.decide.certified import solve_certified
@@ -285,3 +285,21 @@ def test_numbers_that_overflow_do_no_harm() -> None:
     result = compiled(form, Simplex(3))
     assert not np.isin(result.status, ["optimal"]).any() or bool(torch.isfinite(result.value).all())
     assert not bool(torch.isnan(result.x).any())
+
+
+@pytest.mark.parametrize("hidden", [(8, 8, 8), (44, 44)])
+@pytest.mark.parametrize("kind", SETS)
+def test_polyhedral_functions_by_newton_steps_alone(kind: str, hidden: tuple[int, ...]) -> None:
+    model, feasible_set = ReLUICNN(50, 8, hidden=hidden, seed=0), SETS[kind](50)
+    contexts = torch.randn(40, 8, generator=torch.Generator().manual_seed(50), dtype=DOUBLE)
+    result = solve_compiled(model.conic_form(contexts).detach(), feasible_set, tol=1e-4, max_iter=60)
+    assert bool((result.status == "optimal").all())
+
+
+@pytest.mark.parametrize("seed", [1, 4, 10])
+def test_rounding_at_kinks_leaves_gaps_of_1e_8_in_reach(seed: int) -> None:
+    """At a mu five times smaller it did not: one of these hundred contexts stalled at a gap of some 2e-8."""
+    model = shaken(QuadICNN(50, 8, seed=seed))
+    contexts = torch.randn(100, 8, generator=torch.Generator().manual_seed(50), dtype=DOUBLE)
+    result = solve_compiled(model.conic_form(contexts).detach(), Budget(50, 15.0), tol=1e-8, max_iter=60)
+    assert bool((result.status == "optimal").all())

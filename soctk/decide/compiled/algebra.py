@@ -63,15 +63,15 @@ def add_product(out, rows, n, mixing, at, inner, scales, matrix, first, scratch)
 
 @_by_type
 def factor_upper(factor, n, width, scratch):
-    """Overwrite [H R], (n, width), by [U U^-T R] with U'U = H upper triangular; return whether H is positive definite.
+    """Overwrite [H R], (n, width), by [U D U^-T R] with U' D^-1 U = H; return whether H is positive definite.
 
-    The diagonal of U is replaced by its reciprocals.
+    U is upper triangular and D its diagonal, which is replaced by its reciprocals: no roots are taken.
     """
 
 
 @_by_type
 def solve_upper(factor, n, width, first, second):
-    """Fill the solutions of U y = r, r the last two columns of what `factor_upper` made."""
+    """Fill the solutions of U y = r, r the last two columns of what `factor_upper` made: those of H y = R."""
 
 
 @reordered

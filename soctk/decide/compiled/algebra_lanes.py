@@ -6,8 +6,6 @@ Tiles of sums stay in registers while their products are added (`rows`). The fun
 
 from __future__ import annotations
 
-import numpy as np
-
 from soctk.decide.compiled.lanes import choose, view
 from soctk.decide.compiled.options import reordered
 from soctk.decide.compiled.rows import TARGETS, add_lane_pair, add_lane_row
@@ -76,22 +74,20 @@ def factor_upper(factor, n, width, scratch):
     for start in range(0, n, 2):
         some, size = min(2, n - start), width - start
         rows = view(factor, start * width + start, some * width - start)
-        for t in range(some):
-            for k in range(start):
-                scratch[t * start + k] = -factor[k * width + start + t]
+        for k in range(start):
+            above = view(factor, k * width, width)
+            for t in range(some):
+                scratch[t * start + k] = -above[start + t] * above[k]
         add_block(rows, width, some, scratch, start, size, factor, start, width)
         for t in range(some):
             row = view(rows, t * width, size)
             if t == 1:
-                above, weight = view(rows, 0, size), rows[1]
+                above, weight = view(rows, 0, size), rows[1] * rows[0]
                 for j in range(1, size):
                     row[j] -= weight * above[j]
             positive = not (row[t] <= 0)  # NaN is no reason to try again
             definite = definite & positive
-            scale = 1 / np.sqrt(choose(positive, row[t], 1.0))
-            for j in range(t + 1, size):
-                row[j] *= scale
-            row[t] = scale
+            row[t] = 1 / choose(positive, row[t], 1.0)
     return definite
 
 

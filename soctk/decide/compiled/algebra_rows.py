@@ -5,8 +5,6 @@ The functions are `soctk.decide.compiled.algebra`'s, which documents them.
 
 from __future__ import annotations
 
-import numpy as np
-
 from soctk.decide.compiled.lanes import view
 from soctk.decide.compiled.options import reordered
 from soctk.decide.compiled.rows import TARGETS, add_eight, add_four, add_one, add_tiles, add_two
@@ -97,23 +95,20 @@ def factor_upper(factor, n, width, scratch):
         out = view(factor, block * width + start, some * width - start)
         if some == TARGETS and block > 0:
             for k in range(block):
-                column = view(factor, k * width + block, TARGETS)
+                column, inverse = view(factor, k * width + block, TARGETS), factor[k * width + k]
                 for t in range(TARGETS):
-                    scratch[t * block + k] = -column[t]
+                    scratch[t * block + k] = -column[t] * inverse
             add_tiles(out, width, scratch, block, size, factor, start, width)
         for i in range(block, block + some):
             row = view(out, (i - block) * width, size)
             done = block if some == TARGETS else 0
             for k in range(done, i):
-                scratch[k - done] = -factor[k * width + i]
+                scratch[k - done] = -factor[k * width + i] * factor[k * width + k]
             add_rows(row, scratch, i - done, factor, done * width + start, width)
             pivot = row[i - start]
             if pivot <= 0:  # NaN is no reason to try again
                 return False
-            scale = 1 / np.sqrt(pivot)
-            for j in range(i - start, size):
-                row[j] *= scale
-            row[i - start] = scale
+            row[i - start] = 1 / pivot
     return True
 
 

@@ -51,7 +51,7 @@ from soctk.decide.compiled.form import (
 from soctk.decide.compiled.lanes import choose, view
 from soctk.decide.compiled.options import compiled
 from soctk.decide.compiled.rows import TARGETS
-from soctk.decide.compiled.terms import NUBAR, A, P, R, Y, chain, into_balls
+from soctk.decide.compiled.terms import INVERSE, NUBAR, A, P, Y, chain, into_balls
 
 
 @compiled
@@ -133,21 +133,21 @@ def copy_rows(total, stride, base, n, first, last):
 def row_curvatures(term, rows, weights, delta, u, cache, lag, curvature):
     """Fill the diagonal part of a term's Hessian in u."""
     kind, first, count, size = term[KIND], term[FIRST], term[COUNT], term[SIZE]
-    r, a, t = view(cache, R * rows + first, count), view(cache, A * rows + first, count), view(lag, first, count)
+    inverse, a = view(cache, INVERSE * rows + first, count), view(cache, A * rows + first, count)
     p, nubar = view(cache, P * rows + first, count), view(cache, NUBAR * rows + first, count)
-    y, mine = view(cache, Y * rows + first, count), view(u, first, count)
+    y, mine, t = view(cache, Y * rows + first, count), view(u, first, count), view(lag, first, count)
     if kind == RELU:
         for k in range(count):
-            curvature[k] = nubar[k] * (1 - t[k] * a[k] / r[k]) / (2 * r[k])
+            curvature[k] = nubar[k] * (1 - t[k] * a[k] * inverse[k]) * (0.5 * inverse[k])
     elif kind == SOFTPLUS:
         for k in range(count):
             curvature[k] = nubar[k] * p[k] * (1 - p[k])
     elif kind == NORMS and size > 1:
         for g in range(count // size):
-            fill(view(curvature, g * size, size), weights[g] / r[g])
+            fill(view(curvature, g * size, size), weights[g] * inverse[g])
     elif kind == NORMS:
         for k in range(count):
-            curvature[k] = weights[k] / r[k] - t[k] * mine[k] / (r[k] * r[k])
+            curvature[k] = (weights[k] - t[k] * mine[k] * inverse[k]) * inverse[k]
     elif kind == LOGISTIC:
         for k in range(count):
             curvature[k] = weights[k] * p[k] * (1 - p[k])
@@ -173,11 +173,11 @@ def rank_ones(layout, shared, memory, term, weights, u, cache, lag, pairs):
         left, right = view(memory, here, n), view(memory, here + n, n)
         fill(left, 0.0)
         if term[KIND] == NORMS:
-            tau = cache[R * rows + term[FIRST] + g]
+            inverse = cache[INVERSE * rows + term[FIRST] + g]
             fill(right, 0.0)
             add_rows(left, view(u, first, size), size, shared, at, n)
             add_rows(right, view(lag, first, size), size, shared, at, n)
-            scale = 1 / (2 * tau * tau)
+            scale = 0.5 * inverse * inverse
             for i in range(n):
                 right[i] *= scale
         else:
@@ -215,7 +215,7 @@ def initial_lags(layout, cache, lag, wanted):
     for index in range(layout[TERMS]):
         term = view(layout, TABLE + index * COLUMNS, COLUMNS)
         for k in range(term[FIRST], term[FIRST] + term[COUNT]):
-            agreed = cache[A * rows + k] / cache[R * rows + k] if term[KIND] == RELU else cache[Y * rows + k]
+            agreed = cache[A * rows + k] * cache[INVERSE * rows + k] if term[KIND] == RELU else cache[Y * rows + k]
             lag[k] = choose(wanted, agreed, lag[k])
 
 
@@ -229,13 +229,14 @@ def advance_lags(layout, shared, data, u, du, cache, lag, moved):
         if term[KIND] == RELU:
             advance_slopes(layout, shared, term, du, cache, lag, moved)
         elif term[KIND] == NORMS:
-            weights, tau = view(data, layout[WEIGHTS] + term[WEIGHT], count), view(cache, R * rows + first, count)
+            weights = view(data, layout[WEIGHTS] + term[WEIGHT], count)
+            inverse = view(cache, INVERSE * rows + first, count)
             rho, mine, change = view(lag, first, count), view(u, first, count), view(du, first, count)
             for g in range(count // size):
-                along, weight = 0.0, weights[g] / tau[g]
+                along, weight = 0.0, weights[g] * inverse[g]
                 for k in range(g * size, (g + 1) * size):
                     along += mine[k] * change[k]
-                along /= tau[g] * tau[g]
+                along *= inverse[g] * inverse[g]
                 for k in range(g * size, (g + 1) * size):
                     rho[k] = weight * (mine[k] + change[k]) - along * rho[k]
             into_balls(weights, rho, size)
@@ -248,15 +249,15 @@ def advance_slopes(layout, shared, term, du, cache, lag, moved):
     for level in range(term[LAYERS]):
         width = layout[term[WIDTHS] + level]
         da, t, p = view(moved, start, width), view(lag, start, width), view(cache, P * rows + start, width)
-        a, r = view(cache, A * rows + start, width), view(cache, R * rows + start, width)
+        a, inverse = view(cache, A * rows + start, width), view(cache, INVERSE * rows + start, width)
         for k in range(width):
             da[k] = du[start + k]
         if level > 0:
             add_rows(da, view(moved, start - inner, inner), inner, shared, mixing, width)
             mixing += inner * width
         for k in range(width):
-            share = a[k] / r[k]
-            t[k] = min(max(share + (1 - t[k] * share) / r[k] * da[k], -1.0), 1.0)
+            share = a[k] * inverse[k]
+            t[k] = min(max(share + (1 - t[k] * share) * inverse[k] * da[k], -1.0), 1.0)
             da[k] *= p[k]
         start, inner = start + width, width
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from soctk.affine import DenseMap
 from soctk.conic_form import ConicForm
+from soctk.decide.rules import Schedule, schedule_for
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
 
 QUADRATIC, NORMS, RELU, SOFTPLUS, LOGISTIC, LOG_SUM_EXP, HUBER = range(7)
@@ -90,7 +91,7 @@ among the weights; where its layers' widths begin in `layout`, and their number;
 many outer products are kept for it, and the first."""
 COLUMNS = 11
 
-TOTAL, HAS_SUM, HAS_HI, TOL, MAX_ITER, FIRST_SHARE, RULES = range(7)
+TOTAL, HAS_SUM, HAS_HI, TOL, MAX_ITER, FIRST_SHARE, LAST_SHARE, RULES = range(8)
 """Entries of SETTINGS; from RULES on the two of a `Schedule`, of three numbers each."""
 SETTINGS_SIZE = RULES + 6
 MU, VALUE, BEST_VALUE, BEST_BOUND, ITERATIONS, STUCK, OUTCOME, STARTED, CERTIFIED, TAKEN, FINISHED = range(11)
@@ -108,7 +109,10 @@ SMALL_DIM = 24
 
 @dataclass
 class Packed:
-    """N functions: `layout`, `shared` (1 or N, ...), `data` (N, ...); the sizes of the parts and of three vectors."""
+    """N functions: `layout`, `shared` (1 or N, ...), `data` (N, ...); the sizes of the parts and of three vectors.
+
+    And the schedule by which they are decided, where derivatives are not asked for.
+    """
 
     layout: np.ndarray
     shared: np.ndarray
@@ -117,6 +121,7 @@ class Packed:
     common_size: int
     memory_size: int
     sizes: dict[int, int]
+    schedule: Schedule
 
     def columns(self, part: int) -> slice:
         """Return where a part is in its vector."""
@@ -174,7 +179,8 @@ def pack(form: ConicForm) -> Packed:
     layout = np.array(
         [n, rows, len(terms), kept, *starts, *(c for line in table for c in line), *widths], dtype=np.int64
     )
-    return Packed(layout, _array(shared), _array(data), ends["state"], ends["common"], ends["memory"], sizes)
+    schedule = schedule_for(form, keep_final=False)
+    return Packed(layout, _array(shared), _array(data), ends["state"], ends["common"], ends["memory"], sizes, schedule)
 
 
 def _starts(sizes: dict[int, int]) -> tuple[list[int], dict[str, int]]:

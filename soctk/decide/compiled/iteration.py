@@ -38,6 +38,7 @@ from soctk.decide.compiled.form import (
     ITERATION_LIMIT,
     ITERATIONS,
     LAG,
+    LAST_SHARE,
     LINEAR,
     MAX_ITER,
     MU,
@@ -84,7 +85,7 @@ def make_advance_all(sources: int):
             look at this file alone, and use old code after a change of another.
     """
 
-    def advance_all(layout, shared, common, data, state, scratch, memory, first, last, steps):
+    def advance_all(layout, shared, common, data, state, scratch, memory, running, first, last, steps):
         """Take up to `steps` Newton steps with each of the instances first, ..., last - 1 that is still running.
 
         One instance is in work at a time, or one in each lane if `memory` (size, `lanes.WIDTH`) has room for that, all
@@ -97,7 +98,6 @@ def make_advance_all(sources: int):
         standing = view(memory, layout[HELD_STATE], state.shape[1])
         numbers = view(standing, layout[NUMBERS], NUMBERS_SIZE)
         width = width_of(numbers)
-        running = np.zeros(width, dtype=np.bool_)
         if not own:
             outer_products(layout, matrices, common, scratch)
         for start in range(first, last, width):
@@ -120,7 +120,7 @@ def make_advance_all(sources: int):
                         put_down(standing, lane, state[start + lane])
                         running[lane] = False
 
-    options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+    options: dict[str, Any] = {"error_model": "numpy", "nogil": True, "_nrt": False}
     try:
         return njit(cache=True, **options)(advance_all)
     except RuntimeError:  # neither the package's folder nor the user's own can be written to
@@ -280,6 +280,6 @@ def advance(layout, shared, common, data, state, memory, numbers):
     for at in (RULES + 3, RULES):
         near = (step >= settings[at + 1]) & (decrement <= settings[at + 2] * count * mu)
         factor = choose(near, settings[at], factor)
-    floor = 0.1 * settings[TOL] * max(1.0, abs(numbers[VALUE])) / (count + n)
+    floor = settings[LAST_SHARE] * settings[TOL] * max(1.0, abs(numbers[VALUE])) / (count + n)
     numbers[MU] = max(factor * mu, min(floor, mu))
     smooth(layout, shared, data, state, memory, numbers)

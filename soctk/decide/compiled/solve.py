@@ -20,7 +20,7 @@ from soctk.decide.compiled.iteration import make_advance_all
 from soctk.decide.compiled.lanes import WIDTH, aligned_zeros
 from soctk.decide.decision import Status, relative_gap
 from soctk.decide.result import Final, Result
-from soctk.decide.rules import FAST, Schedule, schedule_for
+from soctk.decide.rules import Schedule, schedule_for
 from soctk.sets import FeasibleSet
 from soctk.terms import Network, Norms
 
@@ -75,8 +75,8 @@ def solve_compiled(
 def solve_packed(
     packed: Packed, feasible_set: FeasibleSet, *, tol: float, max_iter: int, deadline: float = float("inf")
 ) -> Result:
-    """Minimise functions without Huber terms that are packed already: arguments as `solve_newton`'s."""
-    return _result(packed, _solve(packed, feasible_set, tol, max_iter, deadline, None, FAST))
+    """Minimise functions that are packed already: arguments as `solve_newton`'s."""
+    return _result(packed, _solve(packed, feasible_set, tol, max_iter, deadline, None, packed.schedule))
 
 
 def _solve(
@@ -96,7 +96,7 @@ def _solve(
     settings = common[packed.columns(layout.SETTINGS)]
     settings[layout.TOTAL], settings[layout.HAS_SUM], settings[layout.HAS_HI] = total or 0.0, total is not None, has_hi
     settings[layout.TOL], settings[layout.MAX_ITER], settings[layout.FIRST_SHARE] = tol, max_iter, schedule.first_share
-    settings[layout.RULES :] = np.ravel(schedule.rules)
+    settings[layout.LAST_SHARE], settings[layout.RULES :] = schedule.last_share, np.ravel(schedule.rules)
     state = np.zeros((packed.data.shape[0], packed.state_size))
     state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = center if start is None else start
     state[:, layout.BEST_VALUE], state[:, layout.BEST_BOUND] = np.inf, -np.inf
@@ -121,7 +121,8 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
     scratch = memory = np.zeros(packed.memory_size)
     if _side_by_side(packed):
         memory, piece = aligned_zeros(packed.memory_size), -(-piece // WIDTH) * WIDTH
-    arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory
+    running = np.zeros(WIDTH, dtype=np.bool_)
+    arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory, running
     if size > 0 and deadline < float("inf"):
         _advance_all(*arrays, 0, size, 0)  # so that every instance has an answer
     for first in range(0, size, piece):

@@ -1,7 +1,8 @@
 """The terms' values and dual points, smoothed or not, as in `soctk.terms`.
 
-Every pass fills a cache (6, K): rows of a (preactivations), r (of a ReLU) or tau (of a group, at its first rows), z
-(activations), p (slopes), nubar, and y, the dual point. mu = 0 gives the function itself and a subgradient.
+Every pass fills a cache (6, K): rows of a (preactivations), 1 / r (of a ReLU) or 1 / tau (of a group, at its first
+rows), z (activations; of a group tau), p (slopes), nubar, and y, the dual point. Reciprocals, because divisions take
+long: each is made once. mu = 0 gives the function itself and a subgradient.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from soctk.decide.compiled.lanes import any_of, choose, view
 from soctk.decide.compiled.options import compiled
 from soctk.terms.base import SMALLEST_WEIGHT
 
-A, R, Z, P, NUBAR, Y = range(6)
+A, INVERSE, Z, P, NUBAR, Y = range(6)
 TINY = np.finfo(np.float64).tiny
 
 
@@ -57,7 +58,7 @@ def values(layout, shared, data, memory, u, mu, cache):
             for k in range(count):
                 total += 0.5 * weights[k] * mine[k] * mine[k]
         elif kind == NORMS:
-            kappa, tau = view(data, layout[WEIGHTS] + term[KAPPA], count), view(cache, R * rows + first, count)
+            kappa, tau = view(data, layout[WEIGHTS] + term[KAPPA], count), view(cache, Z * rows + first, count)
             eps = 2 * mu / reference
             for g in range(count // size):
                 squares = kappa[g] * kappa[g] + eps * eps
@@ -111,7 +112,7 @@ def network_value(layout, shared, weights, term, reference, u, mu, cache):
     spread = 4 * delta * delta
     for level in range(term[LAYERS]):
         width = layout[term[WIDTHS] + level]
-        a, r = view(cache, A * rows + start, width), view(cache, R * rows + start, width)
+        a, inverse = view(cache, A * rows + start, width), view(cache, INVERSE * rows + start, width)
         z, p = view(cache, Z * rows + start, width), view(cache, P * rows + start, width)
         for k in range(width):
             a[k] = u[start + k]
@@ -123,11 +124,13 @@ def network_value(layout, shared, weights, term, reference, u, mu, cache):
                 z[k], p[k] = softplus(a[k])
         else:
             for k in range(width):
-                # (a + r) / 2 loses all digits for very negative a; its conjugate form does not.
-                r[k] = np.sqrt(a[k] * a[k] + spread)
-                far = r[k] + abs(a[k])
-                z[k] = choose(a[k] > 0, 0.5 * far, 0.5 * spread / max(far, TINY))
-                p[k] = z[k] / max(r[k], TINY)
+                # (a + r) / 2 loses all digits for very negative a; delta^2 / ((|a| + r) / 2) does not.
+                r = np.sqrt(a[k] * a[k] + spread)
+                half = 0.5 * (r + abs(a[k]))
+                both = 1 / max(half * r, TINY)
+                inverse[k] = half * both
+                z[k] = choose(a[k] > 0, half, delta * delta * (r * both))
+                p[k] = min(z[k] * inverse[k], 1.0)  # no slope is above 1 by rounding: bounds are made of it
         start, inner = start + width, width
     last = view(cache, Z * rows + start - inner, inner)
     for k in range(inner):
@@ -148,9 +151,10 @@ def duals(layout, shared, data, u, cache):
             for k in range(count):
                 y[k] = weights[k] * mine[k]
         elif kind == NORMS:
-            tau = view(cache, R * rows + first, count)
+            inverse, tau = view(cache, INVERSE * rows + first, count), view(cache, Z * rows + first, count)
             for g in range(count // size):
-                weight = weights[g] / tau[g]
+                inverse[g] = 1 / tau[g]
+                weight = weights[g] * inverse[g]
                 for k in range(g * size, (g + 1) * size):
                     y[k] = weight * mine[k]
             into_balls(weights, y, size)
