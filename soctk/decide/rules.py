@@ -22,7 +22,8 @@ class Schedule(NamedTuple):
 
     Attributes:
         first_share: mu begins as this share of the first gap, for each bound and variable.
-        last_share: mu ends as this share of the tolerance, for each bound and variable.
+        last_share: mu ends as this share of the tolerance, for each bound and variable; below WORTH_CERTIFYING, or no
+            certificate would be tried.
         rules: (factor, step, decrement): what mu is multiplied by after a step of at least so much and a decrement of
             at most so many mu for each bound; the first of the two rules that holds counts.
     """
