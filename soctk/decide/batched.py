@@ -19,8 +19,10 @@ from soctk.decide.rules import (
     BACKTRACK,
     LINE_SEARCH_TRIALS,
     MULTIPLIER_RANGE,
+    SETTLED,
     STALL_ITERATIONS,
     TO_BOUNDARY,
+    UNSETTLED,
     WORTH_CERTIFYING,
     Schedule,
     schedule_for,
@@ -107,12 +109,13 @@ def _record(
 ) -> tuple[Tensor, Tensor]:
     """Update the best points and bounds of the active instances; return which are done and which are stalled.
 
-    While the barrier alone keeps the gap far above `tol` there is nothing to certify, and it is not tried unless
-    `force` says that this is the last chance.
+    While the barrier alone keeps the gap above `tol`, or the last Newton step was a long one, there is hardly anything
+    to certify, and it is not tried unless `force` says that this is the last chance.
     """
     best.iterations[active] = iteration
     scale = tol * state.value.abs().clamp(min=1.0)
-    ready = (bounds.count * state.mu <= WORTH_CERTIFYING * scale).squeeze(-1) | force
+    settled = (state.decrement <= SETTLED * scale) | (iteration >= UNSETTLED)
+    ready = (settled & (bounds.count * state.mu <= WORTH_CERTIFYING * scale)).squeeze(-1) | force
     done, stalled = torch.zeros_like(ready), torch.zeros_like(ready)
     index = torch.nonzero(ready).squeeze(-1)
     if index.numel() == 0:
@@ -143,6 +146,7 @@ class _State:
     smoothed: list
     lags: list
     value: Tensor
+    decrement: Tensor
     stuck: Tensor
 
     @classmethod
@@ -155,7 +159,7 @@ class _State:
         s_lo = mu / (x - bounds.lo)
         s_hi = mu / (bounds.hi - x) if bounds.has_hi else None
         stuck = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
-        state = cls(x, mu, s_lo, s_hi, [term.inner(points) for term in form.terms], [], [], value, stuck)
+        state = cls(x, mu, s_lo, s_hi, [term.inner(points) for term in form.terms], [], [], value, 0 * mu, stuck)
         state._smooth(form)
         state.lags = [t.initial_lag(s) for t, s in zip(form.terms, state.smoothed, strict=True)]
         return state
@@ -199,7 +203,7 @@ class _State:
         for term, part, lag in zip(form.terms, self.smoothed, self.lags, strict=True):
             term.add_hessian(hessian, part, lag)
         dx = -solve_factored(factor_hessian(hessian), barrier_gradient, bounds.total is not None)
-        decrement = -(barrier_gradient * dx).sum(dim=-1, keepdim=True)
+        decrement = self.decrement = -(barrier_gradient * dx).sum(dim=-1, keepdim=True)
         du = [term.map.forward(dx.unsqueeze(1)) for term in form.terms]
         step = self._line_search(form, bounds, dx, du, decrement)
         self._update_bound_multipliers(bounds, dx, step)

@@ -49,7 +49,7 @@ def solve_ready(
         return None
     rows = model.context_rows(contexts.detach()).numpy()
     packed = ready.at(rows)
-    if not np.isfinite(packed.data).all():
+    if packed is None:
         return None  # the form names what is not finite
     from soctk.decide.compiled.solve import solve_packed  # Numba is loaded when there is something to solve
 
@@ -125,30 +125,23 @@ class _Ready:
             x_mean,
         )
 
-    def at(self, contexts: np.ndarray) -> Packed:
-        """Return the packed forms at contexts (N, p)."""
+    def at(self, contexts: np.ndarray) -> Packed | None:
+        """Return the packed forms at contexts (N, p); None where a number is not finite."""
+        from soctk.decide.compiled.coefficients import assemble  # Numba is loaded when there is something to solve
+
         standard = np.ones((len(contexts), self.mean.size + 1))
         standard[:, :-1] = (contexts - self.mean) / self.scale
-        data = np.empty((len(contexts), self.sizes[0] + self.floor.size))
+        data, finite = np.empty((len(contexts), self.sizes[0] + self.floor.size)), True
+        weights, units = slice(self.sizes[0], sum(self.sizes[:2])), slice(sum(self.sizes[:3]), None)
+        fixed = self.floor, self.spread, self.unit, self.ridges, self.units, self.x_mean
         for first in range(0, len(contexts), AT_A_TIME):
-            self._fill(data[first : first + AT_A_TIME], standard[first : first + AT_A_TIME])
-        return dataclasses.replace(self.template, data=data)
-
-    def _fill(self, data: np.ndarray, standard: np.ndarray) -> None:
-        rows = torch.mm(torch.from_numpy(standard), self.rows).numpy()  # with as many threads as PyTorch is allowed
-        first, weights, ridges, n = self.sizes[0], self.sizes[1], self.ridges.size, self.ridges.shape[0]
-        data[:, :first] = rows[:, :first]
-        data[:, first:] = _softplus(rows[:, first : first + weights]).take(self.spread, axis=1)
-        data[:, first:] *= self.unit
-        data[:, first:] += self.floor
-        if ridges:
-            start = first + weights
-            bent = np.maximum(rows[:, start : start + ridges], 0.0).reshape(-1, *self.ridges.shape)
-            bent = np.einsum("nik,ik->ni", bent, self.ridges)
-            data[:, 1 : n + 1] += bent
-            data[:, 0] -= bent @ np.full(n, self.x_mean)
-        if self.units.size:
-            data[:, 0] += np.tanh(rows[:, -self.units.size :]) @ self.units
+            here = slice(first, first + AT_A_TIME)
+            # with as many threads as PyTorch is allowed
+            rows = torch.mm(torch.from_numpy(standard[here]), self.rows).numpy()
+            rows[:, weights] = _softplus(rows[:, weights])
+            np.tanh(rows[:, units], out=rows[:, units])
+            finite &= assemble(rows, *fixed, data[here])
+        return dataclasses.replace(self.template, data=data) if finite else None
 
 
 def _softplus(a: np.ndarray) -> np.ndarray:

@@ -51,6 +51,7 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     S_HI,
     BEST_X,
     LAG,
+    U,
     # of `common`: the set; outer products of rows and groups
     SETTINGS,
     LO,
@@ -60,7 +61,6 @@ DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
     # and 1 / (hi - x); matrices of n rows, and others
     HELD_DATA,
     HELD_STATE,
-    U,
     DU,
     TRIAL,
     CURVATURE,
@@ -94,10 +94,23 @@ COLUMNS = 11
 TOTAL, HAS_SUM, HAS_HI, TOL, MAX_ITER, FIRST_SHARE, LAST_SHARE, RULES = range(8)
 """Entries of SETTINGS; from RULES on the two of a `Schedule`, of three numbers each."""
 SETTINGS_SIZE = RULES + 6
-MU, VALUE, BEST_VALUE, BEST_BOUND, ITERATIONS, STUCK, OUTCOME, STARTED, CERTIFIED, TAKEN, FINISHED = range(11)
+NUMBERS_SIZE = 12
+(
+    MU,
+    VALUE,
+    BEST_VALUE,
+    BEST_BOUND,
+    ITERATIONS,
+    STUCK,
+    OUTCOME,
+    STARTED,
+    CERTIFIED,
+    TAKEN,
+    FINISHED,
+    DECREMENT,
+) = range(NUMBERS_SIZE)
 """Entries of NUMBERS. CERTIFIED: after how many iterations the certificate was last tried; TAKEN: iterations since the
-instance was last begun; FINISHED: whether nothing more is to be done for it."""
-NUMBERS_SIZE = 11
+instance was last begun; FINISHED: whether nothing more is to be done for it; DECREMENT: that of the last step."""
 RUNNING, OPTIMAL, STALLED, ITERATION_LIMIT = range(4)
 """What OUTCOME can be."""
 
@@ -157,7 +170,7 @@ def pack(form: ConicForm) -> Packed:
     mixed = sum(m.shape[1] * m.shape[2] for m in mixing)
     groups = sum(term.map.rows // term.size for term in terms if isinstance(term, Norms | LogSumExp) and term.size > 1)
     data_parts = (1, n, rows, sum(w.shape[-1] for w in weights))
-    state_parts = (NUMBERS_SIZE, n, n, n, n, rows)
+    state_parts = (NUMBERS_SIZE, n, n, n, n, rows, rows)
     sizes = dict(
         zip(
             range(PARTS, TABLE),
@@ -167,7 +180,7 @@ def pack(form: ConicForm) -> Packed:
                 *state_parts,
                 *(SETTINGS_SIZE, n, n, kept * n * n),
                 *(sum(data_parts), sum(state_parts)),
-                *(rows, rows, rows, rows, 6 * rows, 6 * rows),
+                *(rows, rows, rows, 6 * rows, 6 * rows),
                 *(n, n, n, n, n, n, n, n),
                 *(n * (n + 2), n * n),
                 *(2 * n * max(widths, default=0), kept, len(terms), 4 * max(n, rows), 2 * groups * n),

@@ -5,13 +5,10 @@ What a lane does never depends on the lanes beside it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 
 from soctk.decide.compiled.algebra import add_rows, dot, fill
-from soctk.decide.compiled.certificate import bound, inner, relative_gap, restore, slope, value_at
+from soctk.decide.compiled.certificate import bound, relative_gap, restore, slope, value_at
 from soctk.decide.compiled.curvature import (
     advance_lags,
     initial_lags,
@@ -26,6 +23,7 @@ from soctk.decide.compiled.form import (
     CACHE,
     CERTIFIED,
     CONSTANT,
+    DECREMENT,
     DIM,
     DU,
     DX,
@@ -71,10 +69,14 @@ from soctk.decide.compiled.form import (
     X,
 )
 from soctk.decide.compiled.lanes import any_of, as_lanes, choose, flat, view, width_of
-from soctk.decide.compiled.options import compiled, inlined
+from soctk.decide.compiled.options import called_from_python, compiled, inlined
 from soctk.decide.compiled.step import line_search, measure_rooms, move, newton_direction
 from soctk.decide.compiled.terms import Y, duals, references, values
-from soctk.decide.rules import STALL_ITERATIONS, WORTH_CERTIFYING
+from soctk.decide.rules import SETTLED, STALL_ITERATIONS, UNSETTLED, WORTH_CERTIFYING
+
+
+FEW = 2
+"""Lanes with instances in work for which another iteration is not worth while."""
 
 
 def make_advance_all(sources: int):
@@ -85,46 +87,69 @@ def make_advance_all(sources: int):
             look at this file alone, and use old code after a change of another.
     """
 
-    def advance_all(layout, shared, common, data, state, scratch, memory, running, first, last, steps):
+    def advance_all(layout, shared, common, data, state, scratch, memory, places, first, last, steps):
         """Take up to `steps` Newton steps with each of the instances first, ..., last - 1 that is still running.
 
         One instance is in work at a time, or one in each lane if `memory` (size, `lanes.WIDTH`) has room for that, all
-        of them begun together. A lane whose instance is finished goes on, for nothing, until the last is: new ones in
-        its place would be begun one by one, and want certificates in iterations in which no other lane does.
+        of them begun together. A lane whose instance is finished goes on for nothing: a new one in its place would be
+        begun by itself, and want certificates in iterations in which no other lane does. When few are left in work they
+        are put down as they are, to go on together with others' when all have been begun.
+
+        Args:
+            layout, shared, common, data, state, scratch, memory: see `soctk.decide.compiled.form`; `scratch` as
+                `memory` for one instance.
+            places: room for the number of the instance in each lane.
+            first, last, steps: see above.
         """
         _ = sources
         own, memory, matrices = shared.shape[0] > 1, as_lanes(memory), shared[0]
         coefficients = view(memory, layout[HELD_DATA], data.shape[1])
         standing = view(memory, layout[HELD_STATE], state.shape[1])
         numbers = view(standing, layout[NUMBERS], NUMBERS_SIZE)
-        width = width_of(numbers)
+        width, done = width_of(numbers), layout[NUMBERS] + FINISHED
         if not own:
             outer_products(layout, matrices, common, scratch)
-        for start in range(first, last, width):
+        remaining, following = 0, first
+        for instance in range(first, last):
+            running = state[instance, layout[NUMBERS] + OUTCOME] == RUNNING
+            state[instance, done], state[instance, layout[NUMBERS] + TAKEN] = not running, 0
+            remaining += running
+        while remaining > 0:
+            in_work = 0
             for lane in range(width):
-                instance = min(start + lane, last - 1)
-                running[lane] = start + lane < last and state[instance, layout[NUMBERS] + OUTCOME] == RUNNING
+                while following < last and state[following, done] != 0:
+                    following += 1
+                places[lane] = -1
+                if following < last:
+                    places[lane] = following
+                    in_work += 1
+                    following += 1
+            if following == last:
+                following = first
+            if in_work == 0:
+                continue
+            for lane in range(width):
+                instance = max(places[lane], places[0])
                 into_lane(data[instance], coefficients, lane)
                 into_lane(state[instance], standing, lane)
-                flat(numbers)[FINISHED * width + lane] = not running[lane]
-            if not running.any():
-                continue
+                flat(numbers)[FINISHED * width + lane] = places[lane] < 0
             if own:
-                matrices = shared[start]
+                matrices = shared[places[0]]
                 outer_products(layout, matrices, common, scratch)
             begin(layout, matrices, common, coefficients, standing, memory)
-            while running.any():
+            few = FEW if in_work > FEW else 0
+            while in_work > few:
                 iterate(layout, matrices, common, coefficients, standing, memory, numbers, steps)
                 for lane in range(width):
-                    if running[lane] and flat(numbers)[FINISHED * width + lane] != 0:
-                        put_down(standing, lane, state[start + lane])
-                        running[lane] = False
+                    if places[lane] >= 0 and flat(numbers)[FINISHED * width + lane] != 0:
+                        put_down(standing, lane, state[places[lane]])
+                        places[lane] = -1
+                        in_work, remaining = in_work - 1, remaining - 1
+            for lane in range(width):
+                if places[lane] >= 0:
+                    put_down(standing, lane, state[places[lane]])
 
-    options: dict[str, Any] = {"error_model": "numpy", "nogil": True, "_nrt": False}
-    try:
-        return njit(cache=True, **options)(advance_all)
-    except RuntimeError:  # neither the package's folder nor the user's own can be written to
-        return njit(**options)(advance_all)
+    return called_from_python(advance_all)
 
 
 @compiled
@@ -167,10 +192,14 @@ def iterate(layout, shared, common, data, state, memory, numbers, steps):
 
 @inlined
 def begin(layout, shared, common, data, state, memory):
-    """Prepare instances; at their first time choose mu by the gap of the linearisation, and multipliers and lags."""
+    """Prepare instances; at their first time choose mu by the gap of the linearisation, and multipliers and lags.
+
+    One that goes on does so as if it had never been put down.
+    """
     n, rows = layout[DIM], layout[ROWS]
     numbers, settings = view(state, layout[NUMBERS], NUMBERS_SIZE), view(common, layout[SETTINGS], SETTINGS_SIZE)
-    x, u, g = view(state, layout[X], n), view(memory, layout[U], rows), view(memory, layout[G], n)
+    x, g = view(state, layout[X], n), view(memory, layout[G], n)
+    u, trial = view(state, layout[U], rows), view(memory, layout[TRIAL], rows)
     cache, other = view(memory, layout[CACHE], 6 * rows), view(memory, layout[OTHER], 6 * rows)
     near_lo, near_hi = view(memory, layout[NEAR_LO], n), view(memory, layout[NEAR_HI], n)
     s_lo, s_hi = view(state, layout[S_LO], n), view(state, layout[S_HI], n)
@@ -179,8 +208,8 @@ def begin(layout, shared, common, data, state, memory):
     references(layout, shared, data, memory, other)
     quadratic_hessian(layout, shared, data, memory)
     if any_of(fresh):
-        value = value_at(layout, shared, data, memory, x, u, cache)
-        duals(layout, shared, data, u, cache)
+        value = value_at(layout, shared, data, memory, x, trial, cache)
+        duals(layout, shared, data, trial, cache)
         slope(layout, shared, data, view(cache, Y * rows, rows), g)
         gap = value - bound(layout, common, data, g, cache, view(memory, layout[POINT], n))
         mu = max(settings[FIRST_SHARE] * max(gap, 0.0) / (barriers(layout, common) + n), 1e-12)
@@ -188,19 +217,21 @@ def begin(layout, shared, common, data, state, memory):
         for j in range(n):
             s_lo[j] = choose(fresh, mu * near_lo[j], s_lo[j])
             s_hi[j] = choose(fresh, mu * near_hi[j], s_hi[j])
+        for k in range(rows):
+            u[k] = choose(fresh, trial[k], u[k])
         numbers[CERTIFIED] = choose(fresh, -1.0, numbers[CERTIFIED])
-    inner(layout, shared, data, x, u)
     smooth(layout, shared, data, state, memory, numbers)
     if any_of(fresh):
         initial_lags(layout, cache, view(state, layout[LAG], rows), fresh)
-    numbers[STARTED], numbers[TAKEN] = 1.0, 0.0
+    numbers[STARTED] = 1.0
 
 
 @inlined
 def worth_certifying(layout, common, numbers):
-    """Whether the barrier's part of the gap is small enough for the certificate to succeed."""
-    tol = common[layout[SETTINGS] + TOL]
-    return barriers(layout, common) * numbers[MU] <= WORTH_CERTIFYING * tol * max(1.0, abs(numbers[VALUE]))
+    """Whether the certificate is likely to succeed: the barrier's part of the gap and the last decrement are small."""
+    wanted = common[layout[SETTINGS] + TOL] * max(1.0, abs(numbers[VALUE]))
+    settled = (numbers[DECREMENT] <= SETTLED * wanted) | (numbers[ITERATIONS] >= UNSETTLED)
+    return settled & (barriers(layout, common) * numbers[MU] <= WORTH_CERTIFYING * wanted)
 
 
 @compiled
@@ -213,7 +244,7 @@ def barriers(layout, common):
 def smooth(layout, shared, data, state, memory, numbers):
     """Fill the cache, its dual point, its gradient g and the smoothed objective at x, given u = A x + d."""
     n, rows = layout[DIM], layout[ROWS]
-    u, cache = view(memory, layout[U], rows), view(memory, layout[CACHE], 6 * rows)
+    u, cache = view(state, layout[U], rows), view(memory, layout[CACHE], 6 * rows)
     affine = data[layout[CONSTANT]] + dot(view(data, layout[LINEAR], n), view(state, layout[X], n))
     numbers[VALUE] = affine + values(layout, shared, data, memory, u, numbers[MU], cache)
     duals(layout, shared, data, u, cache)
@@ -264,12 +295,13 @@ def raise_bound(numbers, lower, wanted):
 def advance(layout, shared, common, data, state, memory, numbers):
     """Take one Newton step, and lower mu where the iterate is near the path."""
     n, rows, mu = layout[DIM], layout[ROWS], numbers[MU]
-    u, du, trial = view(memory, layout[U], rows), view(memory, layout[DU], rows), view(memory, layout[TRIAL], rows)
+    u, du, trial = view(state, layout[U], rows), view(memory, layout[DU], rows), view(memory, layout[TRIAL], rows)
     cache, lag = view(memory, layout[CACHE], 6 * rows), view(state, layout[LAG], rows)
     gradient, dx = view(memory, layout[GRADIENT], n), view(memory, layout[DX], n)
     settings = view(common, layout[SETTINGS], SETTINGS_SIZE)
     newton_direction(layout, shared, common, data, state, memory, mu, gradient, dx)
     decrement = -dot(gradient, dx)
+    numbers[DECREMENT] = decrement
     fill(du, 0.0)
     add_rows(du, dx, n, shared, layout[TRANSPOSED], rows)
     advance_lags(layout, shared, data, u, du, cache, lag, trial)

@@ -121,8 +121,8 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
     scratch = memory = np.zeros(packed.memory_size)
     if _side_by_side(packed):
         memory, piece = aligned_zeros(packed.memory_size), -(-piece // WIDTH) * WIDTH
-    running = np.zeros(WIDTH, dtype=np.bool_)
-    arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory, running
+    places = np.zeros(WIDTH, dtype=np.int64)
+    arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory, places
     if size > 0 and deadline < float("inf"):
         _advance_all(*arrays, 0, size, 0)  # so that every instance has an answer
     for first in range(0, size, piece):

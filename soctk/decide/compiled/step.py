@@ -58,7 +58,7 @@ def newton_direction(layout, shared, common, data, state, memory, mu, gradient, 
     """Fill the barrier objective's gradient, and dx with the solution of H dx = -gradient; sum(dx) = 0 with a sum."""
     n, ridge, width = layout[DIM], 1e-14, layout[DIM] + 2
     factor, scratch = view(memory, layout[FACTOR], n * width), view(memory, layout[SCRATCH], 4 * n)
-    u, cache = view(memory, layout[U], layout[ROWS]), view(memory, layout[CACHE], 6 * layout[ROWS])
+    u, cache = view(state, layout[U], layout[ROWS]), view(memory, layout[CACHE], 6 * layout[ROWS])
     lag, ones = view(state, layout[LAG], layout[ROWS]), view(memory, layout[ONES], n)
     added, working = 0 * mu, view(state, layout[NUMBERS], NUMBERS_SIZE)[FINISHED] == 0
     while True:
@@ -103,7 +103,7 @@ def line_search(layout, shared, common, data, state, memory, numbers, decrement)
     n, rows, mu, value = layout[DIM], layout[ROWS], numbers[MU], numbers[VALUE]
     x, dx, linear = view(state, layout[X], n), view(memory, layout[DX], n), view(data, layout[LINEAR], n)
     near_lo, near_hi = view(memory, layout[NEAR_LO], n), view(memory, layout[NEAR_HI], n)
-    u, du, trial = view(memory, layout[U], rows), view(memory, layout[DU], rows), view(memory, layout[TRIAL], rows)
+    u, du, trial = view(state, layout[U], rows), view(memory, layout[DU], rows), view(memory, layout[TRIAL], rows)
     used = TO_BOUNDARY + 0 * mu  # the largest share of a room that a full step would use
     for j in range(n):
         used = max(used, max(-dx[j] * near_lo[j], dx[j] * near_hi[j]))
@@ -155,7 +155,7 @@ def move(layout, common, state, memory, mu, step):
     for j in range(n):
         s_lo[j] = into_range(s_lo[j], mu * near_lo[j])
         s_hi[j] = into_range(s_hi[j], mu * near_hi[j])
-    u, du = view(memory, layout[U], rows), view(memory, layout[DU], rows)
+    u, du = view(state, layout[U], rows), view(memory, layout[DU], rows)
     for k in range(rows):
         u[k] += step * du[k]
 
@@ -164,9 +164,14 @@ def move(layout, common, state, memory, mu, step):
 def measure_rooms(layout, common, x, near_lo, near_hi):
     """Fill the reciprocals of x - lo and of hi - x, 0 where there is no bound: divisions take long, so once for all."""
     lo, hi = view(common, layout[LO], x.size), view(common, layout[HI], x.size)
+    if common[layout[SETTINGS] + HAS_HI] == 0:
+        for j in range(x.size):
+            near_lo[j], near_hi[j] = 1 / (x[j] - lo[j]), 0.0
+        return
     for j in range(x.size):
-        near_lo[j] = 1 / (x[j] - lo[j])
-        near_hi[j] = 1 / (hi[j] - x[j])
+        above, below = x[j] - lo[j], hi[j] - x[j]
+        both = 1 / (above * below)
+        near_lo[j], near_hi[j] = below * both, above * both
 
 
 @compiled
