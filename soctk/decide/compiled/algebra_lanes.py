@@ -1,4 +1,4 @@
-"""Linear algebra for eight instances side by side: every number is a vector register, so that loops need no care.
+"""Linear algebra for several instances side by side: a number is a vector, so that loops need no care.
 
 Tiles of sums stay in registers while their products are added (`rows`). The functions are
 `soctk.decide.compiled.algebra`'s, which documents them.

@@ -68,14 +68,13 @@ from soctk.decide.compiled.form import (
     U,
     X,
 )
-from soctk.decide.compiled.lanes import any_of, as_lanes, choose, flat, view, width_of
+from soctk.decide.compiled.lanes import WIDTH, any_of, as_lanes, choose, flat, view, width_of
 from soctk.decide.compiled.options import called_from_python, compiled, inlined
 from soctk.decide.compiled.step import line_search, measure_rooms, move, newton_direction
 from soctk.decide.compiled.terms import Y, duals, references, values
 from soctk.decide.rules import SETTLED, STALL_ITERATIONS, UNSETTLED, WORTH_CERTIFYING
 
-
-FEW = 2
+FEW = WIDTH // 3
 """Lanes with instances in work for which another iteration is not worth while."""
 
 
@@ -155,17 +154,19 @@ def make_advance_all(sources: int):
 @compiled
 def into_lane(source, target, lane):
     """Copy numbers to one lane of a vector."""
-    to, width = flat(target), width_of(target)
+    width = width_of(target)
+    to = view(flat(target), lane, width * (source.size - 1) + 1)
     for k in range(source.size):
-        to[k * width + lane] = source[k]
+        to[k * width] = source[k]
 
 
 @compiled
 def put_down(standing, lane, state):
     """Copy a lane's state back to the instance."""
-    source, width = flat(standing), width_of(standing)
+    width = width_of(standing)
+    source = view(flat(standing), lane, width * (state.size - 1) + 1)
     for k in range(state.size):
-        state[k] = source[k * width + lane]
+        state[k] = source[k * width]
 
 
 @inlined

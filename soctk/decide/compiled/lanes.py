@@ -1,8 +1,8 @@
 """Several instances side by side: a number with `WIDTH` lanes, one instance in each, for compiled code.
 
 The method is written once. Compiled for ordinary numbers it treats one instance, compiled for `Lanes` it treats eight
-in the time of two or three, because every operation is one on whole vector registers. A comparison of lanes is a mask,
-and code that is to work for both says `choose(mask, a, b)` where ordinary code would branch.
+or sixteen in the time of two or three, because every operation is one on whole vector registers. A comparison of lanes
+is a mask, and code that is to work for both says `choose(mask, a, b)` where ordinary code would branch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numba.extending
 import numpy as np
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils
 from numba.core.typeconv.castgraph import Conversion
@@ -21,13 +22,22 @@ from numba.core.typing.templates import AbstractTemplate, signature
 from numba.extending import lower_cast, models, register_model
 from numba.np.arrayobj import make_array, populate_array
 
-from soctk.decide.compiled.options import inlined
-
 intrinsic: Any = numba.extending.intrinsic
 register: Any = templates.infer_global
 lower: Any = numba.extending.lower_builtin
-WIDTH = 8
-"""Lanes: one vector register of 512 bits, two of 256."""
+
+
+def _has_wide_registers() -> bool:
+    """Whether the processor has 32 vector registers of eight numbers; otherwise 16 of four are assumed."""
+    try:
+        return bool(get_host_cpu_features().get("avx512f", False))
+    except RuntimeError:  # of some processors nothing is known
+        return False
+
+
+WIDE = _has_wide_registers()
+WIDTH = 16 if WIDE else 8
+"""Lanes: two vector registers. With one, as much time would go into addresses and loops as into numbers."""
 FUSED = ("contract",)
 """A product and a sum may be rounded once instead of twice."""
 VECTOR, BITS = ir.VectorType(ir.DoubleType(), WIDTH), ir.VectorType(ir.IntType(64), WIDTH)
@@ -228,10 +238,11 @@ def flat(typing_context, array):
     return _reinterpreted(array, types.float64)
 
 
-@inlined
-def width_of(vector):
+@intrinsic
+def width_of(typing_context, vector):
     """Return how many instances a vector is of: `WIDTH` with lanes, 1 without."""
-    return flat(vector).size // vector.size
+    width = WIDTH if vector.dtype == lanes else 1
+    return types.intp(vector), lambda context, builder, sig, args: context.get_constant(types.intp, width)
 
 
 def aligned_zeros(size: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
-from soctk.decide.compiled.lanes import FUSED, VECTOR, lanes, spread
+from soctk.decide.compiled.lanes import FUSED, VECTOR, WIDE, lanes, spread
 
 intrinsic: Any = numba.extending.intrinsic
 TARGETS = 4
@@ -133,5 +133,6 @@ def _tiles(targets: int, widths: tuple[int, ...]):
 
 
 add_tiles = _tiles(TARGETS, (12, 4))
+# as many sums as there are registers for, two to a number
 add_lane_row = _tiles(1, (6, 4, 2))
-add_lane_pair = _tiles(2, (2,))
+add_lane_pair = _tiles(2, (4, 2) if WIDE else (2,))

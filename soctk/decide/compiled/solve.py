@@ -25,12 +25,12 @@ from soctk.sets import FeasibleSet
 from soctk.terms import Network, Norms
 
 WORK_BETWEEN_CHECKS = 2e8
-"""Products of a compiled call, about 50 ms: time limits and Ctrl-C are looked at between calls."""
+"""Products of a compiled call, about 50 ms, more side by side: time limits and Ctrl-C are looked at between calls."""
 USUAL_STEPS = 15
 FEWEST_SIDE_BY_SIDE = 32
 """Instances for which code for several side by side is worth compiling: as long again as the code for one."""
-MOST_SIDE_BY_SIDE = 2**17
-"""Numbers in work for all lanes: a megabyte, about a second-level cache. Beyond it one instance at a time is faster."""
+MOST_SIDE_BY_SIDE = 2**20
+"""Numbers in work for all lanes: eight megabytes, up to 150 variables."""
 _OUTCOMES = np.empty(4, dtype=object)
 _OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT]
 
@@ -116,10 +116,12 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
     size, outcome = state.shape[0], state[:, layout.OUTCOME]
     n, rows = int(packed.layout[layout.DIM]), int(packed.layout[layout.ROWS])
     each = n * n * (n + rows + 10)
-    piece = max(1, int(WORK_BETWEEN_CHECKS / (USUAL_STEPS * each)))
-    steps = 2**40 if piece > 1 else max(1, int(WORK_BETWEEN_CHECKS / each))
+    several = _side_by_side(packed)
+    work = WORK_BETWEEN_CHECKS * (WIDTH // 2 if several else 1)
+    piece = max(1, int(work / (USUAL_STEPS * each)))
+    steps = 2**40 if piece > 1 else max(1, int(work / each))
     scratch = memory = np.zeros(packed.memory_size)
-    if _side_by_side(packed):
+    if several:
         memory, piece = aligned_zeros(packed.memory_size), -(-piece // WIDTH) * WIDTH
     places = np.zeros(WIDTH, dtype=np.int64)
     arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory, places
