@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -199,10 +200,6 @@ class Trial:
     def times(self) -> dict[str, float]:
         """Return the times of the ways to this value, one point at a time."""
 
-        def forward(model: ConvexSurrogate) -> None:
-            with torch.no_grad():
-                model(self.x, self.context)
-
         def through_cvxpy() -> None:
             x = cp.Variable(self.form.dim)
             fixed: list[cp.Constraint] = [x == self.point]
@@ -212,8 +209,8 @@ class Trial:
 
         frozen = soctk.freeze(self.model)
         runs = {
-            "forward_ms": (5, lambda: forward(self.model)),
-            "frozen_ms": (5, lambda: forward(frozen)),
+            "forward_ms": (5, lambda: _evaluate(self.model, self.x, self.context)),
+            "frozen_ms": (5, lambda: _evaluate(frozen, self.x, self.context)),
             "dual_ms": (5, lambda: self.form.dual(self.x)),
             "build_ms": (1, lambda: self.form.cone_program(self.x)),
             "cvxpy_ms": (1, through_cvxpy),
@@ -368,16 +365,13 @@ def _batched_times(model: SOCICNN, points: Tensor, contexts: Tensor) -> dict[str
     rows = torch.arange(BATCH) % len(points)
     x, context = points[rows], contexts[rows]
     backbone = soctk.ReLUICNN(model.dim, CONTEXT_DIM, hidden=model.hidden, passthrough=model.passthrough)
-
-    def run(module: SOCICNN) -> Callable[[], None]:
-        def forward() -> None:
-            with torch.no_grad():
-                module(x, context)
-
-        return forward
-
-    forward, alone = _milliseconds(5, run(model), run(backbone))
+    forward, alone = _milliseconds(5, *(partial(_evaluate, each, x, context) for each in (model, backbone)))
     return {"forward_batch_ms": forward / BATCH, "backbone_batch_ms": alone / BATCH}
+
+
+def _evaluate(model: ConvexSurrogate, x: Tensor, context: Tensor) -> None:
+    with torch.no_grad():
+        model(x, context)
 
 
 def _milliseconds(repeats: int, *runs: Callable[[], Any]) -> list[float]:

@@ -124,7 +124,7 @@ SMALL_DIM = 24
 class Packed:
     """N functions: `layout`, `shared` (1 or N, ...), `data` (N, ...); the sizes of the parts and of three vectors.
 
-    And the schedule by which they are decided, where derivatives are not asked for.
+    And the schedule by which they are decided.
     """
 
     layout: np.ndarray
@@ -148,8 +148,8 @@ def supported(form: ConicForm) -> bool:
     return known and form.linear.device.type == "cpu" and all(isinstance(matrix, Tensor) for matrix in mixing)
 
 
-def pack(form: ConicForm) -> Packed:
-    """Return the flat arrays of a detached form."""
+def pack(form: ConicForm, *, keep_final: bool = False) -> Packed:
+    """Return the flat arrays of a detached form; `keep_final` as `schedule_for`'s."""
     size, n, terms = form.size, form.dim, form.terms
     networks = [term for term in terms if isinstance(term, Network)]
     mixing = [m for term in networks for m in term.mixing if isinstance(m, Tensor)]
@@ -192,7 +192,7 @@ def pack(form: ConicForm) -> Packed:
     layout = np.array(
         [n, rows, len(terms), kept, *starts, *(c for line in table for c in line), *widths], dtype=np.int64
     )
-    schedule = schedule_for(form, keep_final=False)
+    schedule = schedule_for(form, keep_final=keep_final)
     return Packed(layout, _array(shared), _array(data), ends["state"], ends["common"], ends["memory"], sizes, schedule)
 
 

@@ -20,7 +20,6 @@ from soctk.decide.compiled.iteration import make_advance_all
 from soctk.decide.compiled.lanes import WIDTH, aligned_zeros
 from soctk.decide.decision import Status, relative_gap
 from soctk.decide.result import Final, Result
-from soctk.decide.rules import Schedule, schedule_for
 from soctk.sets import FeasibleSet
 from soctk.terms import Network, Norms
 
@@ -60,12 +59,11 @@ def solve_compiled(
     Computed in float64. For a float32 form the points are rounded to float32 and valued there; values are rounded up
     and bounds down, so that gaps stay rigorous.
     """
-    packed = pack(form)
+    packed = pack(form, keep_final=keep_final)
     # Rounding the answer to float32 costs a little of the gap, for which half of the tolerance is left.
     inner = tol if form.dtype == torch.float64 else 0.5 * tol
     points = None if start is None else start.numpy()
-    schedule = schedule_for(form, keep_final=keep_final)
-    state = _solve(packed, feasible_set, inner, max_iter, deadline, points, schedule)
+    state = _solve(packed, feasible_set, inner, max_iter, deadline, points)
     result = _result(packed, state)
     if keep_final:
         result.final = _final(form, packed, state, bool(np.isfinite(_arrays(feasible_set)[1]).all()))
@@ -76,7 +74,7 @@ def solve_packed(
     packed: Packed, feasible_set: FeasibleSet, *, tol: float, max_iter: int, deadline: float = float("inf")
 ) -> Result:
     """Minimise functions that are packed already: arguments as `solve_newton`'s."""
-    return _result(packed, _solve(packed, feasible_set, tol, max_iter, deadline, None, packed.schedule))
+    return _result(packed, _solve(packed, feasible_set, tol, max_iter, deadline, None))
 
 
 def _solve(
@@ -86,10 +84,9 @@ def _solve(
     max_iter: int,
     deadline: float,
     start: np.ndarray | None,
-    schedule: Schedule,
 ) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
-    lo, hi, center = _arrays(feasible_set)
+    schedule, (lo, hi, center) = packed.schedule, _arrays(feasible_set)
     total, has_hi = feasible_set.sum_total, bool(np.isfinite(hi).all())
     common = np.zeros(packed.common_size)
     common[packed.columns(layout.LO)], common[packed.columns(layout.HI)] = lo, hi
