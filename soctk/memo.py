@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +23,6 @@ Answer = TypeVar("Answer")
 _compare = (ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL(None)).memcmp
 _compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 """The C library's comparison: at the memory's speed, with nothing made on the way."""
-PLAIN = (nn.Parameter, Tensor)
 
 
 class Memo(Generic[Answer]):
@@ -45,21 +45,18 @@ class Memo(Generic[Answer]):
         whose numbers do not lie side by side in the processor's memory. Computed from copies, so that a change by
         another thread meanwhile is not missed. The answer is not to be changed.
         """
-        if not weights or not _may_keep() or type(weights[0].detach()) is not Tensor:
+        if not _may_keep() or not _are_plain(weights) or type(weights[0].detach()) is not Tensor:
             return None  # in the last case whatever is computed now holds no numbers
         with self._lock:
             kept = self._kept.get(owner)
-        now = key()
-        try:
-            if kept is not None and kept[1] == now and kept[0].holds(weights):
-                return kept[2]
-            if not all(_is_plain(weight) for weight in weights):
-                return None
-            with torch.inference_mode(False), torch.no_grad():  # the answer may outlive an inference mode
+        with torch.inference_mode(False), torch.no_grad():  # the answer may outlive an inference mode
+            try:
+                now = key()
+                if kept is not None and kept[1] == now and kept[0].holds(weights):
+                    return kept[2]
                 snapshot = _Snapshot.of(weights)
-        except RuntimeError:  # a transformation's stand-ins have no memory
-            return None
-        with torch.inference_mode(False), torch.no_grad():
+            except (RuntimeError, TypeError):  # a transformation's stand-ins have no memory, and NumPy knows few types
+                return None
             answer = compute(snapshot.copies)
         if key() == now:  # what is no tensor is not copied
             with self._lock:
@@ -78,17 +75,23 @@ class Memo(Generic[Answer]):
         None also where a module inside is of none of the classes `kinds`, has hooks or a `forward` of its own.
         `compute` is given a twin that holds copies and that nobody else will change.
         """
-        if torch.is_grad_enabled():
+        if not _may_keep():
             return None  # before the walk: training comes here at every step
         weights, buffers, inside = contents(module)
         if not set(inside).issubset(kinds):
             return None
-        tensors = weights + buffers
+        held: list[np.ndarray] = []
+
+        def with_buffers() -> object:
+            held[:] = [buffer.numpy().copy() for buffer in buffers]
+            return key(), inside, [(numbers.dtype, numbers.shape, numbers.tobytes()) for numbers in held]
 
         def from_copies(copies: Sequence[Tensor]) -> Answer:
-            return compute(_twin(module, {id(tensor): copy for tensor, copy in zip(tensors, copies, strict=True)}))
+            tensors = {id(weight): copy for weight, copy in zip(weights, copies, strict=True)}
+            tensors |= {id(buffer): torch.from_numpy(numbers) for buffer, numbers in zip(buffers, held, strict=True)}
+            return compute(_twin(module, tensors))
 
-        return self.of(module, tensors, from_copies, lambda: (key(), inside))
+        return self.of(module, weights, from_copies, with_buffers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +112,7 @@ class _Snapshot:
             return False
         for weight, (dtype, shape, place, size) in zip(weights, self.places, strict=True):
             view = weight.data  # keeps the memory, should another thread give the parameter other memory meanwhile
-            if view.dtype != dtype or view.shape != shape or not _is_plain(view):
-                return False
-            if _compare(view.data_ptr(), place, size) != 0:
+            if view.dtype != dtype or view.shape != shape or _compare(view.data_ptr(), place, size) != 0:
                 return False
         return True
 
@@ -122,9 +123,11 @@ def _may_keep() -> bool:
     return not torch.is_grad_enabled() and not tracing
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is numbers side by side in the processor's memory, none a stand-in."""
-    return type(tensor) in PLAIN and tensor.is_cpu and tensor.is_contiguous()
+def _are_plain(weights: Sequence[Tensor]) -> bool:
+    """Whether there are tensors and all are numbers side by side in the processor's memory, none a stand-in."""
+    return len(weights) > 0 and all(
+        type(weight) is nn.Parameter and weight.is_cpu and weight.is_contiguous() for weight in weights
+    )
 
 
 def contents(module: nn.Module) -> tuple[list[Tensor], list[Tensor], list[type]]:
@@ -138,9 +141,8 @@ def contents(module: nn.Module) -> tuple[list[Tensor], list[Tensor], list[type]]
     stack: list[nn.Module] = [module]
     while stack:
         inside = stack.pop().__dict__
-        for tensors, known in ((weights, inside["_parameters"]), (buffers, inside["_buffers"])):
-            if known:
-                tensors += [tensor for tensor in known.values() if tensor is not None]
+        weights += [tensor for tensor in inside["_parameters"].values() if tensor is not None]
+        buffers += [tensor for tensor in inside["_buffers"].values() if tensor is not None]
         if inside["_forward_pre_hooks"] or inside["_forward_hooks"] or "forward" in inside:
             kinds.append(object)
         for child in inside["_modules"].values():

@@ -199,6 +199,23 @@ def test_values_inside_transformations_of_the_inputs() -> None:
         check_fresh(model)
 
 
+def test_stand_ins_for_weights_are_no_weights() -> None:
+    model = make()
+    weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+    def value(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(model, given, (POINTS, CONTEXT))
+
+    with torch.no_grad():
+        for _ in range(2):  # before and after anything is kept
+            functional = torch.func.functionalize(value)(weights)
+            with torch.autograd.forward_ad.dual_level():
+                pairs = {k: torch.autograd.forward_ad.make_dual(w, torch.ones_like(w)) for k, w in weights.items()}
+                assert torch.autograd.forward_ad.unpack_dual(value(pairs)).tangent is not None
+            torch.testing.assert_close(functional, model(POINTS, CONTEXT), rtol=VALUE[DOUBLE], atol=VALUE[DOUBLE])
+    check_fresh(model)
+
+
 def test_tensors_without_numbers_leave_nothing_behind() -> None:
     model = make()
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):

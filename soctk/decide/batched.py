@@ -302,13 +302,16 @@ def factor_hessian(hessian: Tensor) -> Tensor:
 
 
 def solve_factored(factor: Tensor, right: Tensor, has_sum: bool) -> Tensor:
-    """Solve H y = right, or with the multiplier of sum(y) = 0 where there is an equality: (N, n) -> (N, n)."""
-    columns = right.unsqueeze(-1)
-    if has_sum:
-        columns = torch.cat([columns, torch.ones_like(columns)], dim=-1)
-    solution = torch.cholesky_solve(columns, factor)
+    """Solve H y = right, or with the multiplier of sum(y) = 0 where there is an equality: (N, n) -> (N, n).
+
+    There any multiple of 1 may be added to the right-hand side. At a vertex one coordinate has next to no curvature:
+    H^-1 right would be huge there, only to be cancelled by a multiple of H^-1 1. So there it is made 0.
+    """
     if not has_sum:
-        return solution[..., 0]
+        return torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
+    flattest = factor.square().sum(dim=-1).argmin(dim=-1, keepdim=True)
+    right = right - right.gather(-1, flattest)
+    solution = torch.cholesky_solve(torch.stack([right, torch.ones_like(right)], dim=-1), factor)
     ratio = solution[..., 0].sum(dim=-1, keepdim=True) / solution[..., 1].sum(dim=-1, keepdim=True)
     y = solution[..., 0] - solution[..., 1] * ratio
     # Rounding of the Schur step must not let sum(x) drift.

@@ -296,6 +296,17 @@ def test_polyhedral_functions_by_newton_steps_alone(kind: str, hidden: tuple[int
     assert bool((result.status == "optimal").all())
 
 
+def test_vertices_of_a_simplex_to_1e_9() -> None:
+    """Where one coordinate takes all, its curvature is all but zero: rounding there must not move the others."""
+    model = shaken(ReLUICNN(25, 3))
+    contexts = torch.randn(60, 3, generator=torch.Generator().manual_seed(8), dtype=DOUBLE)
+    form = model.conic_form(contexts).detach()
+    for solved in (compiled, batched):
+        result = solved(form, Simplex(25), tol=1e-9)
+        assert bool((result.status == "optimal").all())
+        assert float((result.x.amax(dim=-1) > 0.999).double().mean()) > 0.5
+
+
 @pytest.mark.parametrize("seed", [1, 4, 10])
 def test_rounding_at_kinks_leaves_gaps_of_1e_8_in_reach(seed: int) -> None:
     """At a mu five times smaller it did not: one of these hundred contexts stalled at a gap of some 2e-8."""

@@ -82,7 +82,11 @@ def newton_direction(layout, shared, common, data, state, memory, mu, gradient, 
 
 @compiled
 def add_bounds(layout, common, state, memory, mu, gradient, factor, ridge):
-    """Fill the gradient; add the bounds' s / room and a relative ridge to H, and fill its border [-gradient 1]."""
+    """Fill the gradient; add the bounds' s / room and a relative ridge to H, and fill its border [-gradient 1].
+
+    Any multiple of 1 may be added to the gradient where sum(dx) = 0. At a vertex one coordinate has next to no
+    curvature: H^-1 g would be huge there, only to be cancelled by a multiple of H^-1 1. So there g is made 0.
+    """
     n, width = layout[DIM], layout[DIM] + 2
     g, has_hi = view(memory, layout[G], n), common[layout[SETTINGS] + HAS_HI] != 0
     near_lo, near_hi = view(memory, layout[NEAR_LO], n), view(memory, layout[NEAR_HI], n)
@@ -93,8 +97,17 @@ def add_bounds(layout, common, state, memory, mu, gradient, factor, ridge):
             slope, curvature = slope + mu * near_hi[j], curvature + s_hi[j] * near_hi[j]
         row = view(factor, j * width, width)
         row[j] = (row[j] + curvature) * (1 + ridge)
-        row[n], row[n + 1] = -slope, 1.0
-        gradient[j] = slope
+        row[n + 1], gradient[j] = 1.0, slope
+    shift = 0 * mu
+    if common[layout[SETTINGS] + HAS_SUM] != 0:
+        flattest, shift = factor[0], gradient[0]
+        for j in range(1, n):
+            flatter = factor[j * width + j] < flattest
+            flattest = choose(flatter, factor[j * width + j], flattest)
+            shift = choose(flatter, gradient[j], shift)
+    for j in range(n):
+        gradient[j] -= shift
+        factor[j * width + n] = -gradient[j]
 
 
 @compiled
