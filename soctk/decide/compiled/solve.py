@@ -29,7 +29,7 @@ USUAL_STEPS = 15
 FEWEST_SIDE_BY_SIDE = 32
 """Instances for which code for several side by side is worth compiling: as long again as the code for one."""
 MOST_SIDE_BY_SIDE = 2**22
-"""Numbers in work for all lanes: 32 megabytes, about 300 variables. There several take half of the time still."""
+"""Numbers in work for all lanes: 32 megabytes, 300 variables in sixteen. There they take half of the time still."""
 _OUTCOMES = np.empty(4, dtype=object)
 _OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT]
 
