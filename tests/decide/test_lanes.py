@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from numba import njit
-from tolerances import CERTIFIED, DOUBLE, SAME_STEPS, close
+from tolerances import CERTIFIED, DOUBLE, VALUE
 from zoo import MODELS, SETS, shaken
 
 from soctk.decide.compiled import algebra, solve
@@ -130,4 +130,4 @@ def test_several_side_by_side_take_the_steps_of_one(model_name: str, set_name: s
     assert (several.status == "optimal").all()
     assert (one.status == "optimal").all()
     assert float((several.iterations - one.iterations).abs().double().mean()) <= 0.05
-    close(several.value, one.value, SAME_STEPS)
+    torch.testing.assert_close(several.value, one.value, rtol=VALUE[DOUBLE], atol=VALUE[DOUBLE])

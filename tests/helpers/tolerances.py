@@ -44,9 +44,6 @@ IMPLICIT_MEDIAN, IMPLICIT_P90 = 1e-6, 1e-4
 # What first-order steps reach on small kinky problems in a few thousand iterations.
 FIRST_ORDER = 1e-5
 
-# The same iterations rounded in another way: a value's error times the condition of Newton systems near kinks.
-SAME_STEPS = {DOUBLE: 1e-9}
-
 # A decision's certified relative gap, as asked for.
 CERTIFIED = 1e-6
 
