@@ -5,17 +5,18 @@ common interface for them and their rivals; decisions with a certified optimalit
 """
 
 from soctk import losses
-from soctk.cone_program import ConeProgram, ConeSolution
-from soctk.conic_form import ConicForm, Dual
 from soctk.decide.certificate import Certificate, certify
 from soctk.decide.decision import Decision, Status
 from soctk.decide.layer import DecisionLayer
 from soctk.decide.minimize import minimize
-from soctk.embedding import Embedding
 from soctk.exports.onnx import to_onnx
 from soctk.exports.pieces import affine_pieces
+from soctk.forms.cone_program import ConeProgram, ConeSolution
+from soctk.forms.conic_form import ConicForm, Dual
+from soctk.forms.embedding import Embedding
 from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
 from soctk.imports.expression import from_cvxpy
+from soctk.io.checkpoint import CheckpointError, load, save
 from soctk.learn.data import ValueData
 from soctk.learn.fit import FitConfig, FitReport, fit
 from soctk.models.conv import ConvSOCICNN
@@ -23,7 +24,6 @@ from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusIC
 from soctk.models.exact import ExactSurrogate
 from soctk.models.frozen import freeze
 from soctk.models.recurrent import RecurrentSOCICNN
-from soctk.persist import CheckpointError, load, save
 from soctk.registry import make_surrogate, surrogate_names
 from soctk.sets import Box, Budget, FeasibleSet, Simplex
 from soctk.surrogate import ConvexSurrogate

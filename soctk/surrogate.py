@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim
 from soctk.conditioning import AffinePart
-from soctk.conic_form import ConicForm
-from soctk.embedding import affine_expression
+from soctk.forms.conic_form import ConicForm
+from soctk.forms.embedding import affine_expression
 
 if TYPE_CHECKING:  # names for annotations only: the library imports downwards
     from soctk.learn.data import ValueData

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 import torch
 from tolerances import DOUBLE, VALUE, close
 
-from soctk.affine import DenseMap, SparseMap
+from soctk.maps.linear import DenseMap, SparseMap
 
 ROWS, DIM = 6, 5
 

@@ -12,7 +12,7 @@ from tolerances import CLARABEL, DOUBLE, TIGHT_OPTIONS, VALUE, close
 from zoo import MODELS, SETS, shaken
 
 from soctk import Box, ConicForm, ExactSurrogate, Simplex, Status, minimize
-from soctk.affine import DenseMap
+from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, LogSumExp
 from soctk_tasks import TASKS, make_task
 

@@ -11,7 +11,7 @@ import torch
 from tolerances import CLARABEL, DOUBLE, TIGHT_CLARABEL, TIGHT_OPTIONS, VALUE, close
 
 from soctk import Box, Budget, ConicForm, Dual, Simplex
-from soctk.affine import DenseMap
+from soctk.maps.linear import DenseMap
 from soctk.terms import Network, Norms, Quadratic
 
 N, n, WIDTHS = 3, 4, (5, 3, 2)

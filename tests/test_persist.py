@@ -111,7 +111,7 @@ def test_a_failed_save_leaves_the_old_file(saved, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("soctk.persist.save_file", full)
+    monkeypatch.setattr("soctk.io.checkpoint.save_file", full)
     with pytest.raises(OSError, match="space"):
         soctk.save(model, path)
     assert path.read_bytes() == before

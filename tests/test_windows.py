@@ -6,7 +6,7 @@ import pytest
 import torch
 from tolerances import DOUBLE, VALUE, close
 
-from soctk.windows import Grid, Windows, convolution, transposed_convolution
+from soctk.maps.windows import Grid, Windows, convolution, transposed_convolution
 
 GEOMETRIES = {
     "plain": Windows(Grid(6, 5, 2, interleaved=False), (3, 3)),

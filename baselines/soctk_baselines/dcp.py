@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from soctk import ConicForm, ConvexSurrogate
-from soctk.affine import DenseMap
 from soctk.checks import check_count
 from soctk.conditioning import AffinePart, NonNegative, Offset
+from soctk.maps.linear import DenseMap
 from soctk.terms import Logistic, Norms, Quadratic, Term
 
 

@@ -36,9 +36,9 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from soctk import ConicForm, ConvexSurrogate
-from soctk.affine import DenseMap
 from soctk.checks import check_count
 from soctk.conditioning import AffinePart, NonNegative, inverse_softplus
+from soctk.maps.linear import DenseMap
 from soctk.terms import Network
 
 FIRST_RANGE = 2.5

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from soctk import ConicForm, ConvexSurrogate
-from soctk.affine import DenseMap
 from soctk.checks import check_count
+from soctk.maps.linear import DenseMap
 from soctk.terms import Network, Quadratic, Term
 
 

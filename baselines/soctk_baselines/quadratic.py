@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from soctk import ConicForm, ConvexSurrogate, FitConfig, FitReport, ValueData
-from soctk.affine import DenseMap
 from soctk.learn.report import FitStatus
 from soctk.learn.units import Standardized, standardize
+from soctk.maps.linear import DenseMap
 from soctk.terms import Quadratic
 
 FISTA_STEPS = 5000

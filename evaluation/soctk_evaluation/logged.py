@@ -13,9 +13,9 @@ from torch import Tensor
 
 import soctk
 from soctk import Box, Budget, ConvexSurrogate, FeasibleSet, FitConfig, Simplex, ValueData
+from soctk.io.checkpoint import CheckpointError, read_notes
 from soctk.learn.data import HELD_OUT, split_indices
 from soctk.losses import value_loss
-from soctk.persist import CheckpointError, read_notes
 from soctk_baselines import QuadraticRegression
 from soctk_evaluation.commands import Decide, Feasible, Fit
 from soctk_evaluation.running import UsageError

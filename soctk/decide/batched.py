@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from soctk.conic_form import ConicForm, Dual
 from soctk.decide.decision import Status
 from soctk.decide.result import Final, Result, map_tensors
 from soctk.decide.rules import (
@@ -27,6 +26,7 @@ from soctk.decide.rules import (
     Schedule,
     schedule_for,
 )
+from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim
-from soctk.conic_form import ConicForm, Dual
 from soctk.decide.certified import default_method, solve_certified
 from soctk.decide.decision import relative_gap
+from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.conic_form import ConicForm
 from soctk.decide.decision import Status
 from soctk.decide.first_order import DEFAULT_STEPS, solve_first_order
 from soctk.decide.lifted import solve_lifted
@@ -20,6 +19,7 @@ from soctk.decide.newton_cg import DEFAULT_STEPS as DEFAULT_CG_STEPS
 from soctk.decide.newton_cg import solve_newton_cg
 from soctk.decide.reduction import Reduction
 from soctk.decide.result import Result
+from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
 
 NEWTON_DIM = 500

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from soctk.conic_form import ConicForm, Dual
 from soctk.decide.batched import picker
 from soctk.decide.decision import Status
 from soctk.decide.result import Result
+from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
 
 DEFAULT_STEPS = 20_000

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from soctk.checks import ArrayLike, check_count, check_positive
-from soctk.conic_form import ConicForm, Dual
 from soctk.decide.batched import Bounds, factor_hessian, solve_factored
 from soctk.decide.decision import relative_gap
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
 from soctk.decide.reduction import Reduction
 from soctk.decide.result import Final, Result
+from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 

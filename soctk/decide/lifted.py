@@ -1,7 +1,7 @@
 """Minimising a conic form through CVXPY: one parameterised program, re-solved for every context.
 
-The program is the lift of `soctk.embedding`, whose multipliers are the dual point y_j of every term: the solver's own
-dual is turned into a lower bound that does not trust the solver.
+The program is the lift of `soctk.forms.embedding`, whose multipliers are the dual point y_j of every term: the
+solver's own dual is turned into a lower bound that does not trust the solver.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from soctk.checks import to_numpy
-from soctk.conic_form import ConicForm, Dual
 from soctk.decide.decision import Status
-from soctk.embedding import FormEmbedding
+from soctk.forms.conic_form import ConicForm, Dual
+from soctk.forms.embedding import FormEmbedding
 from soctk.sets import FeasibleSet
 
 SOLVER_STATUS = {

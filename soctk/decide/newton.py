@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from soctk.conic_form import ConicForm
 from soctk.decide.batched import solve_batched
 from soctk.decide.compiled.form import supported
 from soctk.decide.result import Result
+from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
 
 DEFAULT_ITERATIONS = 60

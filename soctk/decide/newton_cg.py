@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from soctk.conic_form import ConicForm, Dual
 from soctk.decide.batched import picker
 from soctk.decide.decision import Status
 from soctk.decide.result import Result
+from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
 from soctk.terms.base import Smoothed
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from soctk.conic_form import ConicForm
+from soctk.forms.conic_form import ConicForm
 from soctk.sets import Box, Budget, FeasibleSet, Simplex
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from soctk.conic_form import ConicForm
+from soctk.forms.conic_form import ConicForm
 from soctk.terms import Huber, Network
 
 TO_BOUNDARY = 0.995

@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from soctk.checks import check_count
-from soctk.conic_form import ConicForm
+from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
 from soctk.terms import Network
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from soctk.affine import DenseMap
 from soctk.checks import ArrayLike, as_tensor
-from soctk.conic_form import ConicForm
+from soctk.forms.conic_form import ConicForm
+from soctk.maps.linear import DenseMap
 from soctk.models.exact import ExactSurrogate
 from soctk.terms import Network, Norms, Quadratic, Term
 

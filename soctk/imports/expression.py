@@ -19,9 +19,9 @@ from cvxpy.atoms.affine.sum import Sum
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from torch import Tensor
 
-from soctk.affine import DenseMap
-from soctk.conic_form import ConicForm
+from soctk.forms.conic_form import ConicForm
 from soctk.imports.exact import max_affine_terms, psd_factor
+from soctk.maps.linear import DenseMap
 from soctk.models.exact import ExactSurrogate
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
 

@@ -21,8 +21,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from soctk.maps.windows import Windows, convolution, whole_map
 from soctk.terms import Norms, Quadratic
-from soctk.windows import Windows, convolution, whole_map
 
 LARGEST_PIECE = 2**24
 """Numbers of windows worked on at a time: 128 MB in float64."""

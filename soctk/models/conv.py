@@ -5,8 +5,8 @@ convolutions and average poolings; every layer whose size divides the image's se
 
     z_l = act(W_l * x + E_l * theta + b_l + U_l z_{l-1}),   f = mean over places of c'z_L,   U_l >= 0, c >= 0.
 
-All of these are sparse matrices, so the lift is the dense model's (`soctk.windows`). Nothing that would break it has a
-place here: no batch normalisation, no max pooling of sums, no attention.
+All of these are sparse matrices, so the lift is the dense model's (`soctk.maps.windows`). Nothing that would break it
+has a place here: no batch normalisation, no max pooling of sums, no attention.
 Source: paper, appendix "Extension to Convolutional SOC-ICNNs".
 """
 
@@ -20,15 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from soctk.affine import SparseMap
 from soctk.checks import check_count
 from soctk.conditioning import NonNegative, inverse_softplus
+from soctk.maps.linear import SparseMap
+from soctk.maps.windows import Grid, Tied, Windows, convolution, pooling, stacked, transposed_convolution
 from soctk.models.branches import ContextAffine
 from soctk.models.structured import StructuredICNN, Variant, check_counts
 from soctk.terms import Network
 from soctk.terms.network import Activation
 from soctk.terms.smooth import log1p_exp
-from soctk.windows import Grid, Tied, Windows, convolution, pooling, stacked, transposed_convolution
 
 LayerKind = Literal["conv", "transposed", "pool"]
 LAYER = {"kind": "conv", "channels": 10, "kernel": 3, "stride": 1, "dilation": 1}

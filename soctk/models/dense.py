@@ -33,7 +33,7 @@ from soctk.conditioning import (
     inverse_softplus,
     weights_of,
 )
-from soctk.conic_form import ConicForm
+from soctk.forms.conic_form import ConicForm
 from soctk.memo import Answer, Memo
 from soctk.models.stacked import Part, Stacked
 from soctk.surrogate import ConvexSurrogate

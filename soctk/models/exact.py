@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from soctk.affine import DenseMap
-from soctk.conic_form import ConicForm
+from soctk.forms.conic_form import ConicForm
+from soctk.maps.linear import DenseMap
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
 

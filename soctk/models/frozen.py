@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from soctk.conic_form import ConicForm
+from soctk.forms.conic_form import ConicForm
 from soctk.memo import Answer, Memo, contents
 from soctk.models.dense import INNER, MODELS, SOCICNN
 from soctk.surrogate import ConvexSurrogate

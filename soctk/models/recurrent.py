@@ -22,12 +22,12 @@ from torch.nn.functional import softplus
 
 from soctk.checks import check_count
 from soctk.conditioning import NonNegative, inverse_softplus
+from soctk.maps.windows import Grid, Tied, Windows
 from soctk.models.branches import ContextAffine
 from soctk.models.structured import StructuredICNN, Variant, check_counts
 from soctk.terms import Network
 from soctk.terms.network import Activation
 from soctk.terms.smooth import log1p_exp
-from soctk.windows import Grid, Tied, Windows
 
 MEMORY = 0.9
 """What a state's incoming transition weights sum to at the start."""

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from soctk.affine import DenseMap
 from soctk.conditioning import AffinePart, NonNegative
-from soctk.conic_form import ConicForm
+from soctk.forms.conic_form import ConicForm
+from soctk.maps.linear import DenseMap
 from soctk.terms import Term
 
 

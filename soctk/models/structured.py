@@ -2,7 +2,7 @@
 
     f(x; theta) = b0(theta) + v(theta)'x + backbone(x; theta) + quadratic branch + conic branch
 
-For a fixed context every part is a term of the conic form, over sparse maps (`soctk.windows`): the paper's
+For a fixed context every part is a term of the conic form, over sparse maps (`soctk.maps.windows`): the paper's
 "equivalence after vectorisation". Values are computed by torch's convolutions, which is faster; both are equal.
 """
 
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from soctk.checks import check_count
-from soctk.conic_form import ConicForm
+from soctk.forms.conic_form import ConicForm
+from soctk.maps.windows import Windows
 from soctk.models.branches import ContextAffine, NormWindows, QuadraticWindows
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Term
 from soctk.terms.network import Activation
-from soctk.windows import Windows
 
 Variant = Literal["relu", "softplus", "quad", "norm", "soc"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)

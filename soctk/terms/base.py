@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.affine import DenseMap, LinearMap
 from soctk.checks import check_finite
-from soctk.cones import Affine, ConeBuilder
+from soctk.maps.linear import DenseMap, LinearMap
+from soctk.terms.cones import Affine, ConeBuilder
 
 Coefficient = np.ndarray | cp.Parameter | cp.Expression
 Convex = Any

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.affine import DenseMap, LinearMap
-from soctk.cones import Affine, ConeBuilder
+from soctk.maps.linear import DenseMap, LinearMap
 from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, check_nonnegative
+from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.smooth import binary_entropy, log1p_exp, safe_divisor
 
 Activation = Literal["relu", "softplus"]

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.affine import add_product
 from soctk.checks import check_finite
-from soctk.cones import Affine, ConeBuilder, interleave
+from soctk.maps.linear import add_product
 from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, group_norms
+from soctk.terms.cones import Affine, ConeBuilder, interleave
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.cones import Affine, ConeBuilder
 from soctk.terms.base import Coefficient, Convex, Smoothed, Term
+from soctk.terms.cones import Affine, ConeBuilder
 
 
 @dataclass(frozen=True, eq=False)

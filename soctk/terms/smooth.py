@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from soctk.affine import add_product
-from soctk.cones import Affine, ConeBuilder, interleave
+from soctk.maps.linear import add_product
 from soctk.terms.base import Coefficient, Convex, Smoothed, Term
+from soctk.terms.cones import Affine, ConeBuilder, interleave
 
 
 class Logistic(Term):

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from soctk import Box, Budget, FeasibleSet, Simplex
-from soctk.affine import DenseMap
+from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, LogSumExp, Norms, Quadratic, Term
 
 CONTEXT_DIM = 8

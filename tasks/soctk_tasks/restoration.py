@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from soctk import Box, ConicForm
-from soctk.affine import SparseMap
 from soctk.checks import check_count
+from soctk.maps.linear import SparseMap
 from soctk.terms import Norms, Quadratic
 from soctk_tasks.faces import SIDE, Faces, Source, load_faces
 from soctk_tasks.stencils import gaussian_kernel, image_gradient, stencil, window_sums

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from soctk import Box, ConicForm
-from soctk.affine import SparseMap
 from soctk.checks import check_count
+from soctk.maps.linear import SparseMap
 from soctk.terms import Norms, Quadratic
 from soctk_tasks.stencils import differences, second_differences, window_sums
 from soctk_tasks.structured import StructuredTask

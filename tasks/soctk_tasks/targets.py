@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from soctk import ConicForm, ValueData
-from soctk.affine import DenseMap
 from soctk.checks import ArrayLike, check_count
+from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
 from soctk_tasks.decision import TrueObjective
 

@@ -13,7 +13,6 @@ from tolerances import CERTIFIED, DOUBLE, SINGLE, TIGHT_CLARABEL, VALUE
 from zoo import MODELS, SETS, shaken
 
 from soctk import Box, Budget, ConicForm, FeasibleSet, QuadICNN, ReLUICNN, Simplex, minimize
-from soctk.affine import DenseMap
 from soctk.decide.batched import Bounds, solve_batched
 from soctk.decide.certified import solve_certified
 from soctk.decide.compiled import solve
@@ -22,6 +21,7 @@ from soctk.decide.compiled.lanes import WIDTH
 from soctk.decide.compiled.solve import solve_compiled, solve_packed
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
 from soctk.decide.result import Result
+from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic
 
 LIMITS = {"tol": 1e-8, "max_iter": DEFAULT_ITERATIONS}

@@ -12,9 +12,9 @@ from torch import Tensor
 from zoo import MODELS, shaken
 
 from soctk import SOCICNN, Box, ConicForm, Simplex, certify, minimize
-from soctk.affine import SparseMap
 from soctk.decide.certified import default_method, solve_certified
 from soctk.decide.newton_cg import conjugate_gradients, solve_newton_cg
+from soctk.maps.linear import SparseMap
 from soctk.terms import Norms, Quadratic
 
 BOX = Box(8, -1.0, 1.5)

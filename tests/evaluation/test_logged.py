@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import soctk
-from soctk.persist import read_notes
+from soctk.io.checkpoint import read_notes
 from soctk_evaluation.cli import main
 from soctk_evaluation.logged import _split, read_logged
 

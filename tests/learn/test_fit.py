@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import soctk
-from soctk.affine import DenseMap
 from soctk.learn.adam import batches_per_epoch, mini_batches
 from soctk.learn.profiling import Residuals
 from soctk.learn.units import Standardized, standardize
 from soctk.losses import relative_error, residual_loss, value_loss
+from soctk.maps.linear import DenseMap
 from soctk.terms import Logistic, Norms, Quadratic
 from soctk_tasks import Task
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from term_contract import INSTANCES, TermContract, from_numpy
 
-from soctk.affine import DenseMap, SparseMap
+from soctk.maps.linear import DenseMap, SparseMap
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic
 
 DIM = 4

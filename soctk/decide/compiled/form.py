@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.affine import DenseMap
-from soctk.conic_form import ConicForm
 from soctk.decide.rules import Schedule, schedule_for
+from soctk.forms.conic_form import ConicForm
+from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
 
 QUADRATIC, NORMS, RELU, SOFTPLUS, LOGISTIC, LOG_SUM_EXP, HUBER = range(7)

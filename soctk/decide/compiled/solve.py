@@ -13,13 +13,13 @@ from torch import Tensor
 
 import soctk.decide.rules
 import soctk.terms.base
-from soctk.conic_form import ConicForm
 from soctk.decide.compiled import form as layout
 from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
 from soctk.decide.compiled.lanes import WIDTH, aligned_zeros
 from soctk.decide.decision import Status, relative_gap
 from soctk.decide.result import Final, Result
+from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
 from soctk.terms import Network, Norms
 

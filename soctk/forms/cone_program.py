@@ -26,13 +26,13 @@ import scs
 import torch
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim, to_numpy
-from soctk.cones import Affine, Cone, ConeBuilder, Rows, concat, free_name
 from soctk.sets import FeasibleSet
 from soctk.status import Status
 from soctk.terms.base import Dual
+from soctk.terms.cones import Affine, Cone, ConeBuilder, Rows, concat, free_name
 
 if TYPE_CHECKING:  # the form's own methods call this module
-    from soctk.conic_form import ConicForm
+    from soctk.forms.conic_form import ConicForm
 
 clarabel: Any = _clarabel  # a compiled module without type stubs
 ORDER: tuple[Cone, ...] = ("zero", "nonneg", "soc", "exp")

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim
-from soctk.projection import project_capped_simplex
-from soctk.sampling import sample_capped_simplex
+from soctk.sets.projection import project_capped_simplex
+from soctk.sets.sampling import sample_capped_simplex
 
 Bound = float | Sequence[float]
 

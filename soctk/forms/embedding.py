@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, to_numpy
-from soctk.conic_form import ConicForm
+from soctk.forms.conic_form import ConicForm
 from soctk.terms import Term
 
 if TYPE_CHECKING:  # a surrogate's own `to_cvxpy` calls this module

@@ -14,7 +14,7 @@ from soctk.sets import FeasibleSet
 from soctk.terms import Quadratic
 
 if TYPE_CHECKING:  # the form's own methods call these
-    from soctk.conic_form import ConicForm
+    from soctk.forms.conic_form import ConicForm
 
 
 def hessian(form: ConicForm, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Cone programs in the making: named variables, affine expressions of them, and rows that lie in a cone.
 
 Terms describe their epigraphs with these (`soctk.terms.base.Term.cones`), once, as the paper's lift does; the
-sparse data that a solver takes and the `cp.Problem` both follow from the description (`soctk.cone_program`).
+sparse data that a solver takes and the `cp.Problem` both follow from the description (`soctk.forms.cone_program`).
 """
 
 from __future__ import annotations

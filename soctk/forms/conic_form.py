@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk import geometry
-from soctk.affine import DenseMap
 from soctk.checks import ArrayLike, as_tensor, check_finite, check_last_dim, to_numpy
-from soctk.cone_program import ConeProgram, cone_program
+from soctk.forms import geometry
+from soctk.forms.cone_program import ConeProgram, cone_program
+from soctk.maps.linear import DenseMap
 from soctk.sets import FeasibleSet
 from soctk.terms import Network, Norms, Quadratic, Term
 from soctk.terms.base import Coefficient, Dual

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from soctk.affine import Pattern, SparseMap
+from soctk.maps.linear import Pattern, SparseMap
 
 Padding = Literal["zero", "replicate"]
 OUTSIDE = -1

@@ -1,0 +1,1 @@
+"""The convex function at a context: value, dual and bound, and what is made of it."""

@@ -1,0 +1,1 @@
+"""Linear maps: dense, sparse, and convolutions as sparse maps."""
