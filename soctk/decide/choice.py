@@ -1,0 +1,34 @@
+"""Which solver a problem is given to by default."""
+
+from __future__ import annotations
+
+from soctk.decide.external import External
+from soctk.decide.first_order import FirstOrder
+from soctk.decide.newton import SmoothingNewton
+from soctk.decide.newton_cg import NewtonCG
+from soctk.decide.problem import Problem
+from soctk.decide.solver import Solver
+
+NEWTON_DIM = 500
+"""Beyond this many variables the n by n systems of Newton steps cost more than iterative methods."""
+NEWTON, NEWTON_CG, FIRST_ORDER, EXTERNAL = SmoothingNewton(), NewtonCG(), FirstOrder(), External()
+
+
+def default_solver(problem: Problem) -> Solver:
+    """Return the solver for a problem: Newton steps while n by n systems are cheap.
+
+    Beyond that by conjugate gradients between bounds, which the many kinks of a network slow down, and by projected
+    gradients elsewhere, as on sets that only their oracles describe. Where a set has inequalities besides bounds, by an
+    outside solver; and so for a surrogate that asks for it.
+    """
+    if problem.model is not None and problem.model.decision_method == EXTERNAL.name:
+        return EXTERNAL
+    rows = problem.feasible_set.rows()
+    if rows is None:
+        return FIRST_ORDER
+    if rows.G.shape[0] > 0:
+        return EXTERNAL
+    if problem.dim <= NEWTON_DIM:
+        return NEWTON
+    between_bounds = problem.has_form and NEWTON_CG.refuses(problem) is None
+    return NEWTON_CG if between_bounds and problem.form.network is None else FIRST_ORDER
