@@ -45,7 +45,7 @@ class Bounds:
         has_hi: whether any upper bound is finite.
         count: the number of finite bounds.
         rows: (k, n), orthonormal rows of the equalities, E x = f; None where there are none.
-        sums: whether the only one is on the sum of x.
+        sums: whether the only one is on the sum of x, beside bounds alone.
     """
 
     lo: Tensor
@@ -71,18 +71,13 @@ class Bounds:
             bool(finite_hi.any()),
             int(finite_lo.sum() + finite_hi.sum()),
             basis,
-            sums_only(given.E),
+            given.total is not None,
         )
 
     def barrier(self, x: Tensor) -> Tensor:
         """Return the sum of the logarithms of x - lo and hi - x, (N, 1)."""
         total = _logarithms(x - self.lo)
         return total + _logarithms(self.hi - x) if self.has_hi else total
-
-
-def sums_only(rows: Tensor) -> bool:
-    """Whether equality rows (k, n) are a single one on the sum of x."""
-    return rows.shape[0] == 1 and bool((rows == 1).all())
 
 
 def _logarithms(room: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from soctk.checks import to_numpy
 from soctk.decide.lifted import LiftedProblem, solve_program
 from soctk.decide.problem import Limits, Problem
-from soctk.decide.result import Result
+from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver
 from soctk.decide.units import Rescaled
 from soctk.forms.conic_form import Dual
@@ -69,13 +69,21 @@ class External(Solver):
         return f'{type(model).__name__} has neither a conic form nor a CVXPY expression; use "projected_gradient"'
 
     def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
-        """Minimise every function: see `Solver.solve`. Where the limits come first, `start` may be the answer."""
+        """Minimise every function: see `Solver.solve`. Where the limits come first, `start` may be the answer.
+
+        Raises:
+            ValueError: a limit of iterations, and a solver whose name for it is not known here.
+        """
+        if limits.max_iter is not None and self.solver not in ITERATION_OPTIONS:
+            raise ValueError(f"max_iter: what {self.solver} calls it is not known here; give it in solver_options")
         if problem.model is not None and problem.model.exports_expression:
             return self._by_expression(problem, limits, start)
         if problem.unit is None:
             return self._by_lift(problem, limits, start)
-        rescaled = Rescaled.of(problem, start)
-        return rescaled.back(self._by_lift(rescaled.problem, limits, start))
+        rescaled = Rescaled.of(problem, start, problem.first_gap(problem.center if start is None else start))
+        result = rescaled.back(self._by_lift(rescaled.problem, limits, start))
+        result.judge(limits.tol, Status.INACCURATE)
+        return result
 
     def _by_lift(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:
         form = problem.form.apply(Tensor.cpu)
@@ -122,7 +130,7 @@ class External(Solver):
             part = Problem(problem.form.select(index), problem.feasible_set)
             lower = External(self.solver, self.options)._by_lift(part, limits, result.x[index]).lower_bound
             result.lower_bound[index] = torch.maximum(result.lower_bound[index], lower)
-            result.status[doubtful[(result.relative_gap(index) <= limits.tol).cpu().numpy()]] = Status.OPTIMAL
+            result.judge(limits.tol)
         return result
 
     def _solve_rows(
@@ -134,7 +142,7 @@ class External(Solver):
     ) -> tuple[Tensor, np.ndarray]:
         """Solve one instance after the other; return x (N, n), NaN where there is none, and the solver's statuses."""
         x = (problem.center if start is None else start).clone()
-        status = np.full(problem.size, Status.TIME_LIMIT, dtype=object)
+        status = repeated(Status.TIME_LIMIT, problem.size)
         for row in range(problem.size):
             if limits.late:
                 break
@@ -166,8 +174,5 @@ class External(Solver):
         lower = torch.where(solved, bound(points), -torch.inf)
         none = torch.zeros(problem.size, dtype=torch.int64, device=problem.device)
         result = Result(x, value, lower, none, status, self.name, problem.unit)
-        told = np.isin(status, TOLD)
-        result.status[told] = Status.INACCURATE
-        reached = result.relative_gap(torch.arange(problem.size, device=problem.device)) <= tol
-        result.status[told & reached.cpu().numpy()] = Status.OPTIMAL
+        result.judge(tol, Status.INACCURATE)
         return result

@@ -32,8 +32,6 @@ OPTIONS: dict[str, dict[str, str]] = {
 """For methods with options of their own what their solvers call the keywords of `minimize`."""
 FEASIBLE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """What rounding may put a point outside of a set by, in units of its numbers: sums of 1,000 of them."""
-# np.full and np.where turn the members into plain strings; a table is quicker than the class.
-_STATUSES = np.frompyfunc({status: status for status in Status}.__getitem__, 1, 1)
 
 
 @torch.no_grad()
@@ -111,7 +109,7 @@ def minimize(
         x=result.x.reshape(*batch, model.dim),
         value=result.value.reshape(batch),
         lower_bound=result.lower_bound.reshape(batch),
-        status=np.asarray(_STATUSES(result.status), dtype=object).reshape(batch),
+        status=result.status.reshape(batch),
         iterations=result.iterations.reshape(batch),
         seconds=time.perf_counter() - started,
         scale=None if result.unit is None else result.unit.reshape(batch),

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from soctk.decide.batched import solve_batched, sums_only
+from soctk.decide.batched import solve_batched
 from soctk.decide.compiled.form import supported
 from soctk.decide.external import External
 from soctk.decide.problem import Limits, Problem
@@ -63,10 +63,12 @@ class SmoothingNewton(FormSolver):
         return super().refuses(problem)
 
     def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:
+        rows = problem.feasible_set.rows()
+        assert rows is not None
         options: dict[str, Any] = {"tol": limits.tol, "max_iter": max_iter, "deadline": limits.deadline}
         if problem.unit is not None:
             options["tol"] = _relative_tolerance(problem, limits.tol, start)
-        elif start is None and problem.model is not None:
+        elif start is None and problem.model is not None and rows.at_most_a_sum:
             result = solve_ready(problem.model, problem.feasible_set, problem.contexts, **options)
             if result is not None:
                 return result
@@ -82,8 +84,7 @@ def _relative_tolerance(problem: Problem, tol: float, start: Tensor | None) -> f
     There -gap(start) <= min f <= 0, so that max(1, |value|) is at most max(1, gap(start)).
     """
     assert problem.unit is not None
-    points = (problem.center if start is None else start).unsqueeze(1)
-    gap = -problem.form.bound(problem.form.subgradients(points), problem.feasible_set).squeeze(-1)
+    gap = problem.first_gap(problem.center if start is None else start)
     return max(tol * float((problem.unit / gap.clamp(min=1.0)).min()), SMALLEST_TOLERANCE)
 
 
@@ -109,7 +110,8 @@ def solve_newton(
         keep_final: whether to return where the iterations ended.
     """
     options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": deadline, "keep_final": keep_final}
-    if supported(form) and _compiles(feasible_set):
+    rows = feasible_set.rows()
+    if supported(form) and rows is not None and rows.at_most_a_sum:
         from soctk.decide.compiled.solve import solve_compiled  # Numba is loaded when there is something to solve
 
         x = None if start is None else _warm(form.to(torch.float64), feasible_set, start.to(torch.float64))
@@ -117,15 +119,6 @@ def solve_newton(
     center = feasible_set.center(form.dtype, form.linear.device)
     x = center.expand(form.size, form.dim).clone() if start is None else _warm(form, feasible_set, start)
     return solve_batched(form, feasible_set, start=x, **options)
-
-
-def _compiles(feasible_set: FeasibleSet) -> bool:
-    """Whether the compiled code knows the set: lower bounds, upper bounds for all or none, and at most a sum."""
-    rows = feasible_set.rows()
-    assert rows is not None
-    upper = torch.isfinite(rows.upper)
-    between = bool(torch.isfinite(rows.lower).all()) and (bool(upper.all()) or not bool(upper.any()))
-    return between and (rows.E.shape[0] == 0 or sums_only(rows.E))
 
 
 def _warm(form: ConicForm, feasible_set: FeasibleSet, start: Tensor) -> Tensor:

@@ -114,6 +114,12 @@ class Problem:
         given = self.contexts if self.model.context_dim > 0 else None
         return self.evaluate(x.unsqueeze(1)).squeeze(-1) - frank_wolfe_gap(self.model, self.feasible_set, x, given)
 
+    def first_gap(self, x: Tensor) -> Tensor:
+        """Return f(x) less the minimum over the set of f's linearisation there, (N, n) -> (N,): at least f(x) - min f."""
+        points = x.unsqueeze(1)
+        bound = self.form.bound(self.form.subgradients(points), self.feasible_set)
+        return (self.form.evaluate(points) - bound).squeeze(-1)
+
     def select(self, index: Tensor) -> Problem:
         """Return the problem of the instances `index`."""
         unit = None if self.unit is None else self.unit[index]
@@ -136,10 +142,3 @@ class Problem:
         point = self.presolved.point.to(dtype=self.dtype, device=self.device)
         form = self.form.restricted(self.presolved.columns.to(self.device), point)
         return Problem(form, self.presolved.reduced, self.unit)
-
-    def expand(self, x: Tensor) -> Tensor:
-        """Put the fixed coordinates back: (N, free) -> (N, n)."""
-        if self.presolved.trivial:
-            return x
-        point = self.presolved.point.to(dtype=x.dtype, device=x.device)
-        return point.expand(x.shape[0], -1).index_copy(1, self.presolved.columns.to(x.device), x)

@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import check_count, check_positive
 from soctk.decide.problem import Limits, Problem
-from soctk.decide.result import Result
+from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver
 from soctk.status import Status
 
@@ -67,7 +66,7 @@ class PaperProtocol(Solver):
         x, value, taken = self._descend(problem, points, limits)
         iterations = torch.full((problem.size,), taken, device=problem.device)
         reason = Status.TIME_LIMIT if taken < self._steps(limits) else Status.ITERATION_LIMIT
-        status = np.full(problem.size, reason, dtype=object)
+        status = repeated(reason, problem.size)
         result = Result(x, value, problem.bound_at(x), iterations, status, self.name, problem.unit)
         result.judge(limits.tol)
         return result

@@ -47,7 +47,7 @@ class Result:
             value=x.new_full((size,), torch.inf),
             lower_bound=x.new_full((size,), -torch.inf),
             iterations=torch.zeros(size, dtype=torch.int64, device=x.device),
-            status=np.full(size, Status.ITERATION_LIMIT, dtype=object),
+            status=repeated(Status.ITERATION_LIMIT, size),
             unit=unit,
         )
 
@@ -70,15 +70,14 @@ class Result:
         contradict each other.
         """
         gap = relative_gap(self.value, self.lower_bound, self.unit)
-        reached = (gap <= tol).tolist()
-        told = self.status.tolist()
-        for row in [row for row, (yes, was) in enumerate(zip(reached, told, strict=True)) if yes != (was == _OPTIMAL)]:
-            contradicted = bool(self.value[row] < self.lower_bound[row])
-            other = unconfirmed if told[row] == _OPTIMAL else told[row]
-            self.status[row] = _OPTIMAL if reached[row] else Status.INACCURATE if contradicted else other
-
-
-_OPTIMAL = Status.OPTIMAL
+        told = self.status.tolist().count(Status.OPTIMAL)
+        if told == self.status.size and bool((gap <= tol).all()):
+            return  # nearly always, and found out in a tenth of the time of arrays of objects
+        reached = (gap <= tol).cpu().numpy()
+        contradicted = (torch.isinf(gap) & (self.value < self.lower_bound)).cpu().numpy()
+        self.status[(self.status == Status.OPTIMAL) & ~reached] = unconfirmed
+        self.status[reached] = Status.OPTIMAL
+        self.status[contradicted] = Status.INACCURATE
 
 
 @dataclass
@@ -116,6 +115,13 @@ class Final:
 
         for name in self.__dataclass_fields__:
             write(getattr(self, name), getattr(other, name))
+
+
+def repeated(status: Status, size: int) -> np.ndarray:
+    """Return an object array (size,) of one status; `np.full` would make a plain string of it."""
+    array = np.empty(size, dtype=object)
+    array.fill(status)
+    return array
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], item: Any) -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.decide.problem import Limits, Problem
-from soctk.decide.result import Result
+from soctk.decide.result import Result, repeated
 from soctk.decide.units import Rescaled
 from soctk.status import Status
 
@@ -22,7 +21,7 @@ class Solver(ABC):
         name: what `minimize(method=)` and `Decision.solver` call it.
     """
 
-    name: ClassVar[str]
+    name: str
 
     @abstractmethod
     def refuses(self, problem: Problem) -> str | None:
@@ -79,8 +78,9 @@ class FormSolver(Solver):
         result.solver = self.name
         if rescaled is not None:
             result = rescaled.back(result)
-        result.x = problem.expand(result.x)
-        if self.second is not None and not _all_optimal(result):
+            result.judge(limits.tol)
+        result.x = presolved.expand(result.x)
+        if self.second is not None and result.status.tolist().count(Status.OPTIMAL) < result.status.size:
             again = [Status.STALLED]
             if limits.max_iter is None or limits.max_iter >= self.max_iter:
                 again.append(Status.ITERATION_LIMIT)
@@ -91,13 +91,8 @@ class FormSolver(Solver):
         x = problem.presolved.point.to(dtype=problem.dtype, device=problem.device).expand(problem.size, -1).clone()
         value = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1)
         none = torch.zeros(problem.size, dtype=torch.int64, device=problem.device)
-        status = np.full(problem.size, Status.OPTIMAL, dtype=object)
+        status = repeated(Status.OPTIMAL, problem.size)
         return Result(x, value, value.clone(), none, status, self.name, problem.unit)
-
-
-def _all_optimal(result: Result) -> bool:
-    """Whether nothing is left to do: nearly always, and found out in a tenth of the time of an array's comparison."""
-    return result.status.tolist().count(Status.OPTIMAL) == result.status.size
 
 
 def finish(second: Solver, problem: Problem, limits: Limits, result: Result, rows: np.ndarray) -> None:
@@ -116,4 +111,4 @@ def finish(second: Solver, problem: Problem, limits: Limits, result: Result, row
     result.iterations[index] += again.iterations
     late = again.status == Status.TIME_LIMIT
     result.status[rows[late]] = Status.TIME_LIMIT
-    result.status[rows[(result.relative_gap(index) <= limits.tol).cpu().numpy()]] = Status.OPTIMAL
+    result.judge(limits.tol)

@@ -1,8 +1,7 @@
 """Gaps in a unit of the caller's: functions rescaled, so that a solver's own constants fit them, and answers back.
 
-In place of f a solver is given g = (f - a) / s, with a = f(x0), x0 where it starts, and s the largest power of two that
-is not above the unit: values of g are of the size of its gaps, and a gap of g in units of unit / s, a number in [1, 2),
-is one of f in units of the unit. Terms are linear in their weights and dividing by a power of two is exact, so rounding
+In place of f a solver is given g = (f - a) / s, with a = f(x0), x0 where it starts, and s a power of two near the unit,
+so that its own constants fit. Terms are linear in their weights and dividing by a power of two is exact, so rounding
 enters by the constant alone: c = fl(b0 - a) with b0 - a = c + e, e exactly what rounding lost (Møller 1965; Knuth 1969),
 
     f = s g + a + e.
@@ -31,7 +30,7 @@ class Rescaled:
     """A problem in a unit, rescaled.
 
     Attributes:
-        problem: to minimise g; its unit is in [1, 2).
+        problem: to minimise g; its unit is the given one's divided by s.
         given: to minimise f.
         scale: s, (N,), powers of two.
         level: a, (N,).
@@ -45,13 +44,20 @@ class Rescaled:
     lost: Tensor
 
     @classmethod
-    def of(cls, problem: Problem, start: Tensor | None) -> Rescaled:
-        """Return the rescaled problem; `start` (N, n) as its solver will be given, the centre where it is None."""
+    def of(cls, problem: Problem, start: Tensor | None, size: Tensor | None = None) -> Rescaled:
+        """Return the rescaled problem.
+
+        Args:
+            problem: one with a unit.
+            start: (N, n) as its solver will be given, the centre by default.
+            size: (N,) what s is to be near, where it is larger than the unit.
+        """
         form, unit = problem.form, problem.unit
         assert unit is not None
         first = problem.center if start is None else start
         level = form.evaluate(first.unsqueeze(1))
-        scale = torch.ldexp(torch.ones_like(unit), torch.frexp(unit).exponent - 1)
+        size = unit if size is None else torch.maximum(unit, size)
+        scale = torch.ldexp(torch.ones_like(unit), torch.frexp(size).exponent - 1)
         constant, lost = _exact_difference(form.constant, level)
         each = scale.unsqueeze(-1)
         rescaled = dataclasses.replace(
