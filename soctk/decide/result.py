@@ -69,15 +69,27 @@ class Result:
         `unconfirmed` takes the place of an OPTIMAL that is not; INACCURATE that of anything where value and bound
         contradict each other.
         """
+        if self._plainly_optimal(tol):
+            return
         gap = relative_gap(self.value, self.lower_bound, self.unit)
-        told = self.status.tolist().count(Status.OPTIMAL)
-        if told == self.status.size and bool((gap <= tol).all()):
-            return  # nearly always, and found out in a tenth of the time of arrays of objects
         reached = (gap <= tol).cpu().numpy()
         contradicted = (torch.isinf(gap) & (self.value < self.lower_bound)).cpu().numpy()
         self.status[(self.status == Status.OPTIMAL) & ~reached] = unconfirmed
         self.status[reached] = Status.OPTIMAL
         self.status[contradicted] = Status.INACCURATE
+
+    def _plainly_optimal(self, tol: float) -> bool:
+        """Whether all are called optimal and are: nearly always, and found out in a fraction of the time."""
+        if self.unit is not None or not self.value.is_cpu or not self.all_optimal:
+            return False
+        value = self.value.numpy()
+        gap = value - self.lower_bound.numpy()
+        return bool((gap >= 0).all() and (gap <= tol * np.maximum(np.abs(value), 1.0)).all())
+
+    @property
+    def all_optimal(self) -> bool:
+        """Whether the solver calls all instances optimal."""
+        return self.status.tolist().count(Status.OPTIMAL) == self.status.size
 
 
 @dataclass

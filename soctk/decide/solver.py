@@ -80,7 +80,7 @@ class FormSolver(Solver):
             result = rescaled.back(result)
             result.judge(limits.tol)
         result.x = presolved.expand(result.x)
-        if self.second is not None and result.status.tolist().count(Status.OPTIMAL) < result.status.size:
+        if self.second is not None and not result.all_optimal:
             again = [Status.STALLED]
             if limits.max_iter is None or limits.max_iter >= self.max_iter:
                 again.append(Status.ITERATION_LIMIT)
