@@ -42,8 +42,9 @@ class Bounds:
     @classmethod
     def of(cls, feasible_set: FeasibleSet, like: Tensor) -> Bounds:
         """Return the bounds of a set in the dtype and on the device of `like`."""
-        lo, hi = feasible_set.bounds(like.dtype, like.device)
-        return cls(lo, hi, bool(torch.isfinite(hi).all()), feasible_set.sum_total)
+        rows = feasible_set.rows()
+        assert rows is not None and rows.at_most_a_sum, "solvers of other sets are asked first"
+        return cls(rows.lower.to(like), rows.upper.to(like), bool(torch.isfinite(rows.upper).all()), rows.total)
 
     @property
     def count(self) -> int:

@@ -112,11 +112,10 @@ def test_the_spanned_set_holds_the_optima(seed, with_sum):
     generator = torch.Generator().manual_seed(seed)
     x = soctk.Simplex(5, 3.0).sample(7, generator) if with_sum else torch.randn(7, 5, generator=generator, dtype=DOUBLE)
     spanned = spanned_set(x)
-    assert (spanned.sum_total is not None) == with_sum
+    assert (spanned.rows().total is not None) == with_sum
     assert spanned.contains(x, atol=1e-9).all()
-    lower, upper = spanned.bounds()
-    assert torch.equal(lower, x.amin(dim=0))
-    assert torch.equal(upper, x.amax(dim=0))
+    assert torch.equal(spanned.rows().lower, x.amin(dim=0))
+    assert torch.equal(spanned.rows().upper, x.amax(dim=0))
 
 
 def test_wrong_optima_are_refused():
