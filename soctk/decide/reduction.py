@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from soctk.forms.conic_form import ConicForm
-from soctk.sets import FeasibleSet, Presolved
+from soctk.sets import FeasibleSet, Presolved, Rows
 
 
 def reduced(form: ConicForm, presolved: Presolved) -> ConicForm:
@@ -21,3 +21,15 @@ def newton_refuses(feasible_set: FeasibleSet) -> str | None:
     if not rows.at_most_a_sum:
         return f"{type(feasible_set).__name__} has rows other than bounds and one sum"
     return None
+
+
+def newton_rows(reduced_set: FeasibleSet) -> Rows:
+    """Return the rows of a presolved set that Newton steps take.
+
+    Raises:
+        NotImplementedError: they refuse it.
+    """
+    rows = reduced_set.rows()
+    if rows is None or not rows.at_most_a_sum:
+        raise NotImplementedError(f"Newton steps need bounds and at most one sum, but {newton_refuses(reduced_set)}")
+    return rows

@@ -46,7 +46,8 @@ def affine_pieces(
         A (M, n) and b (M,), float64.
 
     Raises:
-        ValueError: several functions, a term that is not a ReLU network, a set with an equality or without rows, more than `limit` regions.
+        ValueError: several functions, a term that is not a ReLU network, a set with an equality or without rows,
+            more than `limit` regions.
     """
     check_count(limit, "limit")
     if form.size != 1:

@@ -4,8 +4,9 @@ x* minimises f over {lo <= x <= hi, sum(x) = s} if and only if there is a nu (0 
 
     g_i = nu where lo_i < x*_i < hi_i,   g_i >= nu where x*_i = lo_i,   g_i <= nu where x*_i = hi_i,   g = grad f(x*).
 
-The residual of a coordinate is how far g_i - nu is from that; sets with other rows have `NormalCones`. No inner problem is solved, and the mean square over
-known optima is a loss that says what the values of candidates say least clearly: where the minimum is.
+The residual of a coordinate is how far g_i - nu is from that; for sets with other rows see `NormalCones`. No inner
+problem is solved, and the mean square over known optima is a loss that says what the values of candidates say least
+clearly: where the minimum is.
 """
 
 from __future__ import annotations

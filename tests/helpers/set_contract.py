@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 
 import cvxpy as cp
 import numpy as np
@@ -44,6 +46,12 @@ def points(dim: int) -> st.SearchStrategy[Tensor]:
         return y
 
     return st.tuples(vector, scale, shift, outlier, st.sampled_from([0.0, 0.0, 1e8, -1e8])).map(make)
+
+
+@cache
+def samples(case: Callable[[], FeasibleSet], count: int) -> Tensor:
+    """Return points of a case's set, the same for every example, as drawing them may take long."""
+    return case().sample(count, torch.Generator().manual_seed(1))
 
 
 def accuracy(feasible_set: FeasibleSet, y: Tensor) -> float:
@@ -127,7 +135,7 @@ class SetContract:
         feasible_set = case()
         y = data.draw(points(feasible_set.dim))
         x = feasible_set.project(y)
-        others = feasible_set.sample(50, torch.Generator().manual_seed(1))
+        others = samples(case, 50)
         others = torch.cat([others, feasible_set.linear_minimizer(x - y).unsqueeze(0)])
         products = ((others - x) * (x - y)).sum(dim=-1)
         # Each product is rounded at eps times its own size.
@@ -140,7 +148,7 @@ class SetContract:
         tolerance = PROJECTION[DOUBLE] * row_size(feasible_set)
         x = feasible_set.project(data.draw(points(feasible_set.dim)))
         torch.testing.assert_close(feasible_set.project(x), x, rtol=0, atol=tolerance)
-        inside = feasible_set.sample(20, torch.Generator().manual_seed(2))
+        inside = samples(case, 20)
         torch.testing.assert_close(feasible_set.project(inside), inside, rtol=0, atol=tolerance)
 
     def test_projection_agrees_with_clarabel(self, case, generator: torch.Generator) -> None:
@@ -221,7 +229,7 @@ class SetContract:
         x = feasible_set.linear_minimizer(g)
         scale = feasible_set.magnitude
         assert float(feasible_set.violation(x)) <= PROJECTION[DOUBLE] * row_size(feasible_set)
-        others = feasible_set.sample(50, torch.Generator().manual_seed(3))
+        others = samples(case, 50)
         # In exact units: only differences of g matter under a sum, and rounding is relative to |g| |x|.
         slack = LINEAR * feasible_set.dim * float(g.abs().max()) * scale
         assert float((others @ g).min()) >= float(x @ g) - slack
@@ -272,7 +280,7 @@ class SetContract:
         assert float(feasible_set.violation(presolved.point)) <= PROJECTION[DOUBLE] * scale
         assert presolved.trivial == (presolved.columns.numel() == feasible_set.dim)
         assert presolved.single_point == (presolved.columns.numel() == 0)
-        x = feasible_set.sample(20, torch.Generator().manual_seed(7))
+        x = samples(case, 20)
         if presolved.single_point:
             torch.testing.assert_close(x, presolved.point.expand(20, -1), rtol=0, atol=1e-9 * scale)
             return

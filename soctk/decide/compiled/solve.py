@@ -17,6 +17,7 @@ from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
 from soctk.decide.compiled.lanes import WIDTH, aligned_zeros
 from soctk.decide.decision import Status, relative_gap
+from soctk.decide.reduction import newton_rows
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
@@ -65,8 +66,8 @@ def solve_compiled(
     state = _solve(packed, feasible_set, inner, max_iter, deadline, points)
     result = _result(packed, state)
     if keep_final:
-        rows = feasible_set.rows()
-        result.final = _final(form, packed, state, rows is not None and bool(torch.isfinite(rows.upper).all()))
+        has_hi = bool(torch.isfinite(newton_rows(feasible_set).upper).all())
+        result.final = _final(form, packed, state, has_hi)
     return result if form.dtype == torch.float64 else _rounded(result, form, feasible_set, tol)
 
 
@@ -86,8 +87,7 @@ def _solve(
     start: np.ndarray | None,
 ) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
-    schedule, rows = packed.schedule, feasible_set.rows()
-    assert rows is not None and rows.at_most_a_sum, "solvers of other sets are asked first"
+    schedule, rows = packed.schedule, newton_rows(feasible_set)
     lo, hi, total = rows.lower.numpy(), rows.upper.numpy(), rows.total
     has_hi = bool(np.isfinite(hi).all())
     common = np.zeros(packed.common_size)
