@@ -116,7 +116,7 @@ def test_terms_that_do_not_fit_together_are_refused(name: str, tmp_path: Path) -
     "terms", [7, "Norms", [3], [{}], [{"kind": "Norms"}], [{"kind": ["Norms"]}], {"kind": "Norms"}]
 )
 def test_terms_that_are_no_terms_are_refused(terms: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="^terms: "):
+    with pytest.raises(ValueError, match=r"^terms: "):
         soctk.ExactSurrogate(4, terms)
     refused(forged(tmp_path, exact_network(), {"terms": terms}), "terms")
 
@@ -275,3 +275,23 @@ def test_units_that_are_not_positive_are_refused(unit: str, value: float, tmp_pa
     model = FILES["dense"]()
     tensors = {unit: torch.full_like(getattr(model, unit), value)}
     refused(forged(tmp_path, model, tensors=tensors), unit)
+
+
+# -- what is kept ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["conv", "recurrent"])
+def test_what_was_kept_in_inference_mode_can_be_differentiated(name: str) -> None:
+    """Places of windows are kept; made in inference mode, torch would refuse them in any later backward pass."""
+    sizes = {"conv": (5, 2), "recurrent": (7, 2)}[name]  # of this test alone, so that nothing is kept before
+    make = soctk.ConvSOCICNN if name == "conv" else soctk.RecurrentSOCICNN
+    model = make(sizes, 1, layers=(2,), whole_norms=1) if name == "conv" else make(*sizes, 1, hidden=3)
+    x, context = torch.ones(3, model.dim, dtype=torch.float64), torch.ones(3, model.context_dim, dtype=torch.float64)
+    with torch.inference_mode():
+        model(x, context)
+        model.conic_form(context)
+        model.features(x[:, None], context)
+    model(x, context).sum().backward()
+    model.conic_form(context).value(x).sum().backward()
+    features = model.features(x[:, None], context)
+    model.value_of(x[:, None], context, features).sum().backward()
