@@ -24,7 +24,7 @@ from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusIC
 from soctk.models.exact import ExactSurrogate
 from soctk.models.frozen import freeze
 from soctk.models.recurrent import RecurrentSOCICNN
-from soctk.registry import make_surrogate, surrogate_names
+from soctk.registry import make_surrogate, register_surrogate_class, surrogate_names
 from soctk.sets import Box, Budget, FeasibleSet, Polyhedron, Simplex
 from soctk.surrogate import ConvexSurrogate
 
@@ -69,6 +69,7 @@ __all__ = [
     "losses",
     "make_surrogate",
     "minimize",
+    "register_surrogate_class",
     "save",
     "surrogate_names",
     "tangent_planes",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # names for annotations only: the library imports downwards
     from soctk.learn.data import ValueData
     from soctk.learn.report import FitConfig, FitReport
 
+DTYPES = (torch.float32, torch.float64)
+"""What weights are kept in."""
 SEED_STEP = 1000
 """Between the seeds of a surrogate's own weights and of those it draws afresh: neighbouring seeds share none."""
 
@@ -49,6 +51,9 @@ class ConvexSurrogate(nn.Module, ABC):
     Not where weights are shared by places: zeros beyond a border, and masks, would lose their meaning.
     """
 
+    convex_by_construction: ClassVar[bool] = False
+    """Whether the function is convex for all finite weights; where it is not, `soctk.load` looks at the weights."""
+
     x_mean: Tensor
     x_scale: Tensor
     value_mean: Tensor
@@ -60,6 +65,8 @@ class ConvexSurrogate(nn.Module, ABC):
         super().__init__()
         check_count(dim, "dim")
         check_count(context_dim, "context_dim", minimum=0)
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype: expected float32 or float64, got {str(dtype).removeprefix('torch.')}")
         self.dim = dim
         self.context_dim = context_dim
         for name in ("x", "value"):
