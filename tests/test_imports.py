@@ -32,6 +32,7 @@ FLOORS = {
     "sets": 2,
     "terms": 2,
     "forms": 3,
+    "traits": 4,
     "surrogate": 4,
     "models": 4,
     "decide": 5,

@@ -7,16 +7,19 @@ for the whole process. Values come from the network of `PCF` with lpcf's fitted 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
-import torch
 from torch import Tensor
 
-from soctk import ConvexSurrogate, FitConfig, FitReport, ValueData
+from soctk import ConvexSurrogate
+from soctk.learn.phases.phase import Phase
 from soctk.learn.report import FitStatus
-from soctk.learn.units import Standardized, standardize
+from soctk.learn.trainer import Trainer
+from soctk.learn.units import Standardized
+from soctk.traits import TrainingTraits
 from soctk_baselines.pcf import PCF
 
 MISSING = 'lpcf is not installed; install it with: pip install "soctk[pcf]"'
@@ -62,11 +65,14 @@ class LPCF(ConvexSurrogate):
         self.rows, self.starts, self.seed = rows, starts, seed
         self._fitted: Any = None
 
-    def fit_own(self, data: ValueData, validation: ValueData, config: FitConfig) -> FitReport:
-        """Train by lpcf on standardised data."""
-        standardize(self, data)
-        share = max(1, self.rows // data.instances)
-        part = Standardized.of(self, data, torch.float64).candidates(share)
+    @property
+    def traits(self) -> TrainingTraits:
+        """Trained by lpcf."""
+        return TrainingTraits(phases=(TrainedByLPCF(self),))
+
+    def train_on(self, part: Standardized) -> None:
+        """Train by lpcf on data in the model's units."""
+        part = part.candidates(max(1, self.rows // part.x.shape[0]))
         context = part.context.unsqueeze(1).expand(-1, part.x.shape[1], -1)
         fitted = self._fresh()
         fitted.fit(
@@ -79,12 +85,6 @@ class LPCF(ConvexSurrogate):
         )
         self._fitted = fitted
         self.network.load_lpcf([np.asarray(array) for array in fitted.model.params])
-        held_out = Standardized.of(self, validation, torch.float64)
-        with torch.no_grad():
-            loss = float((self._value(held_out.x, held_out.context) - held_out.value).square().mean())
-        return FitReport(
-            FitStatus.ITERATION_LIMIT, validation=[(sum(self.options.values()), loss)], best_validation=loss
-        )
 
     def _fresh(self) -> Any:
         """Return an unfitted lpcf object; a used one would append to its layout."""
@@ -106,6 +106,20 @@ class LPCF(ConvexSurrogate):
         theta = cp.Parameter((self.context_dim, 1), value=context.numpy().reshape(-1, 1))
         column = cp.reshape(x, (self.dim, 1), order="F")
         return cp.sum(self._fitted.tocvxpy(column, theta))
+
+
+@dataclass(frozen=True)
+class TrainedByLPCF(Phase):
+    """The one phase of an lpcf surrogate; `FitConfig` has nothing to decide here."""
+
+    model: LPCF
+
+    def run(self, trainer: Trainer) -> None:
+        """Train."""
+        train, held_out = trainer.standardized()
+        self.model.train_on(train)
+        trainer.keep()
+        trainer.judge(held_out, FitStatus.ITERATION_LIMIT, sum(self.model.options.values()))
 
 
 def _import() -> Any:

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from soctk.conditioning import AffinePart
 from soctk.learn.units import Standardized
 from soctk.surrogate import ConvexSurrogate
 
@@ -34,9 +33,9 @@ LARGEST_PIECE = 2**23
 """Numbers of features and derivatives worked on at a time: 64 MB in float64."""
 
 
-def can_profile(model: ConvexSurrogate, candidates: int) -> bool:
+def can_project(model: ConvexSurrogate, candidates: int) -> bool:
     """Return whether the model keeps its affine part apart and the data can spare what projecting takes."""
-    part = model.affine_part
+    part = model.traits.affine
     return part is not None and part.conditioned and candidates >= SPARE_CANDIDATES * (model.dim + 1)
 
 
@@ -51,7 +50,7 @@ class Residuals:
         data: standardised data, float64.
         columns: (N or 1, M, K), of full column rank for every instance.
         keep: what is left of the part in their span.
-        features: the model's `features` of the data, where it has any.
+        features: of the data, for a model of windows (`soctk.traits.Windowed`).
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Residuals:
         return cls(data, torch.ones_like(data.x[:1, :, :1]), keep, features)
 
     @classmethod
-    def profiled(cls, data: Standardized) -> Residuals:
+    def projected(cls, data: Standardized) -> Residuals:
         """Project out the best affine function of every instance: zero gradient for the affine part."""
         return cls(data, torch.cat([torch.ones_like(data.x[..., :1]), data.x], dim=-1))
 
@@ -77,7 +76,7 @@ class Residuals:
 
     def residual(self, model: ConvexSurrogate) -> Tensor:
         """Return the residuals at the model's weights, (N, M); differentiable."""
-        raw = model.value_of(self.data.x, self.data.context, self.features) - self.data.value
+        raw = _values(model, self.data.x, self.data.context, self.features) - self.data.value
         return self.shrink(raw.unsqueeze(-1)).squeeze(-1)
 
     def loss(self, model: ConvexSurrogate) -> Tensor:
@@ -91,8 +90,9 @@ class Residuals:
 
     def pieces(self, model: ConvexSurrogate) -> list[Residuals]:
         """Return the residuals of a few instances at a time, where evaluating the model on all takes much memory."""
-        numbers = self.data.x[0].numel() * model.breadth + sum(tensor[0].numel() for tensor in self.features.values())
-        if model.breadth == 0 or self.basis.shape[0] > 1 or self.instances * numbers <= LARGEST_PIECE:
+        breadth = model.traits.breadth
+        numbers = self.data.x[0].numel() * breadth + sum(tensor[0].numel() for tensor in self.features.values())
+        if breadth == 0 or self.basis.shape[0] > 1 or self.instances * numbers <= LARGEST_PIECE:
             return [self]
         count = max(1, LARGEST_PIECE // numbers)
         return [self._part(slice(start, start + count)) for start in range(0, self.instances, count)]
@@ -116,7 +116,7 @@ class Residuals:
         The gradients of single values, vectorised over rows: the cost of a few passes over the data.
         """
         wanted = {id(weight) for weight in weights}
-        values = _Values(model)
+        values = _Value(model)
         state = {name: weight.detach() for name, weight in values.named_parameters()}
         moved = {name: state[name] for name, weight in values.named_parameters() if id(weight) in wanted}
 
@@ -143,7 +143,9 @@ class Residuals:
 
         The smallest such v where the candidates leave it open, as on a simplex along (1, ..., 1).
         """
-        part = _affine_part(model)
+        part = model.traits.affine
+        if part is None:
+            raise ValueError(f"{type(model).__name__} does not keep its affine part apart")
         b0, v = part(self.data.context)
         curved = model._value(self.data.x, self.data.context) - b0 - (self.data.x * v).sum(dim=-1)
         projected = self.basis.mT @ (self.data.value - curved).unsqueeze(-1)
@@ -152,7 +154,7 @@ class Residuals:
         return (inverse @ projected[:, 1:]).squeeze(-1)
 
 
-class _Values(nn.Module):
+class _Value(nn.Module):
     """The model's value at one standardised point and context, as a module's forward pass."""
 
     def __init__(self, model: ConvexSurrogate) -> None:
@@ -161,24 +163,12 @@ class _Values(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor, features: dict[str, Tensor]) -> Tensor:
         single = {name: tensor[None, None] for name, tensor in features.items()}
-        return self.model.value_of(x.reshape(1, 1, -1), context.reshape(1, -1), single).reshape(())
+        return _values(self.model, x.reshape(1, 1, -1), context.reshape(1, -1), single).reshape(())
 
 
-@torch.no_grad()
-def level_targets(model: ConvexSurrogate, data: Standardized) -> Tensor:
-    """Return what b0 should be for each instance: the mean of y - (f - b0), (N, 1)."""
-    b0 = _affine_part(model).b0(data.context)
-    return (data.value - model._value(data.x, data.context)).mean(dim=1, keepdim=True) + b0
-
-
-def level_loss(model: ConvexSurrogate, data: Standardized, targets: Tensor) -> Tensor:
-    """Return the mean square of b0 - targets."""
-    b0 = _affine_part(model).b0(data.context)
-    return (b0 - targets).square().mean()
-
-
-def _affine_part(model: ConvexSurrogate) -> AffinePart:
-    part = model.affine_part
-    if part is None:
-        raise ValueError(f"{type(model).__name__} does not keep its affine part apart")
-    return part
+def _values(model: ConvexSurrogate, x: Tensor, context: Tensor, features: dict[str, Tensor]) -> Tensor:
+    """Return the model's values at standardised data, by their features where there are any."""
+    windowed = model.traits.windowed
+    if windowed is None or not features:
+        return model._value(x, context)
+    return windowed.value_of(x, context, features)
