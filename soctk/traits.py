@@ -41,6 +41,11 @@ class Windowed(Protocol):
         ...
 
 
+def _only_one(index: int) -> None:
+    if index != 0:
+        raise ValueError(f"index: expected 0, there is one structure, got {index}")
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingTraits:
     """What `soctk.fit` asks of a surrogate (`ConvexSurrogate.traits`).
@@ -56,10 +61,11 @@ class TrainingTraits:
             for each otherwise. Not where weights are shared by places: zeros beyond a border would lose their meaning.
         structures: how many structures, the smallest first, validation data may choose from.
         structure: the index of the one taken now.
-        set_structure: takes on the structure of an index; None with nothing to choose.
+        set_structure: takes on the structure of an index.
         set_range: told the least and largest x of the training data, (n,) each in standardised units.
         windowed: the model where it is one of branches over windows.
-        phases: phases of its own (`soctk.learn.phases`) instead of the recipe: a closed form, another package.
+        own: a training of its own instead of the recipe, such as a closed form or another package's: given a
+            `soctk.learn.trainer.Trainer`, leaves the model trained and ends with `trainer.judge`.
     """
 
     affine: AffinePart | None = None
@@ -68,7 +74,7 @@ class TrainingTraits:
     shifts_inputs: bool = True
     structures: int = 1
     structure: int = 0
-    set_structure: Callable[[int], None] | None = None
+    set_structure: Callable[[int], None] = _only_one
     set_range: Callable[[Tensor, Tensor], None] | None = None
     windowed: Windowed | None = None
-    phases: tuple[Any, ...] | None = None
+    own: Callable[[Any], None] | None = None

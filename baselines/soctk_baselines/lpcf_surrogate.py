@@ -7,7 +7,6 @@ for the whole process. Values come from the network of `PCF` with lpcf's fitted 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
@@ -15,10 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from soctk import ConvexSurrogate
-from soctk.learn.phases.phase import Phase
 from soctk.learn.report import FitStatus
 from soctk.learn.trainer import Trainer
-from soctk.learn.units import Standardized
 from soctk.traits import TrainingTraits
 from soctk_baselines.pcf import PCF
 
@@ -67,12 +64,12 @@ class LPCF(ConvexSurrogate):
 
     @property
     def traits(self) -> TrainingTraits:
-        """Trained by lpcf."""
-        return TrainingTraits(phases=(TrainedByLPCF(self),))
+        """Trained by lpcf, in which `FitConfig` has nothing to decide."""
+        return TrainingTraits(own=self.train_by_lpcf)
 
-    def train_on(self, part: Standardized) -> None:
-        """Train by lpcf on data in the model's units."""
-        part = part.candidates(max(1, self.rows // part.x.shape[0]))
+    def train_by_lpcf(self, trainer: Trainer) -> None:
+        """Train by lpcf on standardised data."""
+        part = trainer.standardized()[0].candidates(max(1, self.rows // trainer.data.instances))
         context = part.context.unsqueeze(1).expand(-1, part.x.shape[1], -1)
         fitted = self._fresh()
         fitted.fit(
@@ -85,6 +82,7 @@ class LPCF(ConvexSurrogate):
         )
         self._fitted = fitted
         self.network.load_lpcf([np.asarray(array) for array in fitted.model.params])
+        trainer.judge(FitStatus.ITERATION_LIMIT, sum(self.options.values()))
 
     def _fresh(self) -> Any:
         """Return an unfitted lpcf object; a used one would append to its layout."""
@@ -106,20 +104,6 @@ class LPCF(ConvexSurrogate):
         theta = cp.Parameter((self.context_dim, 1), value=context.numpy().reshape(-1, 1))
         column = cp.reshape(x, (self.dim, 1), order="F")
         return cp.sum(self._fitted.tocvxpy(column, theta))
-
-
-@dataclass(frozen=True)
-class TrainedByLPCF(Phase):
-    """The one phase of an lpcf surrogate; `FitConfig` has nothing to decide here."""
-
-    model: LPCF
-
-    def run(self, trainer: Trainer) -> None:
-        """Train."""
-        train, held_out = trainer.standardized()
-        self.model.train_on(train)
-        trainer.keep()
-        trainer.judge(held_out, FitStatus.ITERATION_LIMIT, sum(self.model.options.values()))
 
 
 def _import() -> Any:

@@ -10,14 +10,12 @@ unconstrained solution, which is the answer when it is already positive semidefi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from soctk import ConicForm, ConvexSurrogate
-from soctk.learn.phases.phase import Phase
 from soctk.learn.report import FitStatus
 from soctk.learn.trainer import Trainer
 from soctk.learn.units import Standardized
@@ -53,12 +51,13 @@ class QuadraticRegression(ConvexSurrogate):
 
     @property
     def traits(self) -> TrainingTraits:
-        """Trained in one step."""
-        return TrainingTraits(phases=(LeastSquares(self),))
+        """Trained in one step, in which `FitConfig` has nothing to decide."""
+        return TrainingTraits(own=self.train_by_least_squares)
 
     @torch.no_grad()
-    def solve(self, part: Standardized) -> None:
-        """Take the coefficients that are best on data in the model's units."""
+    def train_by_least_squares(self, trainer: Trainer) -> None:
+        """Take the coefficients that are best on the training data."""
+        part = trainer.standardized()[0]
         rows, columns = torch.triu_indices(self.dim, self.dim)
         gram, right = _normal_equations(part, rows, columns)
         pairs = rows.numel()
@@ -68,24 +67,11 @@ class QuadraticRegression(ConvexSurrogate):
         n_linear = self.dim * (self.context_dim + 1)
         self.linear.copy_(rest[:n_linear].reshape(self.dim, self.context_dim + 1))
         self.level.copy_(rest[n_linear:])
+        trainer.judge(FitStatus.CONVERGED, 1)
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         return {"dim": self.dim, "context_dim": self.context_dim}
-
-
-@dataclass(frozen=True)
-class LeastSquares(Phase):
-    """The one phase of a least-squares quadratic; `FitConfig` has nothing to decide here."""
-
-    model: QuadraticRegression
-
-    def run(self, trainer: Trainer) -> None:
-        """Solve the least-squares problem."""
-        train, held_out = trainer.standardized()
-        self.model.solve(train)
-        trainer.keep()
-        trainer.judge(held_out, FitStatus.CONVERGED, 1)
 
 
 def _level_features(context: Tensor) -> Tensor:

@@ -14,9 +14,8 @@ from soctk.learn.optimality import Optima
 from soctk.learn.phases.phase import run_in_turn, steps_of
 from soctk.learn.progress import Progress
 from soctk.learn.recipe import Recipe, recipe_for
-from soctk.learn.report import FitReport, FitStatus
+from soctk.learn.report import FitReport
 from soctk.learn.trainer import Trainer
-from soctk.learn.units import standardize
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 
@@ -36,14 +35,14 @@ def fit(
     of `recipe_for`: from several starts, AdamW and a few second-order iterations; from the best of them, second-order
     iterations on the curved part with the affine part projected out, a regression of the affine part on the context,
     and second-order iterations on everything. Models of branches over windows (`ConvSOCICNN`, `RecurrentSOCICNN`)
-    begin with a convex problem instead of AdamW. A surrogate may have phases of its own (least squares, lpcf).
+    begin with a convex problem instead of AdamW. A surrogate may have a training of its own (least squares, lpcf).
     The state with the smallest validation loss is kept.
 
     Where optimal decisions are known (`optima`), a last phase of L-BFGS adds the squared residuals of their
     conditions of optimality (`optimality`) to the loss, with the weights `FitConfig.optima_weights` in turn. A fifth
     of the optima is held out, and what is kept decides best there; that may be the fit without them.
 
-    An interrupted fit leaves the model with the best state so far.
+    An interrupted fit leaves the model with the best state of the start that it was at.
 
     Args:
         model: the surrogate; its weights and units are changed.
@@ -60,7 +59,7 @@ def fit(
     Raises:
         ValueError: data whose dimensions are not the model's, a single value to learn and to validate from, numbers
             that the model's cannot hold, optima of a wrong shape or outside the set, optima for a surrogate with
-            phases of its own, or a model without weights.
+            a training of its own, or a model without weights.
 
     Warns:
         UserWarning: too few values, and how many are needed.
@@ -78,8 +77,6 @@ def fit(
     _check_data(model, validation, "validation")
     _check_count(model, data)
     started = time.perf_counter()
-    before = _Before(model)
-    standardize(model, data)
     deadline = math.inf if config.time_limit is None else started + config.time_limit
     trainer = Trainer(model, data, validation, deadline)
     recipe = recipe_for(model, config, min(data.candidates, validation.candidates), known)
@@ -87,33 +84,10 @@ def fit(
         _run(recipe, trainer, progress=config.progress)
     finally:
         report = trainer.finish()
-        model.eval()
     if recipe and not math.isfinite(report.best_validation):
-        report.status = FitStatus.DIVERGED
-        before.restore(model)
+        trainer.undo()
     report.seconds = time.perf_counter() - started
     return report
-
-
-class _Before:
-    """A model's weights, units and structure before a fit."""
-
-    def __init__(self, model: ConvexSurrogate) -> None:
-        self.state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        self.structure = model.traits.structure
-
-    def restore(self, model: ConvexSurrogate) -> None:
-        """Give them back and say so."""
-        traits = model.traits
-        if traits.set_structure is not None:
-            traits.set_structure(self.structure)
-        model.load_state_dict(self.state)
-        warnings.warn(
-            "fit: the validation error was never a finite number, so the model is as it was before; look for values "
-            "far from the others in data and validation",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 def _run(recipe: Recipe, trainer: Trainer, *, progress: bool) -> None:
@@ -132,7 +106,7 @@ def _check_optima(
         if feasible_set is not None:
             raise ValueError("feasible_set: expected optima= as well; without them a fit does not use the set")
         return None
-    if model.traits.phases is not None:
+    if model.traits.own is not None:
         raise ValueError(f"optima: {type(model).__name__} has a training of its own, which does not use them")
     return Optima.of(data, optima, feasible_set)
 

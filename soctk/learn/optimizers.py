@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from soctk.learn.lbfgs import lbfgs
 from soctk.learn.levenberg import levenberg_marquardt
 from soctk.learn.residuals import Residuals
+from soctk.learn.search import Run
 from soctk.learn.trainer import Trainer
 
 NEWTON_PATIENCE = 5
@@ -18,12 +19,10 @@ NEWTON_PATIENCE = 5
 
 
 class Optimizer(Protocol):
-    """A method with its options."""
+    """A method of at most `iterations` iterations."""
 
     @property
-    def iterations(self) -> int:
-        """At most this many."""
-        ...
+    def iterations(self) -> int: ...
 
     def run(self, trainer: Trainer, weights: list[nn.Parameter], train: Residuals, held_out: Residuals) -> None:
         """Leave `weights` where `held_out` is least on the way to the least mean square of `train`."""
@@ -47,15 +46,23 @@ class LBFGS:
     patience: int
 
     def run(self, trainer: Trainer, weights: list[nn.Parameter], train: Residuals, held_out: Residuals) -> None:
-        """Run it."""
-        search = trainer.search(
-            weights,
-            lambda: held_out.total(trainer.model),
-            self.iterations,
-            validate_every=self.validate_every,
-            patience=self.patience,
-        )
-        trainer.record(lbfgs(search, losses(trainer, train), history=self.history))
+        """Fit the residuals."""
+        model = trainer.model
+        trainer.record(self.minimize(trainer, weights, train.losses(model), lambda: held_out.total(model)))
+
+    def minimize(
+        self,
+        trainer: Trainer,
+        weights: list[nn.Parameter],
+        losses: Sequence[Callable[[], Tensor]],
+        validate: Callable[[], Tensor],
+        *,
+        shown: bool = True,
+    ) -> Run:
+        """Minimise a sum of losses."""
+        every = self.validate_every
+        search = trainer.search(weights, validate, self.iterations, self.patience, shown=shown, validate_every=every)
+        return lbfgs(search, losses, history=self.history)
 
 
 @dataclass(frozen=True)
@@ -71,9 +78,9 @@ class LevenbergMarquardt:
     penalty: float
 
     def run(self, trainer: Trainer, weights: list[nn.Parameter], train: Residuals, held_out: Residuals) -> None:
-        """Run it."""
+        """Fit the residuals."""
         model = trainer.model
-        search = trainer.search(weights, lambda: held_out.total(model), self.iterations, patience=NEWTON_PATIENCE)
+        search = trainer.search(weights, lambda: held_out.total(model), self.iterations, NEWTON_PATIENCE)
         run = levenberg_marquardt(
             search,
             lambda: train.residual(model).reshape(1, -1),
@@ -103,14 +110,8 @@ class Suited:
         return self.newton.iterations
 
     def run(self, trainer: Trainer, weights: list[nn.Parameter], train: Residuals, held_out: Residuals) -> None:
-        """Run the one that suits."""
+        """Fit the residuals by the one that suits."""
         few = sum(weight.numel() for weight in weights) <= self.most
         method = self.newton if few and trainer.model.traits.gauss_newton else self.other
         if method is not None:
             method.run(trainer, weights, train, held_out)
-
-
-def losses(trainer: Trainer, train: Residuals) -> list[Callable[[], Tensor]]:
-    """Return the parts of the mean squared residual, each of a few instances."""
-    parts = [(part, part.instances / train.instances) for part in train.pieces(trainer.model)]
-    return [lambda part=part, share=share: share * part.loss(trainer.model) for part, share in parts]

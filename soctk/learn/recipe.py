@@ -20,6 +20,7 @@ from soctk.learn.phases.curved import Curved
 from soctk.learn.phases.everything import Everything
 from soctk.learn.phases.known_optima import KnownOptima
 from soctk.learn.phases.level import Level
+from soctk.learn.phases.own import Own
 from soctk.learn.phases.phase import Phase
 from soctk.learn.phases.race import Race, can_redraw
 from soctk.learn.phases.refine import Refine
@@ -33,6 +34,9 @@ RACE_SHARE = 0.6
 LATER_PENALTY = 1e-3
 """Branches over windows are fitted once more with this share of the penalty, which by then is what holds them up."""
 
+LEVEL_PATIENCE = 3
+"""L-BFGS on b0 alone, which is cheap, is given this many times as long to improve."""
+
 Recipe = tuple[Phase, ...]
 
 
@@ -45,8 +49,8 @@ def recipe_for(model: ConvexSurrogate, config: FitConfig, candidates: int, known
         candidates: observed values of an instance, the fewest of training and validation data.
         known: optimal decisions, where there are any.
     """
-    own = model.traits.phases
-    return own if own is not None else _Maker(model, config, candidates).recipe(known)
+    own = model.traits.own
+    return (Own(own),) if own is not None else _Maker(model, config, candidates).recipe(known)
 
 
 class _Maker:
@@ -105,7 +109,8 @@ class _Maker:
 
     def level(self) -> Level:
         config = self.config
-        return Level(config.level_iterations, config.history, config.validate_every, config.patience)
+        patience = LEVEL_PATIENCE * config.patience
+        return Level(LBFGS(config.level_iterations, config.history, config.validate_every, patience))
 
     def known_optima(self, known: Optima) -> KnownOptima:
         config = self.config

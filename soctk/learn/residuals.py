@@ -16,12 +16,14 @@ The level b0 never moves a decision: it is projected out of every phase (the col
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import copy
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from soctk.conditioning import AffinePart
 from soctk.learn.units import Standardized
 from soctk.surrogate import ConvexSurrogate
 
@@ -97,6 +99,11 @@ class Residuals:
         count = max(1, LARGEST_PIECE // numbers)
         return [self._part(slice(start, start + count)) for start in range(0, self.instances, count)]
 
+    def losses(self, model: ConvexSurrogate) -> list[Callable[[], Tensor]]:
+        """Return the parts of `loss`, each of a few instances."""
+        parts = [(part, part.instances / self.instances) for part in self.pieces(model)]
+        return [lambda part=part, share=share: share * part.loss(model) for part, share in parts]
+
     def _part(self, rows: slice) -> Residuals:
         part = copy(self)
         data = self.data
@@ -107,8 +114,7 @@ class Residuals:
     @torch.no_grad()
     def total(self, model: ConvexSurrogate) -> Tensor:
         """Return `loss`, evaluated a few instances at a time."""
-        parts = self.pieces(model)
-        return sum((part.instances / self.instances) * part.loss(model) for part in parts)  # type: ignore[return-value]
+        return sum(loss() for loss in self.losses(model))  # type: ignore[return-value]
 
     def jacobian(self, model: ConvexSurrogate, weights: list[nn.Parameter]) -> Tensor:
         """Return the derivatives of the residuals in `weights`, (N, M, number of weights).
@@ -138,14 +144,11 @@ class Residuals:
         return max(1, LARGEST_PIECE // numbers)
 
     @torch.no_grad()
-    def slope_targets(self, model: ConvexSurrogate) -> Tensor:
+    def slope_targets(self, model: ConvexSurrogate, part: AffinePart) -> Tensor:
         """Return the v of the best affine function of every instance, with the model's current h: (N, n).
 
         The smallest such v where the candidates leave it open, as on a simplex along (1, ..., 1).
         """
-        part = model.traits.affine
-        if part is None:
-            raise ValueError(f"{type(model).__name__} does not keep its affine part apart")
         b0, v = part(self.data.context)
         curved = model._value(self.data.x, self.data.context) - b0 - (self.data.x * v).sum(dim=-1)
         projected = self.basis.mT @ (self.data.value - curved).unsqueeze(-1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,20 +15,18 @@ from soctk.learn.progress import Progress
 from soctk.learn.report import FitReport, FitStatus
 from soctk.learn.residuals import Residuals
 from soctk.learn.search import Run, Search
-from soctk.learn.units import Standardized
+from soctk.learn.units import Standardized, standardize
 from soctk.surrogate import ConvexSurrogate
 from soctk.traits import Windowed
 
 CANDIDATES_FOR_ONE = 2
 """Candidates for each coefficient of an instance's affine function; many contexts tell more than many candidates."""
 
-Kind = TypeVar("Kind")
-
 
 class Trainer:
     """A model in training, its data and what has been reached.
 
-    The model's units must be set (`standardize`). It is float64 while in training; `finish` brings it back.
+    The model takes the data's units (`standardize`) and is float64 while in training; `finish` brings it back.
 
     Args:
         model: the surrogate.
@@ -41,13 +39,18 @@ class Trainer:
         report: what was done so far.
         progress: told of every step.
         start: the number of the initial weights that are tried (`Race`).
+
+    Raises:
+        ValueError: numbers that the model's cannot hold; the model stays as it was.
     """
 
     def __init__(
         self, model: ConvexSurrogate, data: ValueData, validation: ValueData, deadline: float = math.inf
     ) -> None:
         self.model, self.data, self.validation, self.deadline = model, data, validation, deadline
-        self.home = model.dtype
+        self._home, self._structure = model.dtype, model.traits.structure
+        self._before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        standardize(model, data)
         # The units stay exact while the weights visit float32.
         self._units = {name: buffer.double().clone() for name, buffer in model.named_buffers(recurse=False)}
         self.model.to(torch.float64)
@@ -94,13 +97,9 @@ class Trainer:
 
     # -- the data --------------------------------------------------------------------------------------
 
-    def both(self, make: Callable[[ValueData], Kind]) -> tuple[Kind, Kind]:
-        """Return the same thing made of the training data and of the validation data."""
-        return make(self.data), make(self.validation)
-
     def standardized(self, dtype: torch.dtype = torch.float64) -> tuple[Standardized, Standardized]:
         """Return training and validation data in the model's units."""
-        return self.both(lambda data: Standardized.of(self.model, data, dtype))
+        return Standardized.of(self.model, self.data, dtype), Standardized.of(self.model, self.validation, dtype)
 
     def projected(self, rows: int) -> tuple[Residuals, Residuals]:
         """Return the residuals in the curved part: as many instances as `rows` allow.
@@ -142,28 +141,14 @@ class Trainer:
         weights: list[nn.Parameter],
         validate: Callable[[], Tensor],
         iterations: int,
-        *,
-        validate_every: int = 1,
         patience: int,
+        *,
         shown: bool = True,
-        problems: int = 1,
+        **more: int,
     ) -> Search:
         """Return a search over `weights` that ends at the deadline; `shown` as progress or not."""
-
-        @torch.no_grad()
-        def quiet() -> float:
-            return float(validate())
-
-        return Search(
-            weights,
-            quiet,
-            iterations=iterations,
-            validate_every=validate_every,
-            patience=patience,
-            deadline=self.deadline,
-            on_step=self.progress.advance if shown else None,
-            problems=problems,
-        )
+        on_step = self.progress.advance if shown else None
+        return Search(weights, validate, iterations, patience, deadline=self.deadline, on_step=on_step, **more)
 
     def record(self, run: Run, *, whole: bool = True) -> None:
         """Put a run's curves behind those before it.
@@ -181,10 +166,12 @@ class Trainer:
             report.status, report.best_validation = run.status, run.best
 
     @torch.no_grad()
-    def judge(self, held_out: Standardized, status: FitStatus, iterations: int) -> None:
-        """Record a training by other means: its mean squared error on validation data."""
-        loss = float((self.model._value(held_out.x, held_out.context) - held_out.value).square().mean())
+    def judge(self, status: FitStatus, iterations: int) -> None:
+        """Go on from what other means have reached; its loss is the mean squared error on validation data."""
+        part = Standardized.of(self.model, self.validation, torch.float64)
+        loss = float((self.model._value(part.x, part.context) - part.value).square().mean())
         self.record(Run(status, iterations, validation=[(iterations, loss)], best=loss))
+        self.keep()
 
     @property
     def time_left(self) -> bool:
@@ -194,7 +181,21 @@ class Trainer:
     def finish(self) -> FitReport:
         """Leave the model at the best state, in the type it came in, and say how it went."""
         self.load(self.best)
-        self.model.to(self.home)
+        self.model.to(self._home).eval()
         if self._expired:
             self.report.status = FitStatus.TIME_LIMIT
         return self.report
+
+    def undo(self) -> None:
+        """Leave the model with the structure, weights and units that it came with, and say so."""
+        traits = self.model.traits
+        if traits.structures > 1:
+            traits.set_structure(self._structure)
+        self.model.load_state_dict(self._before)
+        self.report.status = FitStatus.DIVERGED
+        warnings.warn(
+            "fit: the validation error was never a finite number, so the model is as it was before; look for values "
+            "far from the others in data and validation",
+            RuntimeWarning,
+            stacklevel=3,
+        )

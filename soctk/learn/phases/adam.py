@@ -45,11 +45,9 @@ class Adam(Phase):
     seed: int
 
     def steps(self, trainer: Trainer) -> int:
-        """Return the number of mini-batches."""
         return self.epochs * batches_per_epoch(self.batch_rows, trainer.data.instances, trainer.data.candidates)
 
     def run(self, trainer: Trainer) -> None:
-        """Train, epoch after epoch."""
         train, held_out = trainer.standardized(torch.float32)
         trainer.model.to(torch.float32).train()
         descent = _Descent(self, trainer, train)

@@ -22,11 +22,9 @@ class Curved(Phase):
     rows: int
 
     def steps(self, trainer: Trainer) -> int:
-        """Return the iterations."""
         return self.optimizer.iterations
 
     def run(self, trainer: Trainer) -> None:
-        """Learn; an affine model has no curved part and is only judged."""
         affine = {id(weight) for weight in trainer.affine.parameters()}
         weights = [weight for weight in trainer.weights() if id(weight) not in affine]
         train, held_out = trainer.projected(self.rows)

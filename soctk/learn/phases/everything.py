@@ -28,11 +28,9 @@ class Everything(Phase):
     whitened: bool = False
 
     def steps(self, trainer: Trainer) -> int:
-        """Return the iterations."""
         return sum(optimizer.iterations for optimizer in self.optimizers)
 
     def run(self, trainer: Trainer) -> None:
-        """Learn; each method begins while time is left."""
         parts = trainer.leveled(self.rows, self.level_weight)
         with whitened(trainer.windowed, *parts) if self.whitened else nullcontext(parts) as (train, held_out):
             for optimizer in self.optimizers:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor
-
-from soctk.learn.lbfgs import lbfgs
 from soctk.learn.optimality import Optima, OptimalityResiduals
-from soctk.learn.optimizers import LBFGS, losses
+from soctk.learn.optimizers import LBFGS
 from soctk.learn.phases.level import Level
 from soctk.learn.phases.phase import Phase
-from soctk.learn.residuals import Residuals
 from soctk.learn.trainer import Trainer
 
 
@@ -39,52 +35,34 @@ class KnownOptima(Phase):
     seed: int
 
     def steps(self, trainer: Trainer) -> int:
-        """Return the iterations for all weights."""
         return len(self.weights) * self.optimizer.iterations
 
     def run(self, trainer: Trainer) -> None:
-        """Try the weights one after the other, each from the best state so far."""
+        model, report = trainer.model, trainer.report
         trainer.load(trainer.best)
-        parts = trainer.leveled(self.rows, self.level_weight)
+        train, held_out = trainer.leveled(self.rows, self.level_weight)
         learned, judged = self.optima.split(self.seed)
-        toward, check = (OptimalityResiduals(trainer.model, part) for part in (learned, judged))
-        before = error = judged.decision_error(trainer.model)
-        if not math.isfinite(trainer.report.best_validation):  # no phase came before
-            trainer.report.best_validation = float(parts[1].total(trainer.model))
+        toward, check = (OptimalityResiduals(model, part) for part in (learned, judged))
+        before = error = judged.decision_error(model)
+        kept = report.best_validation
+        if not math.isfinite(kept):  # no phase came before
+            kept = float(held_out.total(model))
         for weight in self.weights:
-            kept = trainer.report.best_validation
-            self._descend(trainer, parts, toward, check, weight)
-            reached = judged.decision_error(trainer.model)
+            losses = [*train.losses(model), lambda weight=weight: weight * toward.loss(model)]
+            run = self.optimizer.minimize(
+                trainer,
+                trainer.weights(),
+                losses,
+                lambda weight=weight: held_out.total(model) + weight * check.loss(model),
+            )
+            trainer.record(replace(run, train=[], validation=[]))  # its losses compare with no other phase's
+            reached = judged.decision_error(model)
             if reached < error:
-                error, kept = reached, float(parts[1].total(trainer.model))
+                error, kept = reached, float(held_out.total(model))
                 trainer.keep()
-            trainer.report.best_validation = kept
             trainer.load(trainer.best)
             if not trainer.time_left:
                 break
+        report.best_validation, report.decision_errors = kept, (before, error)
         if error < before and self.level is not None:
             self.level.run(trainer)
-        trainer.report.decision_errors = (before, error)
-
-    def _descend(
-        self,
-        trainer: Trainer,
-        parts: tuple[Residuals, Residuals],
-        toward: OptimalityResiduals,
-        check: OptimalityResiduals,
-        weight: float,
-    ) -> None:
-        model, (train, held_out), options = trainer.model, parts, self.optimizer
-        search = trainer.search(
-            trainer.weights(),
-            lambda: held_out.total(model) + weight * check.loss(model),
-            options.iterations,
-            validate_every=options.validate_every,
-            patience=options.patience,
-        )
-
-        def conditions() -> Tensor:
-            return weight * toward.loss(model)
-
-        run = lbfgs(search, [*losses(trainer, train), conditions], history=options.history)
-        trainer.record(replace(run, train=[], validation=[]))  # its losses compare with no other phase's

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -51,22 +50,18 @@ class Race(Phase):
     grown: tuple[Phase, ...] | None = None
 
     def steps(self, trainer: Trainer) -> int:
-        """Return the steps of all."""
         return self.structures * self.starts * steps_of(self.phases, trainer)
 
     def run(self, trainer: Trainer) -> None:
-        """Run the race and leave the model with the best structure and its weights."""
         starts = self._initial_weights(trainer)
-        if self.structures == 1:
-            best = self._best_start(trainer, starts, self.phases)
-        else:
-            best = self._climb(trainer, starts, _set_structure(trainer.model))
+        best = self._climb(trainer, starts) if self.structures > 1 else self._best_start(trainer, starts, self.phases)
         trainer.load(best.state)
         trainer.keep()
         trainer.report.best_validation, trainer.report.status = best.loss, best.status
 
-    def _climb(self, trainer: Trainer, starts: list[dict[str, Tensor]], take: Callable[[int], None]) -> Reached:
+    def _climb(self, trainer: Trainer, starts: list[dict[str, Tensor]]) -> Reached:
         """Try the structures from the smallest; leave the model with the best."""
+        take = trainer.model.traits.set_structure
         take(0)
         best, chosen = self._best_start(trainer, starts, self.phases), 0
         for index in range(1, self.structures):
@@ -113,10 +108,3 @@ def redrawn(model: ConvexSurrogate, number: int) -> ConvexSurrogate:
     """Return a new surrogate of the same sizes with other initial weights."""
     config = model.config()
     return type(model)(**config | {"seed": config["seed"] + SEED_STEP * number})
-
-
-def _set_structure(model: ConvexSurrogate) -> Callable[[int], None]:
-    take = model.traits.set_structure
-    if take is None:
-        raise ValueError(f"{type(model).__name__}: several structures, but its traits have no set_structure")
-    return take

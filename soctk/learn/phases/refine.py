@@ -19,10 +19,8 @@ class Refine(Phase):
     phases: tuple[Phase, ...]
 
     def steps(self, trainer: Trainer) -> int:
-        """Return the phases' steps."""
         return steps_of(self.phases, trainer)
 
     def run(self, trainer: Trainer) -> None:
-        """Run the phases."""
         for phase in self.phases:
             phase.run(trainer)

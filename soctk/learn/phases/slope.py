@@ -21,16 +21,15 @@ class Slope(Phase):
     iterations: int = 40
 
     def run(self, trainer: Trainer) -> None:
-        """Learn, as n small problems side by side."""
         model, part = trainer.model, trainer.affine
         data = trainer.standardized()
-        train, held_out = (Residuals.projected(each).slope_targets(model) for each in data)
+        train, held_out = (Residuals.projected(each).slope_targets(model, part) for each in data)
         context, held_out_context = (each.context for each in data)
         search = trainer.search(
             part.slope_parameters(),
             lambda: (part.v(held_out_context)[:, 0] - held_out).square().mean(),
             self.iterations,
-            patience=self.iterations,
+            self.iterations,
             shown=False,
             problems=model.dim,
         )

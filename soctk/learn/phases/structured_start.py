@@ -57,7 +57,6 @@ class StructuredStart(Phase):
     seed: int
 
     def run(self, trainer: Trainer) -> None:
-        """Solve the convex problem."""
         generator = torch.Generator().manual_seed(self.seed * SEEDS + trainer.start)
         train, held_out = trainer.leveled(self.rows, self.level_weight)
         structured_start(trainer.model, train, generator)
