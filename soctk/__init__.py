@@ -17,8 +17,10 @@ from soctk.forms.embedding import Embedding
 from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
 from soctk.imports.expression import from_cvxpy
 from soctk.io.checkpoint import CheckpointError, load, save
+from soctk.learn.config import FitConfig
 from soctk.learn.data import ValueData
-from soctk.learn.fit import FitConfig, FitReport, fit
+from soctk.learn.fit import fit
+from soctk.learn.report import FitReport
 from soctk.models.conv import ConvSOCICNN
 from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
 from soctk.models.exact import ExactSurrogate

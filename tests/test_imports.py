@@ -33,6 +33,7 @@ FLOORS = {
     "sets": 2,
     "terms": 2,
     "forms": 3,
+    "traits": 4,
     "surrogate": 4,
     "models": 4,
     "decide": 5,

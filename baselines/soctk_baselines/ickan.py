@@ -40,6 +40,7 @@ from soctk.checks import as_counts, check_count, seeded
 from soctk.conditioning import AffinePart, NonNegative, inverse_softplus
 from soctk.maps.linear import DenseMap
 from soctk.terms import Network
+from soctk.traits import TrainingTraits
 
 FIRST_RANGE = 2.5
 """The inputs' interval before training data have said more, in standardised units to either side."""
@@ -103,9 +104,9 @@ class ICKAN(ConvexSurrogate):
         self.read_increments = NonNegative(context_dim, last * (segments - 1), value=1.0 / last / segments, dtype=dtype)
 
     @property
-    def gauss_newton(self) -> bool:
-        """No: ReLU units throughout."""
-        return False
+    def traits(self) -> TrainingTraits:
+        """ReLU units throughout, so no Gauss-Newton steps; the first layer's intervals hold the data."""
+        return TrainingTraits(affine=self.affine, gauss_newton=False, set_range=self.set_range)
 
     @torch.no_grad()
     def set_range(self, low: Tensor, high: Tensor) -> None:

@@ -25,6 +25,7 @@ from soctk import ConicForm, ConvexSurrogate
 from soctk.checks import as_counts, check_choice, check_flag, seeded
 from soctk.maps.linear import DenseMap
 from soctk.terms import Network, Quadratic, Term
+from soctk.traits import TrainingTraits
 
 
 class PCF(ConvexSurrogate):
@@ -79,9 +80,9 @@ class PCF(ConvexSurrogate):
         return sections
 
     @property
-    def gauss_newton(self) -> bool:
-        """No: ReLU networks throughout."""
-        return False
+    def traits(self) -> TrainingTraits:
+        """ReLU networks throughout: no Gauss-Newton steps."""
+        return TrainingTraits(gauss_newton=False)
 
     def psi(self, context: Tensor) -> Tensor:
         """Return all weights of the main network at each context, flat: (N, p) -> (N, outputs)."""

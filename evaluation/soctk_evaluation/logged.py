@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,10 +61,15 @@ def fit_logged(command: Fit) -> int:
         report = soctk.fit(model, parts.train, config, parts.validation, optima=parts.optima, feasible_set=feasible_set)
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from None
+    if report.status == "diverged":
+        return _refuse(f"the fit of {command.model} diverged")
+    models = {command.model: model, "least-squares quadratic": _quadratic(parts.train)}
+    if not math.isfinite(float(value_loss(model, parts.test).detach())):
+        return _refuse(f"the held-out error of {command.model} is not finite")
     soctk.save(model, output, notes={COLUMNS: logged.names})
     print(f"{logged.shape}, in {data.dim} variables; {parts.test.value.numel()} values held out")
     print(f"{command.model}: {model.parameter_count} weights, {report.seconds:.1f} s, {report.status}")
-    _print_errors({command.model: model, "least-squares quadratic": _quadratic(parts.train)}, parts.test, data)
+    _print_errors(models, parts.test, data)
     if report.decision_errors is not None:
         before, after = report.decision_errors
         print(f"mean distance from held-out optima: {after:.3g} ({before:.3g} before learning from the others)")
@@ -71,6 +77,12 @@ def fit_logged(command: Fit) -> int:
         print("the optima were not used: the time limit came first")
     print(f"wrote {output}")
     return 0
+
+
+def _refuse(reason: str) -> int:
+    """Say why no model is written."""
+    print(f"{reason}: no model written; look for values far from the others", file=sys.stderr)
+    return 1
 
 
 def decide_logged(command: Decide) -> int:
@@ -302,7 +314,7 @@ def _split(logged: Logged, seed: int) -> Parts:
 
 def _quadratic(train: ValueData) -> QuadraticRegression:
     model = QuadraticRegression(train.dim, train.context_dim)
-    soctk.fit(model, train)
+    soctk.fit(model, train, validation=train)  # it chooses nothing
     return model
 
 

@@ -39,6 +39,7 @@ from soctk.models.stacked import Part, Stacked
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Norms, Quadratic
 from soctk.terms.network import Activation
+from soctk.traits import TrainingTraits
 
 INNER = frozenset({AffinePart, Offset, NonNegative, Perceptron, Ridges, nn.ModuleList, nn.ParameterList})
 """The classes of the modules inside a model, unless somebody puts others there."""
@@ -136,9 +137,15 @@ class SOCICNN(ConvexSurrogate):
         return (*names, *(("backbone",) if self.hidden else ()))
 
     @property
-    def gauss_newton(self) -> bool:
-        """Whether the branches outweigh the backbone."""
-        return sum(self.hidden) <= self.dim
+    def traits(self) -> TrainingTraits:
+        """With branches that outweigh the backbone, or not, and structures to choose from."""
+        return TrainingTraits(
+            affine=self.affine,
+            gauss_newton=sum(self.hidden) <= self.dim,
+            structures=self.structure_count,
+            structure=self.structure,
+            set_structure=self.set_structure,
+        )
 
     @property
     def structure_count(self) -> int:
