@@ -14,7 +14,7 @@ import pytest
 import support
 
 from soctk_evaluation.cli import main
-from soctk_evaluation.store import ResultsStore
+from soctk_evaluation.harness.store import ResultsStore
 
 
 @pytest.mark.parametrize(
