@@ -64,8 +64,8 @@ The paper's Experiment 1: d = {dim}, {depth} layers of {width} units, {blocks} q
 {rows} rows, with passthrough to every layer and without. Unlike there, biases and contexts are not zero, a trained
 model stands beside the random ones, and every diagnostic compares quantities that were computed independently (see
 `soctk_evaluation.experiments.equivalence`): a constraint that is tight by definition is not a diagnostic. Values are
-the largest over all trials; |f| is of order {value:.0f} for the random models. Residuals are absolute, in the units of the
-program that the solver was given.{trained}
+the largest over all trials; |f| is of order {value:.0f} for the random models. Residuals are absolute, in the units of
+the program that the solver was given.{trained}
 
 ![Largest residual of every diagnostic](images/equivalence.svg)
 

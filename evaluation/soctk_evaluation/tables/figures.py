@@ -138,6 +138,8 @@ def timing_figure(rows: Sequence[Row], path: Path) -> None:
         path: where to write; the ending says the format.
     """
     shown = [row for row in rows if row["gap_max"] is not None]
+    if not shown:
+        return
     panels = sorted({(row["config"]["model"], row["dim"]) for row in shown})
     models, dims = sorted({model for model, _ in panels}), sorted({dim for _, dim in panels})
     names = list(dict.fromkeys(_timed(row) for row in reversed(shown)))
@@ -221,11 +223,12 @@ def rates_figure(
         right.fill_between(span, least, 1e-4, color=SOURCES["Clarabel"], alpha=0.08)
         right.set_ylim(5e-4, 0.5)
     right.set_title("Affine pieces of ||x||²/2 on [-1, 1]²", loc="left", fontsize=10)
-    for axes in (left, right):
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+    for axes, shown in ((left, absorption), (right, trained)):
+        if shown:  # an empty panel has no logarithmic scale
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.legend(fontsize=7.5, frameon=False, loc="lower left")
         axes.set_xlabel("affine pieces N")
         axes.set_ylabel("largest error")
-        axes.legend(fontsize=7.5, frameon=False, loc="lower left")
         open_frame(axes, "both")
     save_figure(drawn, path)

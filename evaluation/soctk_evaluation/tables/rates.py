@@ -38,7 +38,7 @@ def write_rates(results: Results, files: Files, bound: Callable[[int, float], fl
     print(text)
     if "markdown" in files:
         write_text(files["markdown"], PAGE + text)
-    if "figure" in files:
+    if "figure" in files and results.measured:
         from soctk_evaluation.tables.figures import rates_figure
 
         rates_figure(absorption(results), trained(results), bound, files["figure"])
