@@ -165,11 +165,6 @@ class _State(State):
         stalled[index] = self.stuck[index] >= STALL_ITERATIONS
         return stalled
 
-    def leave(self, best: Result, rows: Tensor, index: Tensor) -> None:
-        """Keep where the iterations ended, where that is wanted."""
-        if best.final is not None:
-            best.final.put(rows[index], Final.of(self.select(index, rows.numel())))
-
     def _smooth(self, form: ConicForm) -> None:
         self.smoothed = [t.smooth(u, self.mu) for t, u in zip(form.terms, self.u, strict=True)]
         self.value = form.constant + (self.x * form.linear[:, 0]).sum(dim=-1, keepdim=True)
@@ -299,7 +294,7 @@ def solve_factored(factor: Tensor, right: Tensor, bounds: Bounds) -> Tensor:
 
     There any combination of rows of E may be added to the right-hand side. At a vertex some coordinates have next to no
     curvature: H^-1 right would be huge there, only to be cancelled by H^-1 times such a combination. So the right-hand
-    side is made small there: 0 at the flattest coordinate, or by least squares with the curvatures' inverses as weights.
+    side is made small there: 0 at the flattest coordinate, or small by least squares, weighted by inverse curvatures.
     """
     if bounds.rows is None:
         return torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)

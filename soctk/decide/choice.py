@@ -18,17 +18,13 @@ def default_solver(problem: Problem) -> Solver:
     """Return the solver for a problem: Newton steps while n by n systems are cheap.
 
     Beyond that by conjugate gradients between bounds, which the many kinks of a network slow down, and by projected
-    gradients elsewhere, as on sets that only their oracles describe. Where a set has inequalities besides bounds, by an
-    outside solver; and so for a surrogate that asks for it.
+    gradients elsewhere. Small sets that Newton steps do not know are left to an outside solver, and so is a surrogate
+    that asks for it.
     """
     if problem.model is not None and problem.model.decision_method == EXTERNAL.name:
         return EXTERNAL
-    rows = problem.feasible_set.rows()
-    if rows is None:
-        return FIRST_ORDER
-    if rows.G.shape[0] > 0:
-        return EXTERNAL
     if problem.dim <= NEWTON_DIM:
-        return NEWTON
-    between_bounds = problem.has_form and NEWTON_CG.refuses(problem) is None
-    return NEWTON_CG if between_bounds and problem.form.network is None else FIRST_ORDER
+        return EXTERNAL if problem.has_form and NEWTON.refuses(problem) is not None else NEWTON
+    if problem.has_form and NEWTON_CG.refuses(problem) is None and problem.form.network is None:
+        return NEWTON_CG
+    return FIRST_ORDER

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from soctk.decide.problem import Limits
-from soctk.decide.result import Result, picker
+from soctk.decide.result import Final, Result, picker
 from soctk.forms.conic_form import ConicForm
 from soctk.status import Status
 
@@ -41,9 +41,6 @@ class State(ABC):
         """Return the state of the instances `index` of `size`."""
         return picker(size, index)(self)
 
-    def leave(self, best: Result, rows: Tensor, index: Tensor) -> None:
-        """Put down what is wanted of the instances `index`, those of `rows`, before they leave; nothing by default."""
-
 
 StateType = TypeVar("StateType", bound=State)
 
@@ -57,7 +54,7 @@ def iterate(
         form: N functions, detached.
         state: of all instances, before the first step.
         fixed: what no iteration changes.
-        best: nothing yet; returned filled in.
+        best: nothing yet; returned filled in, and `Final` where it has one, from states that have its fields.
         limits: `tol` and the deadline, which is looked at after every step.
         max_iter: the most steps.
         every: steps between records.
@@ -77,8 +74,9 @@ def iterate(
                     best.status[active[mask].cpu().numpy()] = status
             leaving = done | stalled | last
             if bool(leaving.any()):
-                index = torch.nonzero(~leaving).squeeze(-1)
-                state.leave(best, active, torch.nonzero(leaving).squeeze(-1))
+                index, out = torch.nonzero(~leaving).squeeze(-1), torch.nonzero(leaving).squeeze(-1)
+                if best.final is not None:
+                    best.final.put(active[out], Final.of(state.select(out, active.numel())))
                 if index.numel() == 0:
                     break
                 state, form, active = state.select(index, active.numel()), form.select(index), active[index]

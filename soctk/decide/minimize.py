@@ -65,8 +65,8 @@ def minimize(
             "first_order" (`FirstOrder`: accelerated gradients, certified, for thousands of variables on any set);
             "cvxpy" (`External`: an outside solver on the lift, verified); "projected_gradient" and "projected_adam"
             (`PaperProtocol`: 5 restarts of 200 steps). By default "newton"; beyond 500 variables "newton_cg" between
-            bounds and without a network, "first_order" elsewhere; "cvxpy" for a set with inequalities besides bounds
-            and for a model that brings its own CVXPY expression.
+            bounds and without a network, "first_order" elsewhere; "cvxpy" for a model that brings its own CVXPY
+            expression, and up to 500 variables for a set with inequalities besides bounds or without rows.
         x0: (*batch, n) points to start from, or the `Decision` of similar contexts; the set's centre by default.
         solver: of "cvxpy" alone: the name of any installed solver, "CLARABEL" by default.
         solver_options: of "cvxpy" alone: keywords for `cp.Problem.solve`.
@@ -74,8 +74,8 @@ def minimize(
         scale: the unit that gaps are measured in, positive, a number or (*batch): where values differ by much less than
             1, their standard deviation over the decisions in question. max(1, |value|) by default.
 
-    What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; not an
-    instance that ran into a `max_iter` below the method's default. `Decision.solver` says whose answer each one has.
+    What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; but
+    not an instance that ran into a `max_iter` below the default. `Decision.solver` says whose answer each one has.
     The first call ever compiles the Newton method, which takes half a minute, and the first with 32 contexts or more
     compiles it for several side by side; the code is kept on disk.
 
@@ -119,7 +119,7 @@ def minimize(
 
 
 def _verify(result: Result, feasible_set: FeasibleSet, tol: float) -> Tensor:
-    """Return how far the points are outside of the set as the user gave it; settle the statuses by that and the gaps."""
+    """Return how far points are outside of the set as the user gave it; settle the statuses by that and the gaps."""
     result.judge(tol)
     violation = feasible_set._violation(result.x)
     outside = violation > FEASIBLE[violation.dtype] * max(1.0, feasible_set.magnitude)
@@ -133,7 +133,8 @@ def _solver(method: Method | Solver | None, options: dict[str, Any]) -> Callable
     given = {name: value for name, value in options.items() if value is not None}
     if isinstance(method, Solver):
         if given:
-            raise ValueError(f"{next(iter(given))}: a solver object has options of its own, in {type(method).__name__}()")
+            kind = type(method).__name__
+            raise ValueError(f"{next(iter(given))}: a solver object has options of its own; give it to {kind}(...)")
         return lambda problem: method
     if method is not None and method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)} or a solver object, got {method!r}")
@@ -181,7 +182,7 @@ def _check_arguments(
     if feasible_set.dim != model.dim:
         raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
     if model.device.type == "meta":
-        raise ValueError("model: its weights are on the meta device, where there are no numbers; load or draw them first")
+        raise ValueError("model: its weights are on the meta device, which holds no numbers; load or draw them first")
     check_positive(tol, "tol")
     if max_iter is not None:
         check_count(max_iter, "max_iter")

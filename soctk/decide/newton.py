@@ -56,10 +56,11 @@ class SmoothingNewton(FormSolver):
 
     def refuses(self, problem: Problem) -> str | None:
         """Return why it cannot solve the problem, None where it can."""
-        rows = problem.feasible_set.rows()
-        if rows is None or rows.G.shape[0] > 0:
+        rows = problem.presolved.reduced.rows()
+        if rows is None or len(rows.G) > 0:
             kind = type(problem.feasible_set).__name__
-            return f'method: "newton" works under bounds and equalities, and {kind} has other constraints; {OTHERS}'
+            what = "is known by its projection alone" if rows is None else "has inequalities besides"
+            return f'method: "newton" needs bounds and equalities, and {kind} {what}; use "cvxpy" or "first_order"'
         return super().refuses(problem)
 
     def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:
@@ -73,9 +74,6 @@ class SmoothingNewton(FormSolver):
             if result is not None:
                 return result
         return solve_newton(problem.form, problem.feasible_set, start=start, **options)
-
-
-OTHERS = 'use "cvxpy" or, where projections are quick, "first_order"'
 
 
 def _relative_tolerance(problem: Problem, tol: float, start: Tensor | None) -> float:

@@ -63,8 +63,8 @@ class NewtonCG(FormSolver):
 
     def refuses(self, problem: Problem) -> str | None:
         """Return why it cannot solve the problem, None where it can."""
-        rows = problem.feasible_set.rows()
-        if rows is None or rows.E.shape[0] + rows.G.shape[0] > 0 or not bool(torch.isfinite(rows.upper - rows.lower).all()):
+        rows = problem.presolved.reduced.rows()
+        if rows is None or not rows.at_most_a_sum or rows.total is not None:
             return 'method: "newton_cg" works between finite bounds alone; use "first_order"'
         return super().refuses(problem)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import time
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.decide.bounds import best_bound, frank_wolfe_gap
+from soctk.decide.reduction import reduced
 from soctk.forms.conic_form import ConicForm
-from soctk.sets.base import FeasibleSet, Presolved
+from soctk.sets import FeasibleSet, Presolved
 from soctk.surrogate import ConvexSurrogate
 
 
@@ -115,7 +115,7 @@ class Problem:
         return self.evaluate(x.unsqueeze(1)).squeeze(-1) - frank_wolfe_gap(self.model, self.feasible_set, x, given)
 
     def first_gap(self, x: Tensor) -> Tensor:
-        """Return f(x) less the minimum over the set of f's linearisation there, (N, n) -> (N,): at least f(x) - min f."""
+        """Return f(x) - min over the set of f's linearisation at x, which is at least f(x) - min f: (N, n) -> (N,)."""
         points = x.unsqueeze(1)
         bound = self.form.bound(self.form.subgradients(points), self.feasible_set)
         return (self.form.evaluate(points) - bound).squeeze(-1)
@@ -129,16 +129,19 @@ class Problem:
 
     # -- presolve --------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def presolved(self) -> Presolved:
-        """The set with the coordinates taken out that cannot move."""
+        """The set in as few coordinates and rows as it takes."""
         return self.feasible_set.presolve()
 
     @cached_property
     def reduced(self) -> Problem:
-        """The problem on the free coordinates; itself where all are."""
-        if self.presolved.trivial:
+        """The problem on the free coordinates of the presolved set; itself where that is the set as given."""
+        presolved = self.presolved
+        if presolved.reduced is self.feasible_set:
             return self
-        point = self.presolved.point.to(dtype=self.dtype, device=self.device)
-        form = self.form.restricted(self.presolved.columns.to(self.device), point)
-        return Problem(form, self.presolved.reduced, self.unit)
+        if not presolved.trivial:
+            return Problem(reduced(self.form, presolved), presolved.reduced, self.unit)
+        same = copy.copy(self)
+        same.feasible_set = presolved.reduced
+        return same

@@ -1,8 +1,8 @@
 """Gaps in a unit of the caller's: functions rescaled, so that a solver's own constants fit them, and answers back.
 
-In place of f a solver is given g = (f - a) / s, with a = f(x0), x0 where it starts, and s a power of two near the unit,
-so that its own constants fit. Terms are linear in their weights and dividing by a power of two is exact, so rounding
-enters by the constant alone: c = fl(b0 - a) with b0 - a = c + e, e exactly what rounding lost (Møller 1965; Knuth 1969),
+In place of f a solver is given g = (f - a) / s, with a = f(x0), x0 where it starts, and s a power of two near the
+unit, so that its own constants fit. Terms are linear in their weights and dividing by a power of two is exact, so
+rounding enters by the constant alone: c = fl(b0 - a) with b0 - a = c + e, e exactly what rounding lost (Knuth 1969),
 
     f = s g + a + e.
 

@@ -13,8 +13,7 @@ from tolerances import CERTIFIED, DOUBLE, TIGHT_CLARABEL
 from torch import Tensor
 from zoo import MODELS, SETS, shaken
 
-from soctk import Box, Budget, FeasibleSet, Simplex, Status, minimize
-from soctk.sets import Polyhedron
+from soctk import Box, Budget, FeasibleSet, Polyhedron, Simplex, Status, minimize
 from soctk.decide.batched import Bounds, factor_hessian, solve_batched, solve_factored
 from soctk.decide.choice import default_solver
 from soctk.decide.external import ITERATION_OPTIONS, External
@@ -173,7 +172,7 @@ def test_options_that_a_solver_cannot_take_are_refused(solver, options: dict) ->
 
 def test_the_default_is_chosen_by_set_and_size() -> None:
     model, context = functions()
-    expected = {"inequalities": "cvxpy", "ball": "first_order"}
+    expected = {"inequalities": "cvxpy", "ball": "cvxpy"}
     for place, feasible_set in PLACES.items():
         problem = Problem.at(model, context, feasible_set)
         solver = default_solver(problem)
@@ -316,6 +315,6 @@ def test_outside_solvers_are_given_the_limits_in_their_own_words(monkeypatch) ->
     minimize(model, PLACES["box"], context, method="cvxpy", solver="SCS", max_iter=7, solver_options={"eps": 0.1})
     assert given[-1] == {"max_iters": 7, "eps": 0.1}
     assert "HIGHS" not in ITERATION_OPTIONS
-    with pytest.raises(ValueError, match="max_iter: .*HIGHS.*solver_options"):
+    with pytest.raises(ValueError, match=r"max_iter: .*HIGHS.*solver_options"):
         minimize(model, PLACES["box"], context, method="cvxpy", solver="HIGHS", max_iter=7)
     assert minimize(model, Simplex(N), context, max_iter=np.int64(60)).optimal.all()
