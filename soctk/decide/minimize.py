@@ -16,6 +16,7 @@ from soctk.decide.decision import Decision
 from soctk.decide.external import External
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.protocol import PaperProtocol
+from soctk.decide.ranges import solve_in_range
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver
 from soctk.sets import FeasibleSet
@@ -104,6 +105,7 @@ def minimize(
         if refused is not None:
             raise NotImplementedError(refused)
         result = chosen.solve(problem, limits, start)
+        solve_in_range(chosen, problem, limits, start, result)
     violation = _verify(result, feasible_set, tol)
     return Decision(
         x=result.x.reshape(*batch, model.dim),

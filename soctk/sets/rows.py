@@ -44,7 +44,7 @@ class Rows:
             return bool(finite.all())
         return bool((self.E == 1).all()) and bool(finite.all() | ~finite.any())
 
-    @property
+    @cached_property
     def total(self) -> float | None:
         """f of the sum where `at_most_a_sum` holds and there is one, else None."""
         return float(self.f) if self.at_most_a_sum and len(self.E) == 1 else None

@@ -94,7 +94,7 @@ COLUMNS = 11
 TOTAL, HAS_SUM, HAS_HI, TOL, MAX_ITER, FIRST_SHARE, LAST_SHARE, RULES = range(8)
 """Entries of SETTINGS; from RULES on the two of a `Schedule`, of three numbers each."""
 SETTINGS_SIZE = RULES + 6
-NUMBERS_SIZE = 12
+NUMBERS_SIZE = 13
 (
     MU,
     VALUE,
@@ -108,9 +108,11 @@ NUMBERS_SIZE = 12
     TAKEN,
     FINISHED,
     DECREMENT,
+    FIRST_GAP,
 ) = range(NUMBERS_SIZE)
 """Entries of NUMBERS. CERTIFIED: after how many iterations the certificate was last tried; TAKEN: iterations since the
-instance was last begun; FINISHED: whether nothing more is to be done for it; DECREMENT: that of the last step."""
+instance was last begun; FINISHED: whether nothing more is to be done for it; DECREMENT: that of the last step;
+FIRST_GAP: that of the linearisation at the first point."""
 RUNNING, OPTIMAL, STALLED, ITERATION_LIMIT = range(4)
 """What OUTCOME can be."""
 

@@ -28,6 +28,7 @@ from soctk.decide.compiled.form import (
     DU,
     DX,
     FINISHED,
+    FIRST_GAP,
     FIRST_SHARE,
     GRADIENT,
     HAS_HI,
@@ -215,6 +216,7 @@ def begin(layout, shared, common, data, state, memory):
         gap = value - bound(layout, common, data, g, cache, view(memory, layout[POINT], n))
         mu = max(settings[FIRST_SHARE] * max(gap, 0.0) / (barriers(layout, common) + n), 1e-12)
         numbers[MU] = choose(fresh, mu, numbers[MU])
+        numbers[FIRST_GAP] = choose(fresh, gap, numbers[FIRST_GAP])
         for j in range(n):
             s_lo[j] = choose(fresh, mu * near_lo[j], s_lo[j])
             s_hi[j] = choose(fresh, mu * near_hi[j], s_hi[j])

@@ -141,6 +141,7 @@ def _result(packed: Packed, state: np.ndarray) -> Result:
         value=torch.from_numpy(state[:, layout.BEST_VALUE].copy()),
         lower_bound=torch.from_numpy(state[:, layout.BEST_BOUND].copy()),
         iterations=torch.from_numpy(state[:, layout.ITERATIONS].astype(np.int64)),
+        first_gap=torch.from_numpy(state[:, layout.FIRST_GAP].copy()),
         status=_OUTCOMES[state[:, layout.OUTCOME].astype(np.int64)],
     )
 
