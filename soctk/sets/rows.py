@@ -70,7 +70,8 @@ def bounds_and_sum(
 ) -> Rows:
     """Return the rows of a box, or of a capped simplex where there is a total."""
     sums = [] if total is None else [float(total)]
-    parts = np.full(dim, lower, dtype=float), np.full(dim, upper, dtype=float), np.ones((len(sums), dim)), np.array(sums)
-    rows = Rows(*map(torch.from_numpy, (*parts, np.empty((0, dim)), np.empty(0))))
+    bounds = np.full(dim, lower, dtype=float), np.full(dim, upper, dtype=float)
+    parts = *bounds, np.ones((len(sums), dim)), np.array(sums), np.empty((0, dim)), np.empty(0)
+    rows = Rows(*map(torch.from_numpy, parts))
     rows.__dict__.update(at_most_a_sum=True, total=sums[0] if sums else None)  # known here, and slow to find out
     return rows
