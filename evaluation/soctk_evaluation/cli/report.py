@@ -37,21 +37,9 @@ def report(command: Report) -> int:
 
 
 def show(
-    experiment: Experiment,
-    store: ResultsStore,
-    request: Any,
-    cells: Sequence[Cell] = (),
-    keys: Collection[str] | None = None,
+    experiment: Experiment, store: ResultsStore, request: Any, cells: Sequence[Cell] = (), keys: Collection[str] = ()
 ) -> None:
-    """Show an experiment's rows and write the files asked for.
-
-    Args:
-        experiment: whose rows.
-        store: where they are.
-        request: the command, which may name files of `KINDS`.
-        cells: what was asked for; none where the store is shown as it is.
-        keys: of the rows to show; all by default.
-    """
+    """Show an experiment's rows, those of `keys` where there are any, and write the files that the request names."""
     files = _files(request)
     for kind in files:
         if kind not in experiment.kinds:
@@ -61,7 +49,7 @@ def show(
         first = contents.bad[0]
         lines = f"{len(contents.bad)} damaged line{'' if len(contents.bad) == 1 else 's'}"
         print(f"soctk: {lines} of {store.path} skipped (line {first.number}: {first.reason})", file=sys.stderr)
-    rows = [row for row in contents.rows if keys is None or row["key"] in keys]
+    rows = [row for row in contents.rows if not keys or row["key"] in keys]
     experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.path.with_suffix("")), files)
 
 

@@ -58,15 +58,10 @@ def key_of(cell: Cell, versions: dict[str, str]) -> str:
 
 @cache
 def versions_of(method: str, code: tuple[str, ...]) -> dict[str, str]:
-    """Return what a result of a method was made with.
+    """Return what a result was made with: hashes of source code, and the versions of libraries.
 
-    Args:
-        method: the cell's method.
-        code: the source that determines every result of the experiment, `SHARED` aside.
-
-    Returns:
-        "code", a hash that all rows of an experiment have in common; "method_code", that of a method from outside the
-        library; the libraries' versions.
+    "code" is of `SHARED` and of the experiment's own `code`, the same for all its rows; "method_code" is of a method
+    from outside the library.
     """
     found = {"code": code_version((*SHARED, *code))}
     points = tuple(metadata.entry_points(group="soctk.surrogates", name=method))

@@ -142,11 +142,10 @@ def one_line(error: BaseException) -> str:
 @cache
 def machine() -> str:
     """Return this machine in words: processor, cores, system. No name or address."""
-    processor = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = (line.split(":", 1) for line in info.read_text().splitlines() if line.startswith("model name"))
-        processor = next((value.strip() for _, value in lines), processor)
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    processor = models[0] if models else platform.processor() or platform.machine()
     return f"{processor}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
 
 
