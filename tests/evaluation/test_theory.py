@@ -18,7 +18,7 @@ from soctk_evaluation.experiments.rates import absorption, least_error, rate_cel
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import Results
 from soctk_evaluation.harness.store import ResultsStore
-from soctk_evaluation.tables.equivalence import equivalence_tables, grouped
+from soctk_evaluation.tables.equivalence import diagnostic_table, grouped
 from soctk_evaluation.tables.rates import rates_tables
 
 SMALL = {"dim": 6, "width": 5, "depth": 3, "rows": 3, "trials": 4}
@@ -125,7 +125,7 @@ def test_the_commands_write_pages_and_pictures_and_resume(tmp_path, capsys, monk
 def test_tables_name_the_largest_value_of_all_seeds() -> None:
     cells = cells_of(["passthrough"], ["random"], [0, 1], SMALL | {"trials": 1})
     rows = [cell.identity | run_cell(cell) | {"status": "ok"} for cell in cells]
-    text = equivalence_tables(grouped(Results(rows, [])))
+    text = diagnostic_table(grouped(Results(rows, [])))
     largest = max(row["clarabel_error_max"] for row in rows)
     assert f"{largest:.1e}" in text
     assert "| SCS | runs solved | 2 | |" in text

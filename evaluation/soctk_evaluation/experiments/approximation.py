@@ -41,15 +41,12 @@ RELATIVE_COST = {"ickan": 3, "soc": 2, "quad": 2, "norm": 2, "softplus": 2, "rel
 
 
 def approximation_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: FitConfig | None = None) -> list[Cell]:
-    """Return the cells asked for, long ones first.
+    """Return the cells asked for, long ones first; UsageError at an unknown name.
 
     Args:
         asked: `soctk_evaluation.cli.commands.Approximation`.
         sizes: departures from `soctk_tasks.targets.SIZES`.
         fit: the training recipe, the same for every method.
-
-    Raises:
-        UsageError: an unknown name.
     """
     check_methods(asked.methods, [name for name in known_methods() if name not in DECIDERS])
     check_names(asked.targets, TARGETS, "target")
@@ -105,20 +102,15 @@ def sized(method: str, dim: int, seed: int = 0) -> ConvexSurrogate:
         "softplus": lambda layers: SoftplusICNN(dim, hidden=(width,) * layers, seed=seed),
         "quad": lambda layers: QuadICNN(dim, hidden=(width,) * layers, linear=False, seed=seed),
         "norm": lambda layers: NormICNN(dim, hidden=(width,) * layers, seed=seed),
+        "ickan": lambda size: ICKAN(dim, hidden=(size,), segments=SEGMENTS, seed=seed),
     }
     soc = SOCICNN(dim, hidden=(width, width), quadratics=(dim,), norms=(dim,), linear=False, seed=seed)
     if method == "soc":
         return soc
-    if method == "ickan":
-        return _smallest(lambda size: ICKAN(dim, hidden=(size,), segments=SEGMENTS, seed=seed), soc.parameter_count, 1)
-    if method in makers:
-        return _smallest(makers[method], soc.parameter_count, 2)
-    return soctk.make_surrogate(method, dim, seed=seed)
-
-
-def _smallest(make: Callable[[int], ConvexSurrogate], wanted: int, first: int) -> ConvexSurrogate:
-    """Return the first of make(first), make(first + 1), ... that has at least the wanted number of weights."""
-    return next(model for model in map(make, itertools.count(first)) if model.parameter_count >= wanted)
+    if method not in makers:
+        return soctk.make_surrogate(method, dim, seed=seed)
+    models = map(makers[method], itertools.count(1 if method == "ickan" else 2))
+    return next(model for model in models if model.parameter_count >= soc.parameter_count)
 
 
 WRITE = partial(write_approximation, quick_epochs=QUICK_RECIPE.epochs)

@@ -187,10 +187,8 @@ class Trial:
 
         def through_cvxpy() -> None:
             x = cp.Variable(self.form.dim)
-            fixed: list[cp.Constraint] = [x == self.point]
-            cp.Problem(cp.Minimize(self.model.to_cvxpy(x, self.context)), fixed).solve(
-                solver=cp.CLARABEL, max_threads=1
-            )
+            problem = cp.Problem(cp.Minimize(self.model.to_cvxpy(x, self.context)), [x == self.point])
+            problem.solve(solver=cp.CLARABEL, max_threads=1)
 
         frozen = soctk.freeze(self.model)
         runs = {

@@ -47,15 +47,12 @@ RELATIVE_COST = {"lpcf": 4, "soc": 3, "ickan": 2, "dcp": 1, "pcf": 1, "quad": 1,
 
 
 def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: FitConfig | None = None) -> list[Cell]:
-    """Return the cells asked for, long ones first.
+    """Return the cells asked for, long ones first; UsageError at an unknown name.
 
     Args:
         asked: `soctk_evaluation.cli.commands.Leaderboard`.
         sizes: departures from `SIZES`.
         fit: the training recipe, the same for every method.
-
-    Raises:
-        UsageError: an unknown name.
     """
     check_methods(asked.methods, known_methods())
     check_names(asked.tasks, TASKS, "task")

@@ -86,17 +86,10 @@ class Setting:
     def cells(
         self, asked: Any, sizes: Mapping[str, Any] | None = None, recipes: Mapping[str, FitConfig] | None = None
     ) -> list[Cell]:
-        """Return the cells asked for, trivial rows without a recipe.
+        """Return the cells asked for, trivial rows without a recipe; UsageError at an unknown name.
 
-        Cells of a seed come together, since a worker keeps the optima of one seed, and long ones first.
-
-        Args:
-            asked: `soctk_evaluation.cli.commands.Smoothing` or `Restoration`.
-            sizes: departures from the setting's.
-            recipes: by protocol; the setting's by default.
-
-        Raises:
-            UsageError: an unknown name, or no photographs.
+        Cells of a seed come together, since a worker keeps the optima of one seed, and long ones first. `sizes` are
+        departures from the setting's, `recipes` by protocol take the place of its own.
         """
         known = (*STRUCTURED, *STRUCTURED_TRIVIAL[self.name])
         check_names(asked.methods, known, "method")

@@ -77,11 +77,8 @@ class Measured:
 def example(kind: str, dim: int, seed: int = 0) -> ConvexSurrogate:
     """Return a SOC-ICNN with all weights moved at random.
 
-    Args:
-        kind: "compact", the leaderboard's with every branch on; "wide", a backbone of two layers of 64 ReLUs, a full
-            quadratic and a full norm, a size as the paper's.
-        dim: the decision dimension.
-        seed: of the weights.
+    "compact" is the leaderboard's with every branch on; "wide" has a size as the paper's: a backbone of two layers of
+    64 ReLUs, a full quadratic and a full norm.
     """
     if kind == "compact":
         model = soctk.make_surrogate("soc", dim, CONTEXT_DIM, seed=seed)
@@ -266,16 +263,11 @@ def step_flops(form: ConicForm) -> float:
         total += 2 * 3 * term.map.rows * n  # forward, adjoint, and the adjoint of the certificate
         size = getattr(term, "size", 1)
         if isinstance(term, Network):
-            total += 4 * 2 * _mixed(term) + term.map.rows * n**2
-            total += 2 * n * _mixed(term)
+            mixed = sum(outer * inner for inner, outer in itertools.pairwise(term.widths))  # weights between layers
+            total += (4 * 2 + 2 * n) * mixed + term.map.rows * n**2
         elif not isinstance(term, Quadratic):
             total += (term.map.rows // size) * n**2 * (1 if size == 1 else 3)
     return total
-
-
-def _mixed(term: Network) -> int:
-    """Return the number of weights between a network's layers."""
-    return sum(outer * inner for inner, outer in itertools.pairwise(term.widths))
 
 
 def matrix_product_rate(size: int = 768, repeats: int = 5) -> float:

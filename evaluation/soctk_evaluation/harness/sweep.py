@@ -120,7 +120,9 @@ def _outcomes(work: Work, queue: list[Job], jobs: int, backend: str) -> Iterator
     blind = 0
     while pending:
         try:
-            for outcome in _run(work, list(pending.values()), jobs, backend):
+            waiting = list(pending.values())
+            alone = backend == "loky" and jobs == 1
+            for outcome in run_alone(work, waiting) if alone else run_parallel(work, waiting, jobs, backend):
                 blind = 0
                 del pending[outcome.job.key]
                 yield outcome
@@ -133,10 +135,6 @@ def _outcomes(work: Work, queue: list[Job], jobs: int, backend: str) -> Iterator
             suspects += [job for job, seconds in found if not work.overdue(seconds)]
     for job in suspects:
         yield from _second_try(work, job)
-
-
-def _run(work: Work, queue: list[Job], jobs: int, backend: str) -> Iterator[Outcome]:
-    return run_alone(work, queue) if backend == "loky" and jobs == 1 else run_parallel(work, queue, jobs, backend)
 
 
 def _second_try(work: Work, job: Job) -> Iterator[Outcome]:

@@ -63,12 +63,7 @@ class Outcome:
 class Work:
     """Runs jobs in a worker: measures, then appends the rows to the store itself.
 
-    Attributes:
-        run_cell: a cell and a folder for files of its own -> the cell's measurements.
-        store: where the rows go.
-        marks: of the jobs that are being run.
-        measured: the measurements' names, null in the row of a cell that failed.
-        time_limit: seconds that a cell may take.
+    The names in `measured` are null in the row of a cell that failed; `time_limit` is in seconds for each cell.
     """
 
     run_cell: RunCell

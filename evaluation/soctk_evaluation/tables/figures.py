@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -18,8 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.equivalence import DIAGNOSTICS, SETTING, Groups
-from soctk_evaluation.tables.rates import Bound
 from soctk_evaluation.tables.summary import Line, Table
 
 PAPER = {"dcp": 0.284, "pcf": 0.139, "relu": 0.234, "softplus": 0.507, "norm": 0.229, "quad": 0.179, "soc": 0.197}
@@ -159,19 +157,21 @@ SOURCES = {"closed form": LEARNED, "Clarabel": PUBLISHED, "SCS": "#8a6d1f"}
 SMALLEST = 1e-18
 
 
-def equivalence_figure(groups: Groups, path: Path) -> None:
-    """Draw the largest value of every diagnostic, one mark for each kind of weights and setting."""
-    names = list(DIAGNOSTICS)[::-1]
+def equivalence_figure(
+    largest: Mapping[str, Mapping[str, float]], diagnostics: Mapping[str, tuple[str, str]], path: Path
+) -> None:
+    """Draw the largest value of every diagnostic, given with its source and label, one mark for each kind of model."""
+    names = list(diagnostics)[::-1]
     drawn, axes = plt.subplots(figsize=(7.6, 0.26 * len(names) + 1.2), layout="constrained")
-    for marker, (key, group) in zip("osD^", groups.items(), strict=False):
+    for marker, (kind, values) in zip("osD^", largest.items(), strict=False):
         for place, name in enumerate(names):
-            value = max(row[f"{name}_max"] for row in group)
-            axes.plot([max(value, SMALLEST)], [place], marker, ms=5, color=SOURCES[DIAGNOSTICS[name][0]], alpha=0.75)
-        axes.plot([], [], marker, color=TRIVIAL, label=f"{key[0]}, {SETTING.get(key[1], key[1])}")
+            color, value = SOURCES[diagnostics[name][0]], max(values[name], SMALLEST)
+            axes.plot([value], [place], marker, ms=5, color=color, alpha=0.75)
+        axes.plot([], [], marker, color=TRIVIAL, label=kind)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(names)), [f"{DIAGNOSTICS[n][0]}: {DIAGNOSTICS[n][1]}" for n in names], fontsize=8)
+    axes.set_yticks(range(len(names)), [": ".join(diagnostics[name]) for name in names], fontsize=8)
     for label, name in zip(axes.get_yticklabels(), names, strict=True):
-        label.set_color(SOURCES[DIAGNOSTICS[name][0]])
+        label.set_color(SOURCES[diagnostics[name][0]])
     axes.set_xlabel(f"largest over all trials, log scale; exact zeros at {SMALLEST:.0e}")
     axes.legend(fontsize=7.5, frameon=False, loc="upper right", title="weights, passthrough", title_fontsize=7.5)
     open_frame(axes, "both")
@@ -179,7 +179,7 @@ def equivalence_figure(groups: Groups, path: Path) -> None:
 
 
 def rates_figure(
-    absorption: Mapping[int, list[tuple[int, float]]], trained: Sequence[Row], bound: Bound, path: Path
+    absorption: Mapping[int, list[tuple[int, float]]], trained: Sequence[Row], bound: Callable[..., float], path: Path
 ) -> None:
     """Draw errors against pieces, of tangent planes and of trained networks, with what the theory says of both."""
     drawn, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.6), layout="constrained")
