@@ -56,6 +56,8 @@ def fit_logged(command: Fit) -> int:
     """Learn from a file, measure on held-out contexts, save the model."""
     logged = read_logged(command.data)
     data, output = logged.data, command.output or command.data.with_suffix(".safetensors")
+    if data.value.numel() < 2:
+        raise UsageError(f"{command.data}: expected at least two decisions, one to measure the error on, got one")
     _check_output(output, ("data", command.data))
     feasible_set = make_set(command.feasible, data.dim)
     if feasible_set is not None and logged.optima is None:
@@ -67,10 +69,14 @@ def fit_logged(command: Fit) -> int:
         report = soctk.fit(model, parts.train, config, parts.validation, optima=parts.optima, feasible_set=feasible_set)
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from None
+    models = {command.model: model, "least-squares quadratic": _quadratic(parts.train)}
+    if not value_loss(model, parts.test).isfinite():
+        largest = float(data.value.abs().max())
+        raise UsageError(f"{command.data}: the held-out error is no finite number; the largest value is {largest:.3g}")
     soctk.save(model, output, notes={COLUMNS: logged.names})
     print(f"{logged.shape}, in {data.dim} variables; {parts.test.value.numel()} values held out")
     print(f"{command.model}: {model.parameter_count} weights, {report.seconds:.1f} s, {report.status}")
-    _print_errors({command.model: model, "least-squares quadratic": _quadratic(parts.train)}, parts.test, data)
+    _print_errors(models, parts.test, data)
     if report.decision_errors is not None:
         before, after = report.decision_errors
         print(f"mean distance from held-out optima: {after:.3g} ({before:.3g} before learning from the others)")
