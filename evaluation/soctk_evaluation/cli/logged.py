@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -69,10 +70,11 @@ def fit_logged(command: Fit) -> int:
         report = soctk.fit(model, parts.train, config, parts.validation, optima=parts.optima, feasible_set=feasible_set)
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from None
+    if report.status == "diverged":
+        return _refuse(f"the fit of {command.model} diverged")
     models = {command.model: model, "least-squares quadratic": _quadratic(parts.train)}
-    if not value_loss(model, parts.test).isfinite():
-        largest = float(data.value.abs().max())
-        raise UsageError(f"{command.data}: the held-out error is no finite number; the largest value is {largest:.3g}")
+    if not math.isfinite(float(value_loss(model, parts.test).detach())):
+        return _refuse(f"the held-out error of {command.model} is not finite")
     soctk.save(model, output, notes={COLUMNS: logged.names})
     print(f"{logged.shape}, in {data.dim} variables; {parts.test.value.numel()} values held out")
     print(f"{command.model}: {model.parameter_count} weights, {report.seconds:.1f} s, {report.status}")
@@ -84,6 +86,12 @@ def fit_logged(command: Fit) -> int:
         print("the optima were not used: the time limit came first")
     print(f"wrote {output}")
     return 0
+
+
+def _refuse(reason: str) -> int:
+    """Say why no model is written."""
+    print(f"{reason}: no model written; look for values far from the others", file=sys.stderr)
+    return 1
 
 
 def decide_logged(command: Decide) -> int:
@@ -301,7 +309,7 @@ def _split(logged: Logged, seed: int) -> Parts:
 
 def _quadratic(train: ValueData) -> QuadraticRegression:
     model = QuadraticRegression(train.dim, train.context_dim)
-    soctk.fit(model, train)
+    soctk.fit(model, train, validation=train)  # it chooses nothing
     return model
 
 

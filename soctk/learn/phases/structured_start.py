@@ -9,61 +9,95 @@ its non-negative weights. So
 is convex, and small once its normal matrix is formed: accelerated projected gradients (Beck and Teboulle 2009) take
 about a second. Windows are whitened first, so that kernels of every frequency count alike. The kernels of many random
 norm groups are tried; the best become the branch's. The Q_k are factored into channels. The other weights stay as they
-were; second-order iterations on everything follow (`soctk.learn.fit`), in whitened coordinates too (`whitened`): in
-those of the signals, whose neighbours are much alike, L-BFGS would need many times more of them.
+were; second-order iterations on everything follow, in whitened coordinates too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import copy
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from soctk.learn.profiling import Residuals
+from soctk.learn.phases.phase import Phase
+from soctk.learn.residuals import Residuals
+from soctk.learn.trainer import Trainer
+from soctk.learn.whitening import whitening
 from soctk.models.branches import FAINT, LARGEST_PIECE, NormWindows, QuadraticWindows
-from soctk.models.structured import StructuredICNN
+from soctk.surrogate import ConvexSurrogate
+from soctk.traits import Windowed
 
 TRIAL_GROUPS = 128
 """Random norm groups that are tried."""
 ITERATIONS = 1500
 MOST_COLUMNS = 4000
 """Numbers of Q_k beyond which the places near borders share theirs with the others."""
-SMALLEST_SHARE = 1e-8
-"""Directions of windows with a smaller share of the largest variance are not blown up further by whitening."""
 CHOICES = 4
 """Sets of trial groups, those of largest weight shifted by one, that are fitted alone."""
 CONSTANT = 0.1
 """The constant kappa of a norm group at the start, in units of its kernels' outputs."""
 LEFT_OVER = 1e-2
 """The size of channels for which the quadratic start has no use, in whitened units."""
+SEEDS = 1000
+"""Between the seeds of neighbouring fits: each start has its own."""
+
+
+@dataclass(frozen=True)
+class StructuredStart(Phase):
+    """Put branches where the convex problem has them; AdamW's first steps would undo it.
+
+    Attributes:
+        rows: observed values, about.
+        level_weight: of the squared mean residual of an instance.
+        seed: of the trial groups, together with the start's number.
+    """
+
+    rows: int
+    level_weight: float
+    seed: int
+
+    def run(self, trainer: Trainer) -> None:
+        generator = torch.Generator().manual_seed(self.seed * SEEDS + trainer.start)
+        train, held_out = trainer.leveled(self.rows, self.level_weight)
+        structured_start(trainer.model, train, generator)
+        trainer.keep()
+        trainer.report.best_validation = float(held_out.loss(trainer.model).detach())
+
+
+def can_place(windowed: Windowed) -> bool:
+    """Return whether the model has branches that the convex problem places."""
+    return _placeable(windowed) != (None, None)
+
+
+def _placeable(windowed: Windowed) -> tuple[QuadraticWindows | None, NormWindows | None]:
+    branches = dict(windowed.branches.items())
+    quadratic, norms = branches.get("quadratic"), branches.get("norms")
+    return (
+        quadratic if isinstance(quadratic, QuadraticWindows) else None,
+        norms if isinstance(norms, NormWindows) else None,
+    )
 
 
 @torch.no_grad()
-def structured_start(model: StructuredICNN, residuals: Residuals, generator: torch.Generator) -> bool:
+def structured_start(model: ConvexSurrogate, residuals: Residuals, generator: torch.Generator) -> bool:
     """Put the weights of windowed branches where the convex problem has them; return whether there are any.
 
     Args:
-        model: a surrogate of windowed branches.
+        model: a surrogate.
         residuals: of the training data.
         generator: of the trial groups.
     """
-    branches = dict(model.branches.items())
-    quadratic, norms = branches.get("quadratic"), branches.get("norms")
-    trials = _Trials(norms, residuals.features["norms"], generator) if isinstance(norms, NormWindows) else None
-    if not isinstance(quadratic, QuadraticWindows):
-        quadratic = None
-    if quadratic is None and trials is None:
+    windowed = model.traits.windowed
+    quadratic, norms = (None, None) if windowed is None else _placeable(windowed)
+    if windowed is None or (quadratic is None and norms is None):
         return False
-    best, found = torch.inf, {}
+    trials = None if norms is None else _Trials(norms, residuals.features["norms"], generator)
+    best, found = torch.inf, model.state_dict()
     for together in _divisions(quadratic):
         problem = _Problem(residuals, quadratic, trials, together)
         problem.solve()
         problem.place(generator)
-        model.set_level(float(problem.solution[-1]))
+        windowed.set_level(float(problem.solution[-1]))
         loss = float(residuals.total(model))
         if loss < best:
             best, found = loss, {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -214,31 +248,3 @@ class _Problem:
         if not self.together:
             return slice(kind, kind + 1)
         return slice(ordinary) if kind == 0 else slice(ordinary + kind - 1, ordinary + kind)
-
-
-@contextmanager
-def whitened(model: StructuredICNN, *parts: Residuals) -> Iterator[list[Residuals]]:
-    """Hold the branches' kernels in whitened coordinates, K w = (K R^-1) (R w), and yield the residuals in these.
-
-    Args:
-        model: a surrogate of windowed branches; inside only its `value_of` has a meaning.
-        parts: residuals with features; the first ones' windows are white then.
-    """
-    branches: dict[str, Any] = dict(model.branches.items())
-    bases = {name: whitening(branch.mean_gram(parts[0].features[name])) for name, branch in branches.items()}
-    inside = [copy(part) for part in parts]
-    for part in inside:
-        part.features = {name: branch.changed(part.features[name], bases[name]) for name, branch in branches.items()}
-    for name, branch in branches.items():
-        branch.place(torch.linalg.solve(bases[name], branch.stacked().detach(), left=False))
-    try:
-        yield inside
-    finally:
-        for name, branch in branches.items():
-            branch.place(branch.stacked().detach() @ bases[name])
-
-
-def whitening(gram: Tensor) -> Tensor:
-    """Return R with R gram R' = I, but for directions that hardly occur."""
-    values, vectors = torch.linalg.eigh(gram)
-    return (vectors / values.clamp(min=SMALLEST_SHARE * float(values[-1])).sqrt()).mT

@@ -16,6 +16,7 @@ The level b0 never moves a decision: it is projected out of every phase (the col
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import copy
 
 import torch
@@ -34,9 +35,9 @@ LARGEST_PIECE = 2**23
 """Numbers of features and derivatives worked on at a time: 64 MB in float64."""
 
 
-def can_profile(model: ConvexSurrogate, candidates: int) -> bool:
+def can_project(model: ConvexSurrogate, candidates: int) -> bool:
     """Return whether the model keeps its affine part apart and the data can spare what projecting takes."""
-    part = model.affine_part
+    part = model.traits.affine
     return part is not None and part.conditioned and candidates >= SPARE_CANDIDATES * (model.dim + 1)
 
 
@@ -51,7 +52,7 @@ class Residuals:
         data: standardised data, float64.
         columns: (N or 1, M, K), of full column rank for every instance.
         keep: what is left of the part in their span.
-        features: the model's `features` of the data, where it has any.
+        features: of the data, for a model of windows (`soctk.traits.Windowed`).
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Residuals:
         return cls(data, torch.ones_like(data.x[:1, :, :1]), keep, features)
 
     @classmethod
-    def profiled(cls, data: Standardized) -> Residuals:
+    def projected(cls, data: Standardized) -> Residuals:
         """Project out the best affine function of every instance: zero gradient for the affine part."""
         return cls(data, torch.cat([torch.ones_like(data.x[..., :1]), data.x], dim=-1))
 
@@ -77,7 +78,7 @@ class Residuals:
 
     def residual(self, model: ConvexSurrogate) -> Tensor:
         """Return the residuals at the model's weights, (N, M); differentiable."""
-        raw = model.value_of(self.data.x, self.data.context, self.features) - self.data.value
+        raw = _values(model, self.data.x, self.data.context, self.features) - self.data.value
         return self.shrink(raw.unsqueeze(-1)).squeeze(-1)
 
     def loss(self, model: ConvexSurrogate) -> Tensor:
@@ -91,11 +92,17 @@ class Residuals:
 
     def pieces(self, model: ConvexSurrogate) -> list[Residuals]:
         """Return the residuals of a few instances at a time, where evaluating the model on all takes much memory."""
-        numbers = self.data.x[0].numel() * model.breadth + sum(tensor[0].numel() for tensor in self.features.values())
-        if model.breadth == 0 or self.basis.shape[0] > 1 or self.instances * numbers <= LARGEST_PIECE:
+        breadth = model.traits.breadth
+        numbers = self.data.x[0].numel() * breadth + sum(tensor[0].numel() for tensor in self.features.values())
+        if breadth == 0 or self.basis.shape[0] > 1 or self.instances * numbers <= LARGEST_PIECE:
             return [self]
         count = max(1, LARGEST_PIECE // numbers)
         return [self._part(slice(start, start + count)) for start in range(0, self.instances, count)]
+
+    def losses(self, model: ConvexSurrogate) -> list[Callable[[], Tensor]]:
+        """Return the parts of `loss`, each of a few instances."""
+        parts = [(part, part.instances / self.instances) for part in self.pieces(model)]
+        return [lambda part=part, share=share: share * part.loss(model) for part, share in parts]
 
     def _part(self, rows: slice) -> Residuals:
         part = copy(self)
@@ -107,8 +114,7 @@ class Residuals:
     @torch.no_grad()
     def total(self, model: ConvexSurrogate) -> Tensor:
         """Return `loss`, evaluated a few instances at a time."""
-        parts = self.pieces(model)
-        return sum((part.instances / self.instances) * part.loss(model) for part in parts)  # type: ignore[return-value]
+        return sum(loss() for loss in self.losses(model))  # type: ignore[return-value]
 
     def jacobian(self, model: ConvexSurrogate, weights: list[nn.Parameter]) -> Tensor:
         """Return the derivatives of the residuals in `weights`, (N, M, number of weights).
@@ -116,7 +122,7 @@ class Residuals:
         The gradients of single values, vectorised over rows: the cost of a few passes over the data.
         """
         wanted = {id(weight) for weight in weights}
-        values = _Values(model)
+        values = _Value(model)
         state = {name: weight.detach() for name, weight in values.named_parameters()}
         moved = {name: state[name] for name, weight in values.named_parameters() if id(weight) in wanted}
 
@@ -138,12 +144,11 @@ class Residuals:
         return max(1, LARGEST_PIECE // numbers)
 
     @torch.no_grad()
-    def slope_targets(self, model: ConvexSurrogate) -> Tensor:
+    def slope_targets(self, model: ConvexSurrogate, part: AffinePart) -> Tensor:
         """Return the v of the best affine function of every instance, with the model's current h: (N, n).
 
         The smallest such v where the candidates leave it open, as on a simplex along (1, ..., 1).
         """
-        part = _affine_part(model)
         b0, v = part(self.data.context)
         curved = model._value(self.data.x, self.data.context) - b0 - (self.data.x * v).sum(dim=-1)
         projected = self.basis.mT @ (self.data.value - curved).unsqueeze(-1)
@@ -152,7 +157,7 @@ class Residuals:
         return (inverse @ projected[:, 1:]).squeeze(-1)
 
 
-class _Values(nn.Module):
+class _Value(nn.Module):
     """The model's value at one standardised point and context, as a module's forward pass."""
 
     def __init__(self, model: ConvexSurrogate) -> None:
@@ -161,24 +166,12 @@ class _Values(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor, features: dict[str, Tensor]) -> Tensor:
         single = {name: tensor[None, None] for name, tensor in features.items()}
-        return self.model.value_of(x.reshape(1, 1, -1), context.reshape(1, -1), single).reshape(())
+        return _values(self.model, x.reshape(1, 1, -1), context.reshape(1, -1), single).reshape(())
 
 
-@torch.no_grad()
-def level_targets(model: ConvexSurrogate, data: Standardized) -> Tensor:
-    """Return what b0 should be for each instance: the mean of y - (f - b0), (N, 1)."""
-    b0 = _affine_part(model).b0(data.context)
-    return (data.value - model._value(data.x, data.context)).mean(dim=1, keepdim=True) + b0
-
-
-def level_loss(model: ConvexSurrogate, data: Standardized, targets: Tensor) -> Tensor:
-    """Return the mean square of b0 - targets."""
-    b0 = _affine_part(model).b0(data.context)
-    return (b0 - targets).square().mean()
-
-
-def _affine_part(model: ConvexSurrogate) -> AffinePart:
-    part = model.affine_part
-    if part is None:
-        raise ValueError(f"{type(model).__name__} does not keep its affine part apart")
-    return part
+def _values(model: ConvexSurrogate, x: Tensor, context: Tensor, features: dict[str, Tensor]) -> Tensor:
+    """Return the model's values at standardised data, by their features where there are any."""
+    windowed = model.traits.windowed
+    if windowed is None or not features:
+        return model._value(x, context)
+    return windowed.value_of(x, context, features)

@@ -1,4 +1,4 @@
-"""The six parametric decision tasks of the paper (Experiment 3), and the class any task is."""
+"""The class that every decision task is, and its true objective as a surrogate."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 
 from soctk import ConicForm, ConvexSurrogate, Decision, FeasibleSet, ValueData, minimize
-from soctk.checks import ArrayLike, check_count
-from soctk_tasks.families import CONTEXT_DIM, FAMILIES, GEOMETRIES, Stream, base
-
-TASKS = tuple(FAMILIES)
-"""The paper's six families."""
+from soctk.checks import ArrayLike, check_count, seeded
 
 SOLVE_TOLERANCE = 1e-8
 
@@ -33,20 +29,26 @@ class TrueObjective(ConvexSurrogate):
         self._objective = form
 
     def _conic_form(self, context: Tensor) -> ConicForm:
-        return self._objective(context)
+        return self._objective(context.double())
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A parametric decision problem min f_theta(x) over a feasible set.
+    """A parametric decision problem min f_theta(x) over a feasible set: a name, a set and a function of the context.
+
+    Data, certified optima and the oracle's row follow. A task whose objective is no conic form overrides `surrogate`,
+    one whose contexts are not standard normal or whose candidates are not uniform `contexts` and `sample`.
 
     Attributes:
-        name: of the family.
+        name: of the task.
         dim: decision dimension n.
-        seed: of the family's random constants.
+        seed: of the task's random constants.
         feasible_set: where decisions live.
         context_dim: dimension p of the context theta, drawn from the standard normal distribution.
-        form: contexts (N, p) -> `ConicForm` of the objective.
+        form: float64 contexts (N, p) -> `ConicForm` of the objective.
+
+    Raises:
+        ValueError: the set has another dimension.
     """
 
     name: str
@@ -56,7 +58,12 @@ class Task:
     context_dim: int
     form: Callable[[Tensor], ConicForm]
 
-    def surrogate(self) -> TrueObjective:
+    def __post_init__(self) -> None:
+        check_count(self.context_dim, "context_dim", minimum=0)
+        if self.feasible_set.dim != self.dim:
+            raise ValueError(f"feasible_set: expected dimension {self.dim} as the task's, got {self.feasible_set.dim}")
+
+    def surrogate(self) -> ConvexSurrogate:
         """Return the true objective as a surrogate: values, certificates and decisions as for a learned one."""
         return TrueObjective(self.dim, self.context_dim, self.form)
 
@@ -75,7 +82,7 @@ class Task:
     def contexts(self, instances: int, seed: int) -> Tensor:
         """Return contexts (instances, p), reproducible from the seed."""
         check_count(instances, "instances")
-        return torch.randn(instances, self.context_dim, generator=_generator(seed), dtype=torch.float64)
+        return torch.randn(instances, self.context_dim, generator=seeded(seed), dtype=torch.float64)
 
     def sample(self, instances: int, candidates: int, seed: int) -> ValueData:
         """Return a data set, reproducible from the seed.
@@ -87,32 +94,5 @@ class Task:
         """
         check_count(candidates, "candidates")
         context = self.contexts(instances, seed)
-        x = self.feasible_set.sample((instances, candidates), _generator(seed + 1_000_003))
+        x = self.feasible_set.sample((instances, candidates), seeded(seed + 1_000_003))
         return ValueData(context, x, self.surrogate().evaluate(x, context))
-
-
-def make_task(name: str, dim: int = 10, seed: int = 0) -> Task:
-    """Return one of the paper's six tasks, its constants fixed by (name, dim, seed).
-
-    Raises:
-        ValueError: an unknown name or dim < 1.
-    """
-    if name not in FAMILIES:
-        raise ValueError(f"name: expected one of {', '.join(TASKS)}, got {name!r}")
-    check_count(dim, "dim")
-    family = FAMILIES[name]
-    stream = Stream(name, dim, seed)
-    common = base(stream, dim, family.kind, family.strength)
-    structure = family.structure(stream, dim)
-
-    def form(context: Tensor) -> ConicForm:
-        context = context.to(torch.float64)
-        cost, terms = common(context)
-        constant = torch.zeros(context.shape[0], 1, dtype=torch.float64)
-        return ConicForm(constant, cost, (*terms, *structure(context)), (context.shape[0],))
-
-    return Task(name, dim, seed, GEOMETRIES[family.kind].make_set(dim), CONTEXT_DIM, form)
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
