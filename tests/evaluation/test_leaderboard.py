@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +19,10 @@ from soctk_evaluation.experiments.leaderboard import (
     run_cell,
 )
 from soctk_evaluation.harness.cell import Cell
+from soctk_evaluation.harness.recipe import recipe_config
 from soctk_evaluation.harness.store import problem_of
 
+RESULTS = Path(__file__).resolve().parents[2] / "evaluation" / "results"
 SIZES = {"train": 20, "validation": 10, "test": 6, "candidates": 8}
 FIT = soctk.FitConfig(epochs=1, lbfgs_iterations=2)
 
@@ -49,6 +53,13 @@ def test_the_recipe_and_the_sizes_are_in_the_key_and_its_progress_bar_is_not() -
     assert key() != key(epochs=3)
     small = cells_of(["box_socp"], [4], ["soc"], [0], sizes={"test": 20})
     assert EXPERIMENT.key(small[0]) != key()
+
+
+def test_rows_from_before_a_recipe_had_switches_keep_their_cell() -> None:
+    row = json.loads((RESULTS / "leaderboard.jsonl").read_text().splitlines()[0])
+    assert {name for name in row["config"] if name.startswith("fit.")} == set(recipe_config(soctk.FitConfig()))
+    switched = recipe_config(soctk.FitConfig(race=False, optimizer="lbfgs"))
+    assert {"fit.race", "fit.optimizer"} == set(switched) - set(row["config"])
 
 
 def test_an_unknown_protocol_is_refused() -> None:

@@ -31,7 +31,7 @@ class Leaderboard(Grid):
     """Compare surrogates on decision tasks; cells already in the store are not run again.
 
     Attributes:
-        tasks: names of tasks; all six by default.
+        tasks: names of tasks, those of other packages too; the paper's six by default.
         dims: decision dimensions; 10 20 50 by default.
         protocol: decide to a certificate, or by the paper's 5 restarts of 200 projected Adam steps.
         html: where to write a sortable page that needs no other file.

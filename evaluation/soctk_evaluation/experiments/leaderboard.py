@@ -25,7 +25,7 @@ from soctk_evaluation.harness.recipe import learn, recipe_config
 from soctk_evaluation.harness.request import check_methods, check_names
 from soctk_evaluation.metrics import Policy, Scores, evaluate, solver_regret
 from soctk_evaluation.tables.leaderboard import write_leaderboard
-from soctk_tasks import TASKS, Task, make_task
+from soctk_tasks import TASKS, Task, make_task, task_names
 
 PROTOCOLS: dict[str, Method] = {"exact": "newton", "paper": "projected_adam"}
 """How decisions are made: to a certificate, or by the paper's 5 restarts of 200 projected Adam steps."""
@@ -55,7 +55,7 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
         fit: the training recipe, the same for every method.
     """
     check_methods(asked.methods, known_methods())
-    check_names(asked.tasks, TASKS, "task")
+    check_names(asked.tasks, task_names(), "task")
     check_names([asked.protocol], list(PROTOCOLS), "protocol")
     dims, seeds, recipe = ((10,), (0,), QUICK) if asked.quick else ((10, 20, 50), (0, 1, 2), FitConfig())
     config = make_config(SIZES | dict(sizes or {}) | recipe_config(fit or recipe) | {"tolerance": TOLERANCE})
