@@ -342,9 +342,9 @@ def _batched_times(model: SOCICNN, points: Tensor, contexts: Tensor) -> dict[str
     return {"forward_batch_ms": forward / BATCH, "backbone_batch_ms": alone / BATCH}
 
 
+@torch.no_grad()
 def _evaluate(model: ConvexSurrogate, x: Tensor, context: Tensor) -> None:
-    with torch.no_grad():
-        model(x, context)
+    model(x, context)
 
 
 def _milliseconds(repeats: int, *runs: Callable[[], Any]) -> list[float]:

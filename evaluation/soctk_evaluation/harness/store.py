@@ -45,20 +45,11 @@ class Contents:
 
     def latest(self) -> dict[str, Row]:
         """Return the last row of every key, ordered by when that row was written."""
-        found: dict[str, Row] = {}
-        for row in self.rows:
-            found.pop(row["key"], None)
-            found[row["key"]] = row
-        return found
+        return last_by(self.rows, lambda row: row["key"])
 
     def newest(self) -> list[Row]:
         """Return the last row of every cell, whatever code and libraries measured it."""
-        found: dict[str, Row] = {}
-        for row in self.rows:
-            cell = cell_of(row)
-            found.pop(cell, None)
-            found[cell] = row
-        return list(found.values())
+        return list(last_by(self.rows, cell_of).values())
 
 
 class ResultsStore:
@@ -124,6 +115,15 @@ def is_done(row: Row, time_limit: float | None = None) -> bool:
 def is_measured(row: Row) -> bool:
     """Return whether a row has a result: its cell neither failed nor killed its workers."""
     return not row["status"].startswith(("failed", "quarantined"))
+
+
+def last_by(rows: list[Row], which: Callable[[Row], Any]) -> dict[Any, Row]:
+    """Return the last row of each kind, in the order in which they were written."""
+    found: dict[Any, Row] = {}
+    for row in rows:
+        found.pop(which(row), None)
+        found[which(row)] = row
+    return found
 
 
 def cell_of(row: Row) -> str:

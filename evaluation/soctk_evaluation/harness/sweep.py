@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -148,14 +148,14 @@ def _second_try(work: Work, job: Job) -> Iterator[Outcome]:
 
 def _dead_worker_errors() -> tuple[type[BaseException], ...]:
     """Return what a backend raises when a worker dies."""
-    try:
+    with contextlib.suppress(ImportError):
         from distributed import KilledWorker  # type: ignore[import-not-found]
-    except ImportError:
-        return (BrokenProcessPool,)
-    return (BrokenProcessPool, KilledWorker)
+
+        return (BrokenProcessPool, KilledWorker)
+    return (BrokenProcessPool,)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _interrupts() -> Iterator[Callable[[], None]]:
     """Yield a function that raises KeyboardInterrupt when Ctrl-C was pressed but its exception came to nothing.
 

@@ -23,8 +23,6 @@ from soctk_evaluation.harness.limits import TimeLimitError, time_limit
 from soctk_evaluation.harness.marks import Marks
 from soctk_evaluation.harness.store import TIME_LIMIT, ResultsStore, Row
 
-RunCell = Callable[[Cell, Path], Mapping[str, Any]]
-
 PR_SET_PDEATHSIG = 1
 LATE = "failed: time limit"
 """How the status of a cell begins that took too long."""
@@ -66,7 +64,7 @@ class Work:
     The names in `measured` are null in the row of a cell that failed; `time_limit` is in seconds for each cell.
     """
 
-    run_cell: RunCell
+    run_cell: Callable[[Cell, Path], Mapping[str, Any]]
     store: ResultsStore
     marks: Marks
     measured: tuple[str, ...] = ()

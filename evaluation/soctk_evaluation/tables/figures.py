@@ -130,9 +130,7 @@ def timing_figure(rows: Sequence[Row], path: Path) -> None:
     size = (3.1 * len(dims) + 1.6, (0.24 * len(names) + 0.5) * len(models) + 0.5)
     figure, grid = plt.subplots(len(models), len(dims), figsize=size, layout="constrained", sharex=True, squeeze=False)
     for (model, dim), axes in zip(panels, grid.flat, strict=True):
-        for row in shown:
-            if (row["config"]["model"], row["dim"]) != (model, dim):
-                continue
+        for row in (each for each in shown if (each["config"]["model"], each["dim"]) == (model, dim)):
             place, color = names.index(_timed(row)), LEARNED if row["method"] == "newton" else TRIVIAL
             axes.plot([row["decide_ms"]], [place], "o", ms=6, color=color)
             gap = f"gap {row['gap_max']:.0e}"

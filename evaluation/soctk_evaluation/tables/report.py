@@ -137,25 +137,15 @@ def _markdown(rendered: Rendered) -> str:
 
 def to_csv(tables: Sequence[Table]) -> str:
     """Return tables as CSV, one line for each method and task, numbers in full precision."""
-    records = [
-        {
-            "dim": table.dim,
-            "protocol": table.protocol,
-            "kind": kind,
-            "method": line.method,
-            "task": task,
-            "regret_mean": regret.mean,
-            "regret_stderr": regret.stderr,
-            "seeds": regret.seeds,
-            "seeds_expected": regret.expected,
-            "mean_over_tasks": line.mean,
-            **line.numbers,
-        }
-        for table in tables
-        for kind, lines in (("learned", table.learned), ("trivial", table.trivial))
-        for line in lines
-        for task, regret in zip(table.tasks, line.regrets, strict=True)
-    ]
+    records = []
+    for table in tables:
+        for kind, lines in (("learned", table.learned), ("trivial", table.trivial)):
+            for line in lines:
+                where = {"dim": table.dim, "protocol": table.protocol, "kind": kind, "method": line.method}
+                for task, regret in zip(table.tasks, line.regrets, strict=True):
+                    scores = {"regret_mean": regret.mean, "regret_stderr": regret.stderr}
+                    seeds = {"seeds": regret.seeds, "seeds_expected": regret.expected, "mean_over_tasks": line.mean}
+                    records.append({**where, "task": task, **scores, **seeds, **line.numbers})
     return pd.DataFrame(records).to_csv(index=False)
 
 

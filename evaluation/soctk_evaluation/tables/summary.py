@@ -7,17 +7,19 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.names import TRIVIAL, in_order
-from soctk_evaluation.harness.store import BadLine, Contents, Row, is_measured
+from soctk_evaluation.harness.store import BadLine, Contents, Row, is_measured, last_by
 from soctk_tasks import TARGETS, TASKS
 
+WHICH = ("task", "dim", "method", "seed", "protocol")
 Which = tuple[str, int, str, int, str]
-"""Task, dimension, method, seed and protocol: a measurement in a table, whatever code it was made by."""
+"""What identifies a measurement in a table, whatever code it was made by."""
 
 Grid = tuple[list[str], list[str], list[int]]
 """Methods, tasks and seeds."""
@@ -127,13 +129,9 @@ def build_tables(contents: Contents, measure: Measure, expected: Sequence[Cell] 
         expected: the cells there should be; without them, every method is expected on every task and seed
             that any method has.
     """
-    found: dict[Which, Row] = {}
-    for row in contents.rows:
-        if row["experiment"] == measure.experiment:
-            which = (row["task"], row["dim"], row["method"], row["seed"], row["protocol"])
-            found.pop(which, None)
-            found[which] = row
-    wanted = [(cell.task, cell.dim, cell.method, cell.seed, cell.protocol) for cell in expected] or list(found)
+    own = [row for row in contents.rows if row["experiment"] == measure.experiment]
+    found: dict[Which, Row] = last_by(own, lambda row: tuple(row[name] for name in WHICH))
+    wanted: list[Which] = [attrgetter(*WHICH)(cell) for cell in expected] or list(found)
     tables = []
     for dim, protocol in sorted({(which[1], which[4]) for which in wanted}):
         part = {which: None for which in wanted if (which[1], which[4]) == (dim, protocol)}
