@@ -26,8 +26,8 @@ from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusIC
 from soctk.models.exact import ExactSurrogate
 from soctk.models.frozen import freeze
 from soctk.models.recurrent import RecurrentSOCICNN
-from soctk.registry import make_surrogate, surrogate_names
-from soctk.sets import Box, Budget, FeasibleSet, Simplex
+from soctk.registry import make_surrogate, register_surrogate_class, surrogate_names
+from soctk.sets import Box, Budget, FeasibleSet, Polyhedron, Simplex
 from soctk.surrogate import ConvexSurrogate
 
 __version__ = "0.1.0"
@@ -52,6 +52,7 @@ __all__ = [
     "FitConfig",
     "FitReport",
     "NormICNN",
+    "Polyhedron",
     "QuadICNN",
     "ReLUICNN",
     "RecurrentSOCICNN",
@@ -70,6 +71,7 @@ __all__ = [
     "losses",
     "make_surrogate",
     "minimize",
+    "register_surrogate_class",
     "save",
     "surrogate_names",
     "tangent_planes",

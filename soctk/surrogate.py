@@ -19,6 +19,9 @@ from soctk.forms.conic_form import ConicForm
 from soctk.forms.embedding import affine_expression
 from soctk.traits import TrainingTraits
 
+DTYPES = (torch.float32, torch.float64)
+"""What weights are kept in."""
+
 
 class ConvexSurrogate(nn.Module, ABC):
     """A function f(x, context) that is convex in x for every fixed context.
@@ -36,6 +39,9 @@ class ConvexSurrogate(nn.Module, ABC):
     decision_method: ClassVar[str] = "newton"
     """How `soctk.minimize` decides with this surrogate by default; "cvxpy" for one with its own CVXPY export."""
 
+    convex_by_construction: ClassVar[bool] = False
+    """Whether the function is convex for all finite weights; where it is not, `soctk.load` looks at the weights."""
+
     x_mean: Tensor
     x_scale: Tensor
     value_mean: Tensor
@@ -47,6 +53,8 @@ class ConvexSurrogate(nn.Module, ABC):
         super().__init__()
         check_count(dim, "dim")
         check_count(context_dim, "context_dim", minimum=0)
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype: expected float32 or float64, got {str(dtype).removeprefix('torch.')}")
         self.dim = dim
         self.context_dim = context_dim
         for name in ("x", "value"):

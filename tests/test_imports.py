@@ -24,6 +24,7 @@ ROOMS = {
 
 FLOORS = {
     "checks": 1,
+    "plugins": 1,
     "memo": 1,
     "status": 1,
     "maps": 1,

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from soctk import ConicForm, ConvexSurrogate
-from soctk.checks import check_count
+from soctk.checks import as_counts, check_count, seeded
 from soctk.conditioning import AffinePart, NonNegative, inverse_softplus
 from soctk.maps.linear import DenseMap
 from soctk.terms import Network
@@ -81,16 +81,16 @@ class ICKAN(ConvexSurrogate):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(dim, context_dim, dtype=dtype)
-        self.hidden, self.segments, self.seed = tuple(hidden), segments, seed
+        self.hidden, self.segments, self.seed = as_counts(hidden, "hidden"), segments, seed
         self.ridges, self.affine_hidden = ridges, affine_hidden
         if not self.hidden:
             raise ValueError("hidden: expected at least one width, got none")
-        for width in self.hidden:
-            check_count(width, "hidden")
         check_count(segments, "segments", minimum=2)
+        check_count(ridges, "ridges", minimum=0)
+        check_count(affine_hidden, "affine_hidden", minimum=0)
         self.register_buffer("range_low", torch.full((dim,), -FIRST_RANGE, dtype=dtype))
         self.register_buffer("range_high", torch.full((dim,), FIRST_RANGE, dtype=dtype))
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         options: dict[str, Any] = {"generator": generator, "dtype": dtype}
         self.affine = AffinePart(dim, context_dim, ridges=ridges, hidden=affine_hidden, **options)
         sizes = [dim, *self.hidden]

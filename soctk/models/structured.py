@@ -16,10 +16,10 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from soctk.checks import check_count
+from soctk.checks import as_index, check_choice, check_count
 from soctk.forms.conic_form import ConicForm
 from soctk.maps.windows import Windows
-from soctk.models.branches import ContextAffine, NormWindows, QuadraticWindows
+from soctk.models.branches import ContextAffine, Kinds, NormWindows, QuadraticWindows
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Term
 from soctk.terms.network import Activation
@@ -53,10 +53,11 @@ class StructuredICNN(ConvexSurrogate):
         context_affine: b0 and v.
     """
 
+    convex_by_construction = True
+
     def __init__(self, dim: int, context_dim: int, variant: str, dtype: torch.dtype) -> None:
         super().__init__(dim, context_dim, dtype=dtype)
-        if variant not in VARIANTS:
-            raise ValueError(f"variant: expected one of {', '.join(VARIANTS)}, got {variant!r}")
+        check_choice(variant, "variant", VARIANTS)
         self.variant = variant
         self.activation: Activation = "softplus" if variant == "softplus" else "relu"
         self.branches = nn.ModuleDict()
@@ -75,8 +76,8 @@ class StructuredICNN(ConvexSurrogate):
 
     def _add_branches(
         self,
-        quadratic: tuple[int, Windows, Windows | None, Tensor, Tensor | None],
-        norms: tuple[int, int, int, Windows, Windows | None, Tensor],
+        quadratic: tuple[int, Windows, Windows | None, Kinds, Tensor | None],
+        norms: tuple[int, int, int, Windows, Windows | None, Kinds],
         generator: torch.Generator,
     ) -> None:
         """Make the branches that the variant has.
@@ -212,9 +213,7 @@ class StructuredICNN(ConvexSurrogate):
         return other
 
     def _choose_structure(self, structure: int) -> None:
-        if not -self.structure_count <= structure < self.structure_count:
-            raise ValueError(f"structure: expected -1 to {self.structure_count - 1}, got {structure}")
-        self.set_structure(structure % self.structure_count)
+        self.set_structure(as_index(structure, "structure", self.structure_count))
 
 
 def check_counts(model: nn.Module, names: tuple[str, ...], minimum: int) -> None:
