@@ -94,6 +94,19 @@ def test_the_command_fit_writes_no_model_whose_error_is_no_number(row: int, tmp_
     assert not (tmp_path / "log.safetensors").exists()
 
 
+@pytest.mark.parametrize(("conditioning", "candidates"), [("additive", 12), ("full", 3)])
+def test_levels_are_learned_where_no_affine_part_is_projected_out(conditioning: str, candidates: int) -> None:
+    """Levenberg-Marquardt's penalty moved b0's network, on which nothing else depended, to zero, where it stays."""
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(300, 1, generator=generator, dtype=torch.float64)
+    x = torch.rand(300, candidates, 3, generator=generator, dtype=torch.float64)
+    data = soctk.ValueData(context, x, 5 * context.square() + x.square().sum(dim=-1))
+    model = soctk.SOCICNN(3, 1, hidden=(), diagonal=True, conditioning=conditioning)  # type: ignore[arg-type]
+    soctk.fit(model, data, soctk.FitConfig(starts=1), validation=data)
+    level = (model.evaluate(data.x, data.context) - data.value).detach().mean(dim=1)
+    assert float(level.square().mean()) < 0.01 * float(data.value.mean(dim=1).var())
+
+
 def test_one_value_is_not_learned_from() -> None:
     """Held out from itself it had the error 0."""
     data, model = squares(1, 1), soctk.SOCICNN(3, 2)
