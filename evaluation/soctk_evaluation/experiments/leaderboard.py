@@ -24,7 +24,7 @@ from soctk_evaluation.harness.recipe import learn, recipe_config
 from soctk_evaluation.harness.request import check_methods, check_names
 from soctk_evaluation.metrics import Policy, Scores, evaluate, solver_regret
 from soctk_evaluation.tables.leaderboard import write_leaderboard
-from soctk_tasks import TASKS, Task, make_task
+from soctk_tasks import TASKS, Task, make_task, task_names
 
 PROTOCOLS: dict[str, Method] = {"exact": "newton", "paper": "projected_adam"}
 """How decisions are made: to a certificate, or by the paper's 5 restarts of 200 projected Adam steps."""
@@ -69,7 +69,7 @@ def leaderboard_cells(
     """Return the cells of a leaderboard, long ones first.
 
     Args:
-        tasks: names from `soctk_tasks.TASKS`.
+        tasks: names from `soctk_tasks.task_names()`.
         dims: decision dimensions.
         methods: names of surrogates and of trivial rows.
         seeds: each seed is another instance of the task, other data and other initial weights.
@@ -95,7 +95,7 @@ def leaderboard_cells(
 
 def _cells(asked: Any) -> list[Cell]:
     check_methods(asked.methods, known_methods())
-    check_names(asked.tasks, TASKS, "task")
+    check_names(asked.tasks, task_names(), "task")
     dims, seeds = ((10,), (0,)) if asked.quick else ((10, 20, 50), (0, 1, 2))
     return leaderboard_cells(
         asked.tasks or TASKS,
