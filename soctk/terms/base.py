@@ -236,3 +236,8 @@ def check_nonnegative(tensor: Tensor, name: str) -> None:
 def group_norms(u: Tensor, size: int) -> Tensor:
     """Return the Euclidean norms of consecutive groups of `size`: (..., K) -> (..., K / size)."""
     return torch.linalg.vector_norm(u.unflatten(-1, (-1, size)), dim=-1)
+
+
+def safe_divisor(tensor: Tensor) -> Tensor:
+    """Return `tensor` with zeros replaced by ones: what is divided there is zero as well."""
+    return torch.where(tensor > 0, tensor, 1.0)

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from soctk.maps.linear import DenseMap, LinearMap
-from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, check_nonnegative
+from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, check_nonnegative, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder
-from soctk.terms.smooth import binary_entropy, log1p_exp, safe_divisor
+from soctk.terms.logistic import binary_entropy, log1p_exp
 
 Activation = Literal["relu", "softplus"]
 Mixing = Tensor | LinearMap

@@ -17,11 +17,11 @@ from soctk.decide.batched import Bounds, solve_batched
 from soctk.decide.certified import solve_certified
 from soctk.decide.compiled import solve
 from soctk.decide.compiled.form import pack, supported
-from soctk.decide.compiled.lanes import WIDTH
 from soctk.decide.compiled.solve import solve_compiled, solve_packed
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
 from soctk.decide.result import Result
 from soctk.maps.linear import DenseMap
+from soctk.simd.lanes import WIDTH
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic
 
 LIMITS = {"tol": 1e-8, "max_iter": DEFAULT_ITERATIONS}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.algebra import add_rows
 from soctk.decide.compiled.form import (
     CONSTANT,
     DIM,
@@ -24,9 +23,10 @@ from soctk.decide.compiled.form import (
     TOTAL,
     TRANSPOSED,
 )
-from soctk.decide.compiled.lanes import any_of, choose, view
-from soctk.decide.compiled.options import compiled
 from soctk.decide.compiled.terms import Y, conjugates, values
+from soctk.simd.algebra import add_rows
+from soctk.simd.lanes import any_of, choose, view
+from soctk.simd.options import compiled
 
 RESTORATIONS = 4
 

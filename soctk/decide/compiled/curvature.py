@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from soctk.decide.compiled.algebra import (
-    add_gram,
-    add_gram_rows,
-    add_kept_rows,
-    add_product,
-    add_rows,
-    fill,
-    subtract_pairs_rows,
-)
 from soctk.decide.compiled.form import (
     BASE,
     COEFFICIENTS,
@@ -48,10 +39,19 @@ from soctk.decide.compiled.form import (
     WEIGHTS,
     WIDTHS,
 )
-from soctk.decide.compiled.lanes import choose, view
-from soctk.decide.compiled.options import compiled
-from soctk.decide.compiled.rows import TARGETS
 from soctk.decide.compiled.terms import INVERSE, NUBAR, A, P, Y, chain, into_balls
+from soctk.simd.algebra import (
+    add_gram,
+    add_gram_rows,
+    add_kept_rows,
+    add_product,
+    add_rows,
+    fill,
+    subtract_pairs_rows,
+)
+from soctk.simd.lanes import choose, view
+from soctk.simd.options import compiled
+from soctk.simd.tiles import TARGETS
 
 
 @compiled

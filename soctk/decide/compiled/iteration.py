@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.algebra import add_rows, dot, fill
 from soctk.decide.compiled.certificate import bound, relative_gap, restore, slope, value_at
 from soctk.decide.compiled.curvature import (
     advance_lags,
@@ -68,11 +67,12 @@ from soctk.decide.compiled.form import (
     U,
     X,
 )
-from soctk.decide.compiled.lanes import WIDTH, any_of, as_lanes, choose, flat, view, width_of
-from soctk.decide.compiled.options import called_from_python, compiled, inlined
 from soctk.decide.compiled.step import line_search, measure_rooms, move, newton_direction
 from soctk.decide.compiled.terms import Y, duals, references, values
 from soctk.decide.rules import SETTLED, STALL_ITERATIONS, UNSETTLED, WORTH_CERTIFYING
+from soctk.simd.algebra import add_rows, dot, fill
+from soctk.simd.lanes import WIDTH, any_of, as_lanes, choose, flat, view, width_of
+from soctk.simd.options import called_from_python, compiled, inlined
 
 FEW = WIDTH // 3
 """Lanes with instances in work for which another iteration is not worth while."""

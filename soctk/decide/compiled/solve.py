@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 import soctk.decide.rules
+import soctk.simd
 import soctk.terms.base
 from soctk.decide.compiled import form as layout
 from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
-from soctk.decide.compiled.lanes import WIDTH, aligned_zeros
 from soctk.decide.decision import Status, relative_gap
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
+from soctk.simd.lanes import WIDTH, aligned_zeros
 from soctk.terms import Network, Norms
 
 WORK_BETWEEN_CHECKS = 2e8
@@ -37,6 +38,7 @@ _OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERAT
 def _sources() -> int:
     """Return a digest of all files that the compiled code is made from."""
     parts = [file for file in sorted(Path(__file__).parent.glob("*.py")) if file != Path(__file__)]
+    parts += sorted(Path(soctk.simd.__path__[0]).glob("*.py"))
     files = [*parts, soctk.decide.rules.__file__, soctk.terms.base.__file__]
     return int(hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()[:12], 16)
 

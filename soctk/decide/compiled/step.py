@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.algebra import dot, factor_upper, solve_upper, sum_of
 from soctk.decide.compiled.curvature import hessian
 from soctk.decide.compiled.form import (
     CACHE,
@@ -38,8 +37,6 @@ from soctk.decide.compiled.form import (
     U,
     X,
 )
-from soctk.decide.compiled.lanes import any_of, choose, view
-from soctk.decide.compiled.options import compiled
 from soctk.decide.compiled.terms import values
 from soctk.decide.rules import (
     ARMIJO,
@@ -48,6 +45,9 @@ from soctk.decide.rules import (
     MULTIPLIER_RANGE,
     TO_BOUNDARY,
 )
+from soctk.simd.algebra import dot, factor_upper, solve_upper, sum_of
+from soctk.simd.lanes import any_of, choose, view
+from soctk.simd.options import compiled
 
 FACTORS_IN_PRODUCT = 12
 """Ratios multiplied before a logarithm is taken: each is above 1 - TO_BOUNDARY, so that the product is no underflow."""

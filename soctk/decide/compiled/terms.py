@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.algebra import add_rows, fill, sum_of
 from soctk.decide.compiled.form import (
     COLUMNS,
     COUNT,
@@ -37,8 +36,9 @@ from soctk.decide.compiled.form import (
     WEIGHTS,
     WIDTHS,
 )
-from soctk.decide.compiled.lanes import any_of, choose, view
-from soctk.decide.compiled.options import compiled
+from soctk.simd.algebra import add_rows, fill, sum_of
+from soctk.simd.lanes import any_of, choose, view
+from soctk.simd.options import compiled
 from soctk.terms.base import SMALLEST_WEIGHT
 
 A, INVERSE, Z, P, NUBAR, Y = range(6)

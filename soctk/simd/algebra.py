@@ -1,7 +1,7 @@
 """Dense linear algebra in compiled loops, all of it made of one operation: adding a combination of rows.
 
 Systems here are small, 5 to 100 variables: a call of BLAS would cost as much as its arithmetic. For one instance the
-loops go along rows (`algebra_rows`), for several side by side a number is a vector already (`algebra_lanes`).
+loops go along rows (`algebra_one`), for several side by side a number is a vector already (`algebra_lanes`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 import numba.extending
 
-from soctk.decide.compiled import algebra_lanes, algebra_rows
-from soctk.decide.compiled.lanes import lanes
-from soctk.decide.compiled.options import REORDERED, compiled, reordered
-from soctk.decide.compiled.rows import TARGETS
+from soctk.simd import algebra_lanes, algebra_one
+from soctk.simd.lanes import lanes
+from soctk.simd.options import REORDERED, compiled, reordered
+from soctk.simd.tiles import TARGETS
 
 overload: Any = numba.extending.overload
 
@@ -21,7 +21,7 @@ overload: Any = numba.extending.overload
 def _by_type(function):
     """Compile a function, by the type of its first argument, from what bears its name in one module or the other."""
     name = function.__name__
-    one, many = getattr(algebra_rows, name).py_func, getattr(algebra_lanes, name).py_func
+    one, many = getattr(algebra_one, name).py_func, getattr(algebra_lanes, name).py_func
 
     def pick(first, *others):
         return many if first.dtype == lanes else one

@@ -1,0 +1,75 @@
+"""Huber's function, a second-order cone and linear rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.terms.base import Coefficient, Convex, Smoothed, Term, safe_divisor
+from soctk.terms.cones import Affine, ConeBuilder
+
+
+@dataclass(frozen=True, eq=False)
+class Huber(Term):
+    """sum_k beta_k h(u_k), h(r) = r^2/2 for |r| <= delta, delta (|r| - delta/2) beyond.
+
+    Dual: |y_k| <= beta_k delta, phi*(y) = sum y_k^2 / (2 beta_k).
+
+    Attributes:
+        delta: the width of the quadratic part.
+    """
+
+    delta: float
+    weights_name = "beta"
+
+    def value(self, u: Tensor) -> Tensor:
+        """Return phi(u)."""
+        clipped = u.clamp(-self.delta, self.delta)
+        return (self.weights * clipped * (u - 0.5 * clipped)).sum(dim=-1)
+
+    def subgradient(self, u: Tensor) -> Tensor:
+        """Return beta clip(u, -delta, delta)."""
+        return self.weights * u.clamp(-self.delta, self.delta)
+
+    def nearest_dual(self, y: Tensor) -> Tensor:
+        """Return y clipped to [-beta delta, beta delta]."""
+        bound = self.weights * self.delta
+        return torch.maximum(torch.minimum(y, bound), -bound)
+
+    def conjugate(self, y: Tensor) -> Tensor:
+        """Return sum y^2 / (2 beta)."""
+        return 0.5 * (y.square() / safe_divisor(self.weights)).sum(dim=-1)
+
+    def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
+        """Return the term itself: its gradient is Lipschitz, and Newton's method semismooth."""
+        return Smoothed(self.value(u), self.subgradient(u), u)
+
+    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
+        """Add A' diag(beta 1[|u| <= delta]) A, an element of the generalised Hessian."""
+        self.map.add_gram(total, (self.weights * (smoothed.cache.abs() <= self.delta))[:, 0])
+
+    def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
+        """Return beta 1[|u| <= delta] du."""
+        return self.weights * (smoothed.cache.abs() <= self.delta) * du
+
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
+        """Return phi(u) in CVXPY, whose huber atom is twice ours."""
+        twice = cp.huber(u, self.delta)  # pyright: ignore[reportArgumentType]
+        return 0.5 * cp.sum(cp.multiply(data["weights"], twice))
+
+    def kinked(self, u: Tensor) -> Tensor:
+        """Return whether any |u_k| is exactly delta, where the curvature jumps."""
+        return (u.abs() == self.delta).any(dim=-1)
+
+    def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
+        """Return sum_k beta_k (s_k + delta t_k) over s_k >= w_k^2 / 2 and t_k >= |u_k - w_k|."""
+        w, s, t = (builder.variable(name, u.size) for name in ("w", "s", "t"))
+        builder.above_half_square("huber", s, w, (1,) * u.size)
+        builder.require("above", "nonneg", t - (u - w))
+        builder.require("below", "nonneg", t + (u - w))
+        return (s + t.scaled(self.delta)).times(data["weights"][None])

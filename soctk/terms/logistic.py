@@ -1,0 +1,71 @@
+"""The logistic term, sum_k beta_k log(1 + exp(u_k)), over exponential cones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from soctk.terms.base import Coefficient, Convex, Smoothed, Term, safe_divisor
+from soctk.terms.cones import Affine, ConeBuilder
+
+
+class Logistic(Term):
+    """sum_k beta_k log(1 + exp(u_k)). Dual: y = beta p, p in [0, 1], phi*(y) = sum beta (p log p + (1-p) log(1-p))."""
+
+    weights_name = "beta"
+
+    def value(self, u: Tensor) -> Tensor:
+        """Return phi(u)."""
+        return (self.weights * log1p_exp(u)).sum(dim=-1)
+
+    def subgradient(self, u: Tensor) -> Tensor:
+        """Return beta sigmoid(u)."""
+        return self.weights * torch.sigmoid(u)
+
+    def nearest_dual(self, y: Tensor) -> Tensor:
+        """Return y clipped to [0, beta]."""
+        return torch.minimum(y.clamp(min=0), self.weights)
+
+    def conjugate(self, y: Tensor) -> Tensor:
+        """Return the negative binary entropy of y / beta, weighted by beta."""
+        return -(self.weights * binary_entropy(y / safe_divisor(self.weights))).sum(dim=-1)
+
+    def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
+        """Return the term itself."""
+        p = torch.sigmoid(u)
+        return Smoothed(self.value(u), self.weights * p, p)
+
+    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
+        """Add A' diag(beta p (1 - p)) A."""
+        p = smoothed.cache
+        self.map.add_gram(total, (self.weights * p * (1 - p))[:, 0])
+
+    def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
+        """Return beta p (1 - p) du."""
+        p = smoothed.cache
+        return self.weights * p * (1 - p) * du
+
+    def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
+        """Return phi(u) in CVXPY."""
+        return cp.sum(cp.multiply(data["weights"], cp.logistic(u)))
+
+    def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
+        """Return sum_k beta_k t_k over t_k >= log(1 + exp(u_k))."""
+        t = builder.variable("t", u.size)
+        builder.above_log1p_exp("logistic", t, u)
+        return t.times(data["weights"][None])
+
+
+def log1p_exp(u: Tensor) -> Tensor:
+    """Return log(1 + exp(u)); torch's default is u itself from 20 on, which is exp(-20) = 2e-9 too little."""
+    return softplus(u, threshold=40.0)
+
+
+def binary_entropy(p: Tensor) -> Tensor:
+    """Return -p log p - (1 - p) log(1 - p), 0 at both ends: max over p of p a + entropy(p) is log(1 + exp(a))."""
+    return torch.special.entr(p) + torch.special.entr(1 - p)
