@@ -6,7 +6,7 @@ Tiles of sums stay in registers while their products are added (`tiles`). The fu
 
 from __future__ import annotations
 
-from soctk.simd.lanes import choose, view
+from soctk.simd import choose, view
 from soctk.simd.options import reordered
 from soctk.simd.tiles import TARGETS, add_lane_pair, add_lane_row
 

@@ -5,7 +5,7 @@ The functions are `soctk.simd.algebra`'s, which documents them.
 
 from __future__ import annotations
 
-from soctk.simd.lanes import view
+from soctk.simd import view
 from soctk.simd.options import reordered
 from soctk.simd.tiles import TARGETS, add_eight, add_four, add_one, add_tiles, add_two
 

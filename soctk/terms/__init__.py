@@ -7,5 +7,18 @@ from soctk.terms.logistic import Logistic
 from soctk.terms.network import Network
 from soctk.terms.norm import Norms
 from soctk.terms.quadratic import Quadratic
+from soctk.terms.registry import SlowTermWarning, register, registered
 
-__all__ = ["Huber", "LogSumExp", "Logistic", "Network", "Norms", "Quadratic", "Smoothed", "Term"]
+__all__ = [
+    "Huber",
+    "LogSumExp",
+    "Logistic",
+    "Network",
+    "Norms",
+    "Quadratic",
+    "SlowTermWarning",
+    "Smoothed",
+    "Term",
+    "register",
+    "registered",
+]

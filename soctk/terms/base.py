@@ -15,7 +15,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import cvxpy as cp
 import numpy as np
@@ -25,11 +25,14 @@ from torch import Tensor
 from soctk.checks import check_finite
 from soctk.maps.linear import DenseMap, LinearMap
 from soctk.terms.cones import Affine, ConeBuilder
+from soctk.terms.kernel import Kernel, Packs, Structure
 
 Coefficient = np.ndarray | cp.Parameter | cp.Expression
 Convex = Any
 """A CVXPY expression; CVXPY's own stubs call sums of them `int | Sum`."""
 TermType = TypeVar("TermType", bound="Term")
+
+CurvatureKind = Literal["continuous", "jumps", "none"]
 
 SMALLEST_WEIGHT = 1e-12
 """What a smoothing width mu / weight divides by at least: its square is then finite in float32, for weight 0 too."""
@@ -180,6 +183,27 @@ class Term(ABC):
         """Return u = A x + d in CVXPY."""
         matrix = data["A"] if "A" in data else self.map.to_sparse()
         return matrix @ x + data["offset"]  # type: ignore[return-value]
+
+    # -- compiled code ---------------------------------------------------------------------------------
+
+    packs: ClassVar[Packs] = Packs()
+    """The attributes that compiled code is given."""
+
+    kernel: ClassVar[Kernel | None] = None
+    """The term in compiled code. A class without one of its own, be it its parent's, is decided in PyTorch."""
+
+    def structure(self) -> Structure:
+        """Return how the Hessian is made up."""
+        return Structure(self.map.rows)
+
+    @property
+    def curvature_kind(self) -> CurvatureKind:
+        """How the Hessian behaves from point to point: it changes continuously, jumps, or is 0 but for kinks."""
+        return "continuous"
+
+    def unpack_lag(self, rows: Tensor) -> Any:
+        """Return the lagged duals as the other methods take them, of what compiled code keeps: (N, 1, K)."""
+        return None
 
     # -- rewriting -----------------------------------------------------------------------------------
 

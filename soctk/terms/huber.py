@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.terms.base import Coefficient, Convex, Smoothed, Term, safe_divisor
+from soctk.simd import choose
+from soctk.terms.base import Coefficient, Convex, CurvatureKind, Smoothed, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder
+from soctk.terms.kernel import Kernel, Packs
+from soctk.terms.quadratic import conjugate
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +29,7 @@ class Huber(Term):
 
     delta: float
     weights_name = "beta"
+    packs: ClassVar = Packs(numbers=("delta",))
 
     def value(self, u: Tensor) -> Tensor:
         """Return phi(u)."""
@@ -73,3 +77,31 @@ class Huber(Term):
         builder.require("above", "nonneg", t - (u - w))
         builder.require("below", "nonneg", t + (u - w))
         return (s + t.scaled(self.delta)).times(data["weights"][None])
+
+    @property
+    def curvature_kind(self) -> CurvatureKind:
+        """Newton steps seldom recover where the Hessian jumps, away from the central path."""
+        return "jumps"
+
+
+def value(t, mu, reference):
+    total, delta, beta, u = 0.0, t.delta, t.weights, t.u
+    for k in range(t.rows):
+        clipped = min(max(u[k], -delta), delta)
+        total += beta[k] * clipped * (u[k] - 0.5 * clipped)
+    return total
+
+
+def dual(t):
+    delta, beta, u, y = t.delta, t.weights, t.u, t.y
+    for k in range(t.rows):
+        y[k] = beta[k] * min(max(u[k], -delta), delta)
+
+
+def curvature(t, out):
+    delta, beta, u = t.delta, t.weights, t.u
+    for k in range(t.rows):
+        out[k] = choose(abs(u[k]) <= delta, beta[k], 0.0)
+
+
+Huber.kernel = Kernel(value, dual, conjugate, curvature)

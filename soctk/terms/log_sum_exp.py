@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from soctk.maps.linear import add_product
+from soctk.simd import choose, view
 from soctk.terms.base import Coefficient, Convex, Smoothed, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder, interleave
+from soctk.terms.kernel import Kernel, Structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,3 +91,58 @@ class LogSumExp(Term):
         rows = [u - t.times(spread), Affine.of(1.0, u.size), p]
         builder.require("exp", "exp", interleave(rows), 3)
         return t.times(data["weights"][None])
+
+    def structure(self) -> Structure:
+        """Return that of each group a multiple of p_g p_g' is subtracted; of one number the term is affine."""
+        return Structure(self.map.rows, self.size, rank_ones=self.map.rows // self.size if self.size > 1 else 0)
+
+
+def value(t, mu, reference):
+    total, size, beta, u, p = 0.0, t.size, t.weights, t.u, t.p
+    for g in range(t.groups):
+        total += beta[g] * log_sum_exp(view(u, g * size, size), view(p, g * size, size))
+    return total
+
+
+def dual(t):
+    size, beta, p, y = t.size, t.weights, t.p, t.y
+    for g in range(t.groups):
+        for k in range(g * size, (g + 1) * size):
+            y[k] = beta[g] * p[k]
+
+
+def conjugate(t):
+    total, size, beta, p = 0.0, t.size, t.weights, t.p
+    for g in range(t.groups):
+        for k in range(g * size, (g + 1) * size):
+            total += choose(p[k] > 0, beta[g] * p[k] * np.log(p[k]), 0.0)
+    return total
+
+
+def curvature(t, out):
+    y, affine = t.y, t.size == 1
+    for k in range(t.rows):
+        out[k] = 0 * y[k] if affine else y[k]
+
+
+def rank_one(t, scales):
+    beta = t.weights
+    for g in range(t.groups):
+        scales[g] = 0.5 * beta[g]
+    return t.p, t.p
+
+
+def log_sum_exp(u, p):
+    """Return log sum exp(u), and fill p with its gradient."""
+    largest, mass = -np.inf, 0.0
+    for k in range(u.size):
+        largest = max(largest, u[k])
+    for k in range(u.size):
+        p[k] = np.exp(u[k] - largest)
+        mass += p[k]
+    for k in range(u.size):
+        p[k] /= mass
+    return largest + np.log(mass)
+
+
+LogSumExp.kernel = Kernel(value, dual, conjugate, curvature, rank_one=rank_one)

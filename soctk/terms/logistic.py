@@ -8,10 +8,12 @@ import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn import functional
 
+from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, Smoothed, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder
+from soctk.terms.kernel import Kernel
 
 
 class Logistic(Term):
@@ -63,9 +65,50 @@ class Logistic(Term):
 
 def log1p_exp(u: Tensor) -> Tensor:
     """Return log(1 + exp(u)); torch's default is u itself from 20 on, which is exp(-20) = 2e-9 too little."""
-    return softplus(u, threshold=40.0)
+    return functional.softplus(u, threshold=40.0)
 
 
 def binary_entropy(p: Tensor) -> Tensor:
     """Return -p log p - (1 - p) log(1 - p), 0 at both ends: max over p of p a + entropy(p) is log(1 + exp(a))."""
     return torch.special.entr(p) + torch.special.entr(1 - p)
+
+
+def value(t, mu, reference):
+    total, beta, u, p = 0.0, t.weights, t.u, t.p
+    for k in range(t.rows):
+        z, p[k] = softplus(u[k])
+        total += beta[k] * z
+    return total
+
+
+def dual(t):
+    beta, p, y = t.weights, t.p, t.y
+    for k in range(t.rows):
+        y[k] = beta[k] * p[k]
+
+
+def conjugate(t):
+    total, beta, p = 0.0, t.weights, t.p
+    for k in range(t.rows):
+        total -= beta[k] * entropy(p[k])
+    return total
+
+
+def curvature(t, out):
+    beta, p = t.weights, t.p
+    for k in range(t.rows):
+        out[k] = beta[k] * p[k] * (1 - p[k])
+
+
+def softplus(a):
+    """Return log(1 + exp(a)) and its slope."""
+    small = np.exp(-abs(a))
+    return max(a, 0.0) + np.log1p(small), choose(a >= 0, 1.0, small) / (1 + small)
+
+
+def entropy(p):
+    """Return -p log p - (1 - p) log(1 - p), 0 at both ends."""
+    return choose((p > 0) & (p < 1), -p * np.log(p) - (1 - p) * np.log1p(-p), 0.0)
+
+
+Logistic.kernel = Kernel(value, dual, conjugate, curvature)

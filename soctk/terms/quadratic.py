@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, Smoothed, Term
 from soctk.terms.cones import Affine, ConeBuilder
+from soctk.terms.kernel import Kernel, Structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,3 +75,36 @@ class Quadratic(Term):
         builder.above_half_square("quadratic", s, u, self.blocks)
         first = np.cumsum([0, *self.blocks[:-1]])
         return s.times(alpha[first][None])
+
+    def structure(self) -> Structure:
+        """Return that the Hessian never changes."""
+        return Structure(self.map.rows, constant=True)
+
+
+def value(t, mu, reference):
+    total, alpha, u = 0.0, t.weights, t.u
+    for k in range(t.rows):
+        total += 0.5 * alpha[k] * u[k] * u[k]
+    return total
+
+
+def dual(t):
+    alpha, u, y = t.weights, t.u, t.y
+    for k in range(t.rows):
+        y[k] = alpha[k] * u[k]
+
+
+def conjugate(t):
+    total, alpha, y = 0.0, t.weights, t.y
+    for k in range(t.rows):
+        total += choose(alpha[k] > 0, 0.5 * y[k] * y[k] / alpha[k], 0.0)
+    return total
+
+
+def curvature(t, out):
+    alpha = t.weights
+    for k in range(t.rows):
+        out[k] = alpha[k]
+
+
+Quadratic.kernel = Kernel(value, dual, conjugate, curvature)

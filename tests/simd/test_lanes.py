@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from numba import njit
 
-from soctk.simd import algebra
-from soctk.simd.lanes import WIDTH, aligned_zeros, any_of, as_lanes, choose, flat, view
+from soctk.simd import add_gram, algebra, any_of, choose, view
+from soctk.simd.lanes import WIDTH, aligned_zeros, as_lanes, flat
 
 NUMBERS = arrays.arrays(
     np.float64, (3, WIDTH), elements=st.floats(-1e100, 1e100) | st.sampled_from([0.0, -0.0, np.inf])
@@ -63,7 +63,7 @@ def test_linear_algebra_for_one_and_for_several(n: int) -> None:
     def run(weights, pairs, factor, first, second, scratch, matrix, kept):
         weights, pairs, factor, scratch = as_lanes(weights), as_lanes(pairs), as_lanes(factor), as_lanes(scratch)
         first, second = as_lanes(first), as_lanes(second)
-        algebra.add_gram(factor, width, n, weights, rows, matrix, 0, scratch)
+        add_gram(factor, width, n, weights, rows, matrix, 0, scratch)
         for i in range(0, n, 4):
             algebra.add_kept_rows(factor, width, n, i, weights, 2, kept, 0)
             algebra.subtract_pairs_rows(factor, width, n, i, 2, pairs, 0, scratch)

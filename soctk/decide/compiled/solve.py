@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import soctk.decide.rules
-import soctk.simd
-import soctk.terms.base
-from soctk.decide.compiled import form as layout
+from soctk.decide.compiled.arrays import ARRAYS, RUNNING
+from soctk.decide.compiled.dispatch import key_of
 from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
 from soctk.decide.decision import Status, relative_gap
@@ -22,7 +19,7 @@ from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
 from soctk.simd.lanes import WIDTH, aligned_zeros
-from soctk.terms import Network, Norms
+from soctk.terms import Term
 
 WORK_BETWEEN_CHECKS = 2e8
 """Products of a compiled call, about 50 ms, more side by side: time limits and Ctrl-C are looked at between calls."""
@@ -35,15 +32,10 @@ _OUTCOMES = np.empty(4, dtype=object)
 _OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT]
 
 
-def _sources() -> int:
-    """Return a digest of all files that the compiled code is made from."""
-    parts = [file for file in sorted(Path(__file__).parent.glob("*.py")) if file != Path(__file__)]
-    parts += sorted(Path(soctk.simd.__path__[0]).glob("*.py"))
-    files = [*parts, soctk.decide.rules.__file__, soctk.terms.base.__file__]
-    return int(hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()[:12], 16)
-
-
-_advance_all = make_advance_all(_sources())
+@lru_cache(maxsize=64)
+def _advance_all(kinds: tuple[type[Term], ...]) -> Any:
+    """Return the compiled method for forms of some kinds of terms; it is compiled when it is first called."""
+    return make_advance_all(key_of(kinds))
 
 
 def solve_compiled(
@@ -90,15 +82,14 @@ def _solve(
     """Return the state of all instances when they are finished or the deadline has passed."""
     schedule, (lo, hi, center) = packed.schedule, _arrays(feasible_set)
     total, has_hi = feasible_set.sum_total, bool(np.isfinite(hi).all())
-    common = np.zeros(packed.common_size)
-    common[packed.columns(layout.LO)], common[packed.columns(layout.HI)] = lo, hi
-    settings = common[packed.columns(layout.SETTINGS)]
-    settings[layout.TOTAL], settings[layout.HAS_SUM], settings[layout.HAS_HI] = total or 0.0, total is not None, has_hi
-    settings[layout.TOL], settings[layout.MAX_ITER], settings[layout.FIRST_SHARE] = tol, max_iter, schedule.first_share
-    settings[layout.LAST_SHARE], settings[layout.RULES :] = schedule.last_share, np.ravel(schedule.rules)
-    state = np.zeros((packed.data.shape[0], packed.state_size))
-    state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = center if start is None else start
-    state[:, layout.BEST_VALUE], state[:, layout.BEST_BOUND] = np.inf, -np.inf
+    common, at = np.zeros(ARRAYS.count("common", packed.sizes)), packed.common
+    common[at.lo], common[at.hi] = lo, hi
+    common[at.total], common[at.has_sum], common[at.has_hi] = total or 0.0, total is not None, has_hi
+    common[at.tol], common[at.max_iter], common[at.first_share] = tol, max_iter, schedule.first_share
+    common[at.last_share], common[at.rules] = schedule.last_share, np.ravel(schedule.rules)
+    state, at = np.zeros((packed.data.shape[0], packed.sizes["state_size"])), packed.state
+    state[:, at.x] = state[:, at.best_x] = center if start is None else start
+    state[:, at.best_value], state[:, at.best_bound] = np.inf, -np.inf
     _iterate(packed, common, state, deadline)
     return state
 
@@ -112,57 +103,57 @@ def _arrays(feasible_set: FeasibleSet) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: float) -> None:
     """Advance all instances, some at a time, until they are finished or the deadline has passed."""
-    size, outcome = state.shape[0], state[:, layout.OUTCOME]
-    n, rows = int(packed.layout[layout.DIM]), int(packed.layout[layout.ROWS])
+    size, outcome = state.shape[0], state[:, packed.state.outcome]
+    n, rows = packed.sizes["n"], packed.sizes["rows"]
     each = n * n * (n + rows + 10)
     several = _side_by_side(packed)
     work = WORK_BETWEEN_CHECKS * (WIDTH // 2 if several else 1)
     piece = max(1, int(work / (USUAL_STEPS * each)))
     steps = 2**40 if piece > 1 else max(1, int(work / each))
-    scratch = memory = np.zeros(packed.memory_size)
+    scratch = memory = np.zeros(_memory_size(packed))
     if several:
-        memory, piece = aligned_zeros(packed.memory_size), -(-piece // WIDTH) * WIDTH
+        memory, piece = aligned_zeros(scratch.size), -(-piece // WIDTH) * WIDTH
     places = np.zeros(WIDTH, dtype=np.int64)
     arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory, places
+    advance_all = _advance_all(packed.kinds)
     if size > 0 and deadline < float("inf"):
-        _advance_all(*arrays, 0, size, 0)  # so that every instance has an answer
+        advance_all(*arrays, 0, size, 0)  # so that every instance has an answer
     for first in range(0, size, piece):
         last = min(first + piece, size)
-        while (outcome[first:last] == layout.RUNNING).any():
+        while (outcome[first:last] == RUNNING).any():
             if time.perf_counter() > deadline:
                 return
-            _advance_all(*arrays, first, last, steps)
+            advance_all(*arrays, first, last, steps)
+
+
+def _memory_size(packed: Packed) -> int:
+    return ARRAYS.count("memory", packed.sizes)
 
 
 def _side_by_side(packed: Packed) -> bool:
     """Whether several instances are to be treated at a time; those with matrices of their own cannot be."""
-    fits = packed.memory_size * WIDTH <= MOST_SIDE_BY_SIDE
+    fits = _memory_size(packed) * WIDTH <= MOST_SIDE_BY_SIDE
     return fits and packed.data.shape[0] >= FEWEST_SIDE_BY_SIDE and packed.shared.shape[0] == 1
 
 
 def _result(packed: Packed, state: np.ndarray) -> Result:
+    at = packed.state
     return Result(
-        x=torch.from_numpy(state[:, packed.columns(layout.BEST_X)].copy()),
-        value=torch.from_numpy(state[:, layout.BEST_VALUE].copy()),
-        lower_bound=torch.from_numpy(state[:, layout.BEST_BOUND].copy()),
-        iterations=torch.from_numpy(state[:, layout.ITERATIONS].astype(np.int64)),
-        status=_OUTCOMES[state[:, layout.OUTCOME].astype(np.int64)],
+        x=torch.from_numpy(state[:, at.best_x].copy()),
+        value=torch.from_numpy(state[:, at.best_value].copy()),
+        lower_bound=torch.from_numpy(state[:, at.best_bound].copy()),
+        iterations=torch.from_numpy(state[:, at.iterations].astype(np.int64)),
+        status=_OUTCOMES[state[:, at.outcome].astype(np.int64)],
     )
 
 
 def _final(form: ConicForm, packed: Packed, state: np.ndarray, has_hi: bool) -> Final:
     """Return where the iterations ended, the lagged duals as each term keeps them."""
-    tensor = torch.from_numpy(state)
-    x, s_lo, s_hi, lag = (tensor[:, packed.columns(part)] for part in (layout.X, layout.S_LO, layout.S_HI, layout.LAG))
-    lags: list[Tensor | tuple[Tensor, ...] | None] = []
-    for term, part in zip(form.terms, lag.unsqueeze(1).split([t.map.rows for t in form.terms], dim=-1), strict=True):
-        if isinstance(term, Norms):
-            lags.append(part)
-        elif isinstance(term, Network) and term.activation == "relu":
-            lags.append(part.split(term.widths, dim=-1))
-        else:
-            lags.append(None)
-    return Final(x, tensor[:, layout.MU : layout.MU + 1], s_lo, s_hi if has_hi else None, lags)
+    tensor, at = torch.from_numpy(state), packed.state
+    x, s_lo, s_hi, lag = (tensor[:, part] for part in (at.x, at.s_lo, at.s_hi, at.lag))
+    rows = lag.unsqueeze(1).split([term.map.rows for term in form.terms], dim=-1)
+    lags = [term.unpack_lag(part) for term, part in zip(form.terms, rows, strict=True)]
+    return Final(x, tensor[:, at.mu : at.mu + 1], s_lo, s_hi if has_hi else None, lags)
 
 
 def _rounded(result: Result, form: ConicForm, feasible_set: FeasibleSet, tol: float) -> Result:
