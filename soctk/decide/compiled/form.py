@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from soctk.decide.rules import Schedule, schedule_for
 from soctk.forms.conic_form import ConicForm
 from soctk.maps.linear import DenseMap
 from soctk.terms import Term
-from soctk.terms.kernel import Structure
+from soctk.terms.kernel import Packs, Structure
 from soctk.terms.registry import BUILT_IN, has_kernel, warn_slow
 
 MOST_KEPT = 2**17
@@ -24,29 +26,53 @@ SMALL_DIM = 24
 """Up to this many variables an outer product kept is added more quickly than it is made."""
 
 
+class Shapes(NamedTuple):
+    """What the layout depends on of a term."""
+
+    packs: Packs
+    structure: Structure
+    kind: int
+    rows: int
+    coefficients: tuple[int, ...]
+    matrices: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything is.
+
+    Attributes:
+        numbers: what compiled code is given: sizes, where each array begins, and the table of terms.
+        sizes: by name, and of the vectors `common` and `memory`.
+        state: where the parts of an instance's state are.
+        common: where those of `common` are.
+    """
+
+    numbers: np.ndarray
+    sizes: dict[str, int]
+    state: SimpleNamespace
+    common: SimpleNamespace
+
+
 @dataclass(frozen=True)
 class Packed:
     """N functions as flat arrays. `dataclasses.replace(packed, data=...)` gives others that differ in these alone.
 
     Attributes:
-        layout: sizes, where each array begins, and the table of terms.
+        layout: where everything is.
         shared: matrices, (1 or N, any).
         data: (N, D). Its columns are b0; v; the offsets d of all terms; then term by term what its class names in
             `packs.coefficients`, such as the weights of a quadratic and the weights and kappa of a norm.
         kinds: the classes of the terms that the compiled code is to know.
         schedule: by which they are decided.
-        state: where the parts of an instance's state are.
-        common: where those of `common` are.
     """
 
-    layout: np.ndarray
+    layout: Layout
     shared: np.ndarray
     data: np.ndarray
     kinds: tuple[type[Term], ...]
     schedule: Schedule
-    state: SimpleNamespace
-    common: SimpleNamespace
-    sizes: dict[str, int]
 
 
 def supported(form: ConicForm) -> bool:
@@ -67,62 +93,74 @@ def supported(form: ConicForm) -> bool:
 
 def pack(form: ConicForm, *, keep_final: bool = False) -> Packed:
     """Return the flat arrays of a detached form; `keep_final` as `schedule_for`'s."""
-    terms, n = form.terms, form.dim
-    kinds = (*BUILT_IN, *dict.fromkeys(type(term) for term in terms if type(term) not in BUILT_IN))
-    structures = [term.structure() for term in terms]
+    terms = form.terms
+    kinds = BUILT_IN
+    if not all(type(term) in BUILT_IN for term in terms):
+        kinds = (*BUILT_IN, *dict.fromkeys(type(term) for term in terms if type(term) not in BUILT_IN))
     matrices = [term.map.matrix for term in terms if isinstance(term.map, DenseMap)]
-    matrix = _joined(matrices) if matrices else form.linear.new_zeros(1, 0, n)
+    matrix = _joined(matrices) if matrices else form.linear.new_zeros(1, 0, form.dim)
     shared = _joined([matrix.flatten(1), matrix.mT.flatten(1), *(part for term in terms for part in _shared(term))])
     offsets = [term.offset[:, 0] for term in terms]
-    weights = [getattr(term, name)[:, 0] for term in terms for name in term.packs.coefficients]
-    data = _joined([form.constant, form.linear[:, 0], *offsets, *weights], form.size)
-    rows, kept = matrix.shape[1], _kept(structures, n)
-    table = list(_table(terms, kinds, structures, kept, n, rows))
+    coefficients = [getattr(term, name)[:, 0] for term in terms for name in term.packs.coefficients]
+    data = _joined([form.constant, form.linear[:, 0], *offsets, *coefficients], form.size)
+    layout = _layout(form.dim, tuple(_shapes(term, kinds) for term in terms))
+    return Packed(layout, _array(shared), _array(data), kinds, schedule_for(form, keep_final=keep_final))
+
+
+def _shapes(term: Term, kinds: tuple[type[Term], ...]) -> Shapes:
+    packs = term.packs
+    return Shapes(
+        packs,
+        term.structure(),
+        kinds.index(type(term)),
+        term.map.rows,
+        tuple(getattr(term, name).shape[-1] for name in packs.coefficients),
+        tuple(sum(m.shape[1] * m.shape[2] for m in getattr(term, name)) for name in packs.matrices),
+        tuple(tuple(getattr(term, name)) for name in packs.counts),
+    )
+
+
+@lru_cache(maxsize=256)
+def _layout(n: int, terms: tuple[Shapes, ...]) -> Layout:
+    """Return where everything is, for n variables and terms of these shapes."""
+    rows, structures = sum(term.rows for term in terms), [term.structure for term in terms]
+    kept = _kept(structures, n)
+    table = list(_table(terms, kept, n, rows))
     stride = max(map(len, table), default=0)
     sizes = {"n": n, "rows": rows, "terms": len(terms), "products": sum(kept), "bordered": n + 2}
     sizes |= {"scratches": 4 * max(n, rows), "jacobian_size": max((s.scratch for s in structures), default=0)}
     sizes |= {"pairs_size": 2 * n * sum(s.rank_ones for s in structures), "term_stride": stride, "one": 1, "six": 6}
-    sizes |= {"data_size": data.shape[1], "state_size": ARRAYS.count("state", sizes)}
-    sizes["cache_size"] = ARRAYS.count("cache", sizes)
+    sizes["data_size"] = 1 + n + rows + sum(sum(term.coefficients) for term in terms)
+    for vector in ("state", "cache", "common", "memory"):
+        sizes[f"{vector}_size"] = ARRAYS.count(vector, sizes)
     layout = ARRAYS.measure(sizes)
+    numbers = [*layout, *(number for row in table for number in row + [0] * (stride - len(row)))]
     places = (ARRAYS.slices(layout, vector) for vector in ("state", "common"))
-    whole = np.array([*layout, *(k for row in table for k in row + [0] * (stride - len(row)))], dtype=np.int64)
-    schedule = schedule_for(form, keep_final=keep_final)
-    return Packed(whole, _array(shared), _array(data), kinds, schedule, *places, sizes)
+    return Layout(np.array(numbers, dtype=np.int64), sizes, *places)
 
 
-def _table(
-    terms: tuple[Term, ...],
-    kinds: tuple[type[Term], ...],
-    structures: list[Structure],
-    kept: list[int],
-    n: int,
-    rows: int,
-) -> Iterator[list[int]]:
+def _table(terms: tuple[Shapes, ...], kept: list[int], n: int, rows: int) -> Iterator[list[int]]:
     """Yield the row of each term: its sizes, where its parts begin and how many numbers they have, its counts."""
     first, product, shared, weight = 0, 0, 2 * rows * n, 1 + n + rows
-    for term, structure, products in zip(terms, structures, kept, strict=True):
-        table, count = term_table(term.packs), term.map.rows
-        direct, size, shared_rows, constant, rank_ones, scratch = structure
-        sizes = (kinds.index(type(term)), first, count, n, size, count // size)
+    for term, products in zip(terms, kept, strict=True):
+        packs, count, length = term.packs, term.rows, term_table(term.packs).length
+        direct, size, shared_rows, constant, rank_ones, scratch = term.structure
+        sizes = (term.kind, first, count, n, size, count // size)
         sizes += (direct, shared_rows, int(constant), rank_ones, int(scratch > 0), products, product)
         at = {"u": (first, count), "lag": (first, count), "A": (first * n, count * n)}
         at |= {part: (k * rows + first, count) for k, part in enumerate(PASS)}
-        for name in term.packs.coefficients:
-            at[name] = weight, getattr(term, name).shape[-1]
-            weight += at[name][1]
-        for name in term.packs.numbers:
-            at[name] = shared, 1
-            shared += 1
-        for name in term.packs.matrices:
-            each = sum(matrix.shape[1] * matrix.shape[2] for matrix in getattr(term, name))
+        for name, width in zip(packs.coefficients, term.coefficients, strict=True):
+            at[name], weight = (weight, width), weight + width
+        for name in packs.numbers:
+            at[name], shared = (shared, 1), shared + 1
+        for name, each in zip(packs.matrices, term.matrices, strict=True):
             at[name], at[f"{name}_transposed"] = (shared, each), (shared + each, each)
             shared += 2 * each
         counts: list[int] = []
-        for name in term.packs.counts:
-            at[name] = table.length + len(counts), len(getattr(term, name))
-            counts += getattr(term, name)
-        yield [*sizes, *(k for name in table.vector_of for k in at[name]), *counts]
+        for name, numbers in zip(packs.counts, term.counts, strict=True):
+            at[name] = length + len(counts), len(numbers)
+            counts += numbers
+        yield [*sizes, *(number for name in term_table(packs).vector_of for number in at[name]), *counts]
         first, product = first + count, product + products
 
 
@@ -143,8 +181,8 @@ def _matrices(term: Term) -> Iterator[Tensor]:
 
 def _shared(term: Term) -> Iterator[Tensor]:
     """Yield the numbers and matrices that a term packs, each (1 or N, any), in the order of `_table`."""
-    numbers = [float(getattr(term, name)) for name in term.packs.numbers]
-    yield torch.tensor([numbers], dtype=torch.float64)
+    if term.packs.numbers:
+        yield torch.tensor([[float(getattr(term, name)) for name in term.packs.numbers]], dtype=torch.float64)
     for name in term.packs.matrices:
         yield from (matrix.flatten(1) for matrix in getattr(term, name))
         yield from (matrix.mT.flatten(1) for matrix in getattr(term, name))

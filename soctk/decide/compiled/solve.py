@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.decide.compiled.arrays import ARRAYS, RUNNING
+from soctk.decide.compiled.arrays import RUNNING
 from soctk.decide.compiled.dispatch import key_of
 from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
@@ -82,12 +82,13 @@ def _solve(
     """Return the state of all instances when they are finished or the deadline has passed."""
     schedule, (lo, hi, center) = packed.schedule, _arrays(feasible_set)
     total, has_hi = feasible_set.sum_total, bool(np.isfinite(hi).all())
-    common, at = np.zeros(ARRAYS.count("common", packed.sizes)), packed.common
+    sizes, at = packed.layout.sizes, packed.layout.common
+    common = np.zeros(sizes["common_size"])
     common[at.lo], common[at.hi] = lo, hi
     common[at.total], common[at.has_sum], common[at.has_hi] = total or 0.0, total is not None, has_hi
     common[at.tol], common[at.max_iter], common[at.first_share] = tol, max_iter, schedule.first_share
     common[at.last_share], common[at.rules] = schedule.last_share, np.ravel(schedule.rules)
-    state, at = np.zeros((packed.data.shape[0], packed.sizes["state_size"])), packed.state
+    state, at = np.zeros((packed.data.shape[0], sizes["state_size"])), packed.layout.state
     state[:, at.x] = state[:, at.best_x] = center if start is None else start
     state[:, at.best_value], state[:, at.best_bound] = np.inf, -np.inf
     _iterate(packed, common, state, deadline)
@@ -103,18 +104,17 @@ def _arrays(feasible_set: FeasibleSet) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: float) -> None:
     """Advance all instances, some at a time, until they are finished or the deadline has passed."""
-    size, outcome = state.shape[0], state[:, packed.state.outcome]
-    n, rows = packed.sizes["n"], packed.sizes["rows"]
-    each = n * n * (n + rows + 10)
+    size, outcome, sizes = state.shape[0], state[:, packed.layout.state.outcome], packed.layout.sizes
+    each = sizes["n"] ** 2 * (sizes["n"] + sizes["rows"] + 10)
     several = _side_by_side(packed)
     work = WORK_BETWEEN_CHECKS * (WIDTH // 2 if several else 1)
     piece = max(1, int(work / (USUAL_STEPS * each)))
     steps = 2**40 if piece > 1 else max(1, int(work / each))
-    scratch = memory = np.zeros(_memory_size(packed))
+    scratch = memory = np.zeros(sizes["memory_size"])
     if several:
         memory, piece = aligned_zeros(scratch.size), -(-piece // WIDTH) * WIDTH
     places = np.zeros(WIDTH, dtype=np.int64)
-    arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory, places
+    arrays = packed.layout.numbers, packed.shared, common, packed.data, state, scratch, memory, places
     advance_all = _advance_all(packed.kinds)
     if size > 0 and deadline < float("inf"):
         advance_all(*arrays, 0, size, 0)  # so that every instance has an answer
@@ -126,18 +126,14 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
             advance_all(*arrays, first, last, steps)
 
 
-def _memory_size(packed: Packed) -> int:
-    return ARRAYS.count("memory", packed.sizes)
-
-
 def _side_by_side(packed: Packed) -> bool:
     """Whether several instances are to be treated at a time; those with matrices of their own cannot be."""
-    fits = _memory_size(packed) * WIDTH <= MOST_SIDE_BY_SIDE
+    fits = packed.layout.sizes["memory_size"] * WIDTH <= MOST_SIDE_BY_SIDE
     return fits and packed.data.shape[0] >= FEWEST_SIDE_BY_SIDE and packed.shared.shape[0] == 1
 
 
 def _result(packed: Packed, state: np.ndarray) -> Result:
-    at = packed.state
+    at = packed.layout.state
     return Result(
         x=torch.from_numpy(state[:, at.best_x].copy()),
         value=torch.from_numpy(state[:, at.best_value].copy()),
@@ -149,7 +145,7 @@ def _result(packed: Packed, state: np.ndarray) -> Result:
 
 def _final(form: ConicForm, packed: Packed, state: np.ndarray, has_hi: bool) -> Final:
     """Return where the iterations ended, the lagged duals as each term keeps them."""
-    tensor, at = torch.from_numpy(state), packed.state
+    tensor, at = torch.from_numpy(state), packed.layout.state
     x, s_lo, s_hi, lag = (tensor[:, part] for part in (at.x, at.s_lo, at.s_hi, at.lag))
     rows = lag.unsqueeze(1).split([term.map.rows for term in form.terms], dim=-1)
     lags = [term.unpack_lag(part) for term, part in zip(form.terms, rows, strict=True)]
