@@ -15,6 +15,7 @@ from soctk.decide.compiled.dispatch import key_of
 from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
 from soctk.decide.decision import Status, relative_gap
+from soctk.decide.reduction import newton_rows
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
@@ -60,7 +61,8 @@ def solve_compiled(
     state = _solve(packed, feasible_set, inner, max_iter, deadline, points)
     result = _result(packed, state)
     if keep_final:
-        result.final = _final(form, packed, state, bool(np.isfinite(_arrays(feasible_set)[1]).all()))
+        has_hi = bool(torch.isfinite(newton_rows(feasible_set).upper).all())
+        result.final = _final(form, packed, state, has_hi)
     return result if form.dtype == torch.float64 else _rounded(result, form, feasible_set, tol)
 
 
@@ -80,26 +82,19 @@ def _solve(
     start: np.ndarray | None,
 ) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
-    schedule, (lo, hi, center) = packed.schedule, _arrays(feasible_set)
-    total, has_hi = feasible_set.sum_total, bool(np.isfinite(hi).all())
+    schedule, rows = packed.schedule, newton_rows(feasible_set)
+    lo, hi, total = rows.lower.numpy(), rows.upper.numpy(), rows.total
     sizes, at = packed.layout.sizes, packed.layout.common
     common = np.zeros(sizes["common_size"])
-    common[at.lo], common[at.hi] = lo, hi
-    common[at.total], common[at.has_sum], common[at.has_hi] = total or 0.0, total is not None, has_hi
+    common[at.lo], common[at.hi], common[at.has_hi] = lo, hi, np.isfinite(hi).all()
+    common[at.total], common[at.has_sum] = total or 0.0, total is not None
     common[at.tol], common[at.max_iter], common[at.first_share] = tol, max_iter, schedule.first_share
     common[at.last_share], common[at.rules] = schedule.last_share, np.ravel(schedule.rules)
     state, at = np.zeros((packed.data.shape[0], sizes["state_size"])), packed.layout.state
-    state[:, at.x] = state[:, at.best_x] = center if start is None else start
+    state[:, at.x] = state[:, at.best_x] = feasible_set.center().numpy() if start is None else start
     state[:, at.best_value], state[:, at.best_bound] = np.inf, -np.inf
     _iterate(packed, common, state, deadline)
     return state
-
-
-@lru_cache(maxsize=64)
-def _arrays(feasible_set: FeasibleSet) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the bounds and the centre of a set; sets are immutable, so that the answer is kept."""
-    lo, hi = feasible_set.bounds()
-    return lo.numpy(), hi.numpy(), feasible_set.center().numpy()
 
 
 def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: float) -> None:
