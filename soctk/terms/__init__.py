@@ -1,6 +1,6 @@
 """The convex terms that a conic form is a sum of: phi(A x + d), each with its dual, smoothing and CVXPY form."""
 
-from soctk.terms.base import Smoothed, Term
+from soctk.terms.base import Recognised, Smoothed, Term
 from soctk.terms.huber import Huber
 from soctk.terms.log_sum_exp import LogSumExp
 from soctk.terms.logistic import Logistic
@@ -16,6 +16,7 @@ __all__ = [
     "Network",
     "Norms",
     "Quadratic",
+    "Recognised",
     "SlowTermWarning",
     "Smoothed",
     "Term",

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import cvxpy as cp
 import numpy as np
@@ -43,6 +44,14 @@ class Dual:
     """One dual point: a y for each term of a conic form, each (N, M, K)."""
 
     parts: tuple[Tensor, ...]
+
+
+class Recognised(NamedTuple):
+    """A CVXPY atom as a term: factor * phi(argument), with the term's other fields; a weight for each group of rows."""
+
+    argument: Any
+    factor: float = 1.0
+    fields: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,15 +114,19 @@ class Term(ABC):
         """Return a bound (N,) of ||A'y|| over all subgradients y of phi; None where there is none without a box."""
         return None
 
-    # -- the smoothing Newton method (terms with kinks override the last three) ------------------------
+    # -- the smoothing Newton method: as it stands for a smooth phi that is a sum over the entries of u ---
 
-    @abstractmethod
+    def second_derivative(self, u: Tensor) -> Tensor:
+        """Return the Hessian of phi in u, of which only the diagonal is not zero: (N, M, K)."""
+        raise NotImplementedError(f"{type(self).__name__}: expected second_derivative, or smooth and what follows it")
+
     def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
         """Return the term smoothed so that it moves by O(mu), mu (N, 1); smooth terms return themselves."""
+        return Smoothed(self.value(u), self.subgradient(u), u)
 
-    @abstractmethod
     def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
         """Add A' (Hessian of phi) A with the lagged duals `lag`, positive semidefinite, to `total` (N, n, n)."""
+        self.map.add_gram(total, self.second_derivative(smoothed.cache)[:, 0])
 
     def hessian(self, smoothed: Smoothed, lag: Any) -> Tensor:
         """Return what `add_hessian` adds, (N, n, n)."""
@@ -124,7 +137,7 @@ class Term(ABC):
 
     def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
         """Return (Hessian of phi with the lagged duals) du, the matrix of `add_hessian` without its A: (N, 1, K)."""
-        raise NotImplementedError(f"{type(self).__name__} has no products with its Hessian")
+        return self.second_derivative(smoothed.cache) * du
 
     def initial_lag(self, smoothed: Smoothed) -> Any:
         """Return the lagged duals that agree with the smoothed pass; None for a smooth term."""
@@ -183,6 +196,30 @@ class Term(ABC):
         """Return u = A x + d in CVXPY."""
         matrix = data["A"] if "A" in data else self.map.to_sparse()
         return matrix @ x + data["offset"]  # type: ignore[return-value]
+
+    atoms: ClassVar[tuple[str, ...]] = ()
+    """The names of the classes of CVXPY atoms that `recognise` is asked about."""
+
+    @classmethod
+    def recognise(cls, atom: Any) -> Recognised | None:
+        """Return how a CVXPY atom is a term of this class, None where it is none."""
+        return None
+
+    # -- files ---------------------------------------------------------------------------------------
+
+    def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors of a term of one context by name, A dense, and its other fields as JSON has them."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "map"}
+        tensors = {name: value for name, value in fields.items() if isinstance(value, Tensor)}
+        options = {name: value for name, value in fields.items() if name not in tensors}
+        matrix = torch.from_numpy(self.map.to_sparse().toarray()).unsqueeze(0)
+        return {"A": matrix} | tensors, {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
+
+    @classmethod
+    def from_parts(cls: type[TermType], tensors: dict[str, Tensor], options: dict[str, Any]) -> TermType:
+        """Return the term of what `to_parts` returned."""
+        fields = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+        return cls(map=DenseMap(tensors["A"]), **{k: v for k, v in tensors.items() if k != "A"}, **fields)
 
     # -- compiled code ---------------------------------------------------------------------------------
 

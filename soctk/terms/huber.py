@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from soctk.simd import choose
-from soctk.terms.base import Coefficient, Convex, CurvatureKind, Smoothed, Term, safe_divisor
+from soctk.terms.base import Coefficient, Convex, CurvatureKind, Recognised, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Packs
 from soctk.terms.quadratic import conjugate
@@ -30,6 +30,7 @@ class Huber(Term):
     delta: float
     weights_name = "beta"
     packs: ClassVar = Packs(numbers=("delta",))
+    atoms: ClassVar = ("huber",)
 
     def value(self, u: Tensor) -> Tensor:
         """Return phi(u)."""
@@ -49,22 +50,19 @@ class Huber(Term):
         """Return sum y^2 / (2 beta)."""
         return 0.5 * (y.square() / safe_divisor(self.weights)).sum(dim=-1)
 
-    def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
-        """Return the term itself: its gradient is Lipschitz, and Newton's method semismooth."""
-        return Smoothed(self.value(u), self.subgradient(u), u)
-
-    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
-        """Add A' diag(beta 1[|u| <= delta]) A, an element of the generalised Hessian."""
-        self.map.add_gram(total, (self.weights * (smoothed.cache.abs() <= self.delta))[:, 0])
-
-    def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
-        """Return beta 1[|u| <= delta] du."""
-        return self.weights * (smoothed.cache.abs() <= self.delta) * du
+    def second_derivative(self, u: Tensor) -> Tensor:
+        """Return beta 1[|u| <= delta], an element of the generalised Hessian: Newton's method is semismooth."""
+        return self.weights * (u.abs() <= self.delta)
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY, whose huber atom is twice ours."""
         twice = cp.huber(u, self.delta)  # pyright: ignore[reportArgumentType]
         return 0.5 * cp.sum(cp.multiply(data["weights"], twice))
+
+    @classmethod
+    def recognise(cls, atom: Any) -> Recognised:
+        """Return CVXPY's huber, which is twice ours."""
+        return Recognised(atom.args[0], 2.0, {"delta": float(np.asarray(atom.M.value))})
 
     def kinked(self, u: Tensor) -> Tensor:
         """Return whether any |u_k| is exactly delta, where the curvature jumps."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cvxpy as cp
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from soctk.maps.linear import add_product
 from soctk.simd import choose, view
-from soctk.terms.base import Coefficient, Convex, Smoothed, Term, safe_divisor
+from soctk.terms.base import Coefficient, Convex, Recognised, Smoothed, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder, interleave
 from soctk.terms.kernel import Kernel, Structure
 
@@ -27,6 +27,7 @@ class LogSumExp(Term):
 
     size: int
     weights_name = "beta"
+    atoms: ClassVar = ("log_sum_exp",)
 
     def value(self, u: Tensor) -> Tensor:
         """Return phi(u)."""
@@ -91,6 +92,11 @@ class LogSumExp(Term):
         rows = [u - t.times(spread), Affine.of(1.0, u.size), p]
         builder.require("exp", "exp", interleave(rows), 3)
         return t.times(data["weights"][None])
+
+    @classmethod
+    def recognise(cls, atom: Any) -> Recognised | None:
+        """Return a log-sum-exp of all entries."""
+        return Recognised(atom.args[0], fields={"size": atom.args[0].size}) if atom.axis is None else None
 
     def structure(self) -> Structure:
         """Return that of each group a multiple of p_g p_g' is subtracted; of one number the term is affine."""

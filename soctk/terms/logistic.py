@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import cvxpy as cp
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from soctk.simd import choose
-from soctk.terms.base import Coefficient, Convex, Smoothed, Term, safe_divisor
+from soctk.terms.base import Coefficient, Convex, Recognised, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel
 
@@ -20,6 +20,7 @@ class Logistic(Term):
     """sum_k beta_k log(1 + exp(u_k)). Dual: y = beta p, p in [0, 1], phi*(y) = sum beta (p log p + (1-p) log(1-p))."""
 
     weights_name = "beta"
+    atoms: ClassVar = ("logistic",)
 
     def value(self, u: Tensor) -> Tensor:
         """Return phi(u)."""
@@ -37,20 +38,10 @@ class Logistic(Term):
         """Return the negative binary entropy of y / beta, weighted by beta."""
         return -(self.weights * binary_entropy(y / safe_divisor(self.weights))).sum(dim=-1)
 
-    def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
-        """Return the term itself."""
+    def second_derivative(self, u: Tensor) -> Tensor:
+        """Return beta p (1 - p)."""
         p = torch.sigmoid(u)
-        return Smoothed(self.value(u), self.weights * p, p)
-
-    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
-        """Add A' diag(beta p (1 - p)) A."""
-        p = smoothed.cache
-        self.map.add_gram(total, (self.weights * p * (1 - p))[:, 0])
-
-    def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
-        """Return beta p (1 - p) du."""
-        p = smoothed.cache
-        return self.weights * p * (1 - p) * du
+        return self.weights * p * (1 - p)
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
@@ -61,6 +52,11 @@ class Logistic(Term):
         t = builder.variable("t", u.size)
         builder.above_log1p_exp("logistic", t, u)
         return t.times(data["weights"][None])
+
+    @classmethod
+    def recognise(cls, atom: Any) -> Recognised:
+        """Return CVXPY's logistic."""
+        return Recognised(atom.args[0])
 
 
 def log1p_exp(u: Tensor) -> Tensor:

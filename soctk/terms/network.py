@@ -87,6 +87,20 @@ class Network(Term):
         mixing = tuple(_on_numbers(matrix, fn) for matrix in self.mixing)
         return dataclasses.replace(super().apply(fn), mixing=mixing)
 
+    def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors of a network of one context by name, U2, ... among them, and its other fields."""
+        tensors, options = super().to_parts()
+        del options["mixing"]
+        dense = (matrix if isinstance(matrix, Tensor) else matrix.to_dense().matrix for matrix in self.mixing)
+        return tensors | {f"U{level}": matrix for level, matrix in enumerate(dense, start=2)}, options
+
+    @classmethod
+    def from_parts(cls, tensors: dict[str, Tensor], options: dict[str, Any]) -> Network:
+        """Return the network of what `to_parts` returned."""
+        rest = {name: tensor for name, tensor in tensors.items() if name[0] != "U"}
+        mixing = tuple(tensor for name, tensor in tensors.items() if name[0] == "U")
+        return super().from_parts(rest, options | {"mixing": mixing})
+
     # -- the function ----------------------------------------------------------------------------------
 
     def preactivations(self, u: Tensor) -> list[Tensor]:

@@ -7,7 +7,7 @@ sqrt(||A_g x + d_g||^2 + kappa_g^2)): the same second-order cone with one fixed 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import cvxpy as cp
 import numpy as np
@@ -17,9 +17,10 @@ from torch import Tensor
 from soctk.checks import check_finite
 from soctk.maps.linear import add_product
 from soctk.simd import any_of, choose, fill, view
-from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, group_norms
+from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Recognised, Smoothed, Term, group_norms
 from soctk.terms.cones import Affine, ConeBuilder, interleave
 from soctk.terms.kernel import TINY, Kernel, Packs, Structure
+from soctk.terms.quadratic import exponent
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,7 @@ class Norms(Term):
     size: int
     weights_name = "lambda"
     packs: ClassVar = Packs(("weights", "kappa"))
+    atoms: ClassVar = ("Pnorm", "PnormApprox", "norm2", "norm1", "abs")
 
     def check(self) -> None:
         """Raise ValueError naming the tensor that is not finite or that must not be negative."""
@@ -168,6 +170,15 @@ class Norms(Term):
             columns.append(Affine.of(kappa, groups))
         builder.require("norm", "soc", interleave(columns), len(columns))
         return t.times(data["weights"][None])
+
+    @classmethod
+    def recognise(cls, atom: Any) -> Recognised | None:
+        """Return a Euclidean norm of all entries; norm1 and abs entry by entry."""
+        entries, single = atom.args[0].size, type(atom).__name__ in ("norm1", "abs")
+        if not single and (exponent(atom) != 2 or atom.axis is not None):
+            return None
+        kappa = torch.zeros(1, 1, entries if single else 1, dtype=torch.float64)
+        return Recognised(atom.args[0], fields={"kappa": kappa, "size": 1 if single else entries})
 
     def structure(self) -> Structure:
         """Return that rows of a group share their curvature, and that their rank-one parts are subtracted."""

@@ -7,9 +7,9 @@ CVXPY expression: by `register`, or by an entry point of a package in the group 
 from __future__ import annotations
 
 import warnings
-from importlib.metadata import entry_points
 from typing import TypeVar
 
+from soctk.plugins import find_plugin, plugin_names
 from soctk.terms.base import Term
 from soctk.terms.huber import Huber
 from soctk.terms.log_sum_exp import LogSumExp
@@ -47,10 +47,33 @@ def register(kind: TermClass) -> TermClass:
 
 def registered() -> dict[str, type[Term]]:
     """Return the classes of terms by name, those of installed packages too."""
-    for entry in entry_points(group=GROUP):
-        if entry.name not in _registered:
-            register(entry.load())
+    for name in plugin_names(GROUP):
+        term_class(name)
     return dict(_registered)
+
+
+def term_class(name: str) -> type[Term]:
+    """Return the class of terms of a name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in _registered:
+        if name not in plugin_names(GROUP):
+            raise ValueError(f"expected a term of {', '.join(_registered)}, got {name!r}; see soctk.terms.register")
+        _registered[name] = find_plugin(GROUP, name).load()
+    return _registered[name]
+
+
+def term_name(kind: type[Term]) -> str:
+    """Return the name under which a class is registered.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if registered().get(kind.__name__) is not kind:
+        raise ValueError(f"{kind.__name__} is not registered, so no file can name it; see soctk.terms.register")
+    return kind.__name__
 
 
 def has_kernel(kind: type[Term]) -> bool:
