@@ -90,7 +90,7 @@ class DecisionLayer(nn.Module):
                 gap = relative_gap(result.value, result.lower_bound)
                 bounds = Bounds.of(feasible_set, x)
                 gradient, hessian = _linearized(inner, bounds, result.final)
-                x = _Implicit.apply(gradient, x, hessian, bounds.total is not None, gap, self.max_gap)
+                x = _Implicit.apply(gradient, x, hessian, bounds, gap, self.max_gap)
             x = presolved.expand(x)  # type: ignore[arg-type]
         return x.reshape(*form.batch_shape, self.model.dim).to(self._dtype(context))
 
@@ -152,10 +152,10 @@ class _Implicit(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, gradient: Tensor, x: Tensor, hessian: Tensor, has_sum: bool, gap: Tensor, max_gap: float
+        ctx: Any, gradient: Tensor, x: Tensor, hessian: Tensor, bounds: Bounds, gap: Tensor, max_gap: float
     ) -> Tensor:
         ctx.save_for_backward(hessian, gap)
-        ctx.has_sum, ctx.max_gap = has_sum, max_gap
+        ctx.bounds, ctx.max_gap = bounds, max_gap
         return x.clone()
 
     @staticmethod
@@ -171,4 +171,4 @@ class _Implicit(torch.autograd.Function):
                 f"{ctx.max_gap:g} (the largest is {float(gap[refused].max()):.1e}): their derivatives would mean "
                 "nothing. Raise max_iter or max_gap, or give these decisions no weight in the loss"
             )
-        return -solve_factored(factor_hessian(hessian), incoming, ctx.has_sum), None, None, None, None, None
+        return -solve_factored(factor_hessian(hessian), incoming, ctx.bounds), None, None, None, None, None
