@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from soctk.decide.batched import solve_batched
-from soctk.decide.compiled.form import supported
+from soctk.decide.compiled.form import kinds_of, supported
 from soctk.decide.result import Result
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
@@ -54,10 +54,11 @@ def solve_newton(
     """
     options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": deadline, "keep_final": keep_final}
     if supported(form):
-        from soctk.decide.compiled.solve import solve_compiled  # Numba is loaded when there is something to solve
+        from soctk.decide.compiled.solve import is_ready, solve_compiled  # Numba is loaded when it is needed
 
-        x = None if start is None else _warm(form.to(torch.float64), feasible_set, start.to(torch.float64))
-        return solve_compiled(form, feasible_set, start=x, **options)
+        if is_ready(kinds_of(form.terms), form.size):
+            x = None if start is None else _warm(form.to(torch.float64), feasible_set, start.to(torch.float64))
+            return solve_compiled(form, feasible_set, start=x, **options)
     center = feasible_set.center(form.dtype, form.linear.device)
     x = center.expand(form.size, form.dim).clone() if start is None else _warm(form, feasible_set, start)
     return solve_batched(form, feasible_set, start=x, **options)
