@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from soctk.decide.batched import solve_batched
-from soctk.decide.compiled.form import supported
+from soctk.decide.compiled.form import kinds_of, supported
 from soctk.decide.external import External
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.ready import solve_ready
@@ -110,10 +110,11 @@ def solve_newton(
     options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": deadline, "keep_final": keep_final}
     rows = feasible_set.rows()
     if supported(form) and rows is not None and rows.at_most_a_sum:
-        from soctk.decide.compiled.solve import solve_compiled  # Numba is loaded when there is something to solve
+        from soctk.decide.compiled.solve import is_ready, solve_compiled  # Numba is loaded when it is needed
 
-        x = None if start is None else _warm(form.to(torch.float64), feasible_set, start.to(torch.float64))
-        return solve_compiled(form, feasible_set, start=x, **options)
+        if is_ready(kinds_of(form.terms), form.size):
+            x = None if start is None else _warm(form.to(torch.float64), feasible_set, start.to(torch.float64))
+            return solve_compiled(form, feasible_set, start=x, **options)
     center = feasible_set.center(form.dtype, form.linear.device)
     x = center.expand(form.size, form.dim).clone() if start is None else _warm(form, feasible_set, start)
     return solve_batched(form, feasible_set, start=x, **options)

@@ -91,12 +91,17 @@ def supported(form: ConicForm) -> bool:
     )
 
 
+def kinds_of(terms: tuple[Term, ...]) -> tuple[type[Term], ...]:
+    """Return the classes of terms that the compiled code is to know: the package's own, and others among `terms`."""
+    if all(type(term) in BUILT_IN for term in terms):
+        return BUILT_IN
+    return (*BUILT_IN, *dict.fromkeys(type(term) for term in terms if type(term) not in BUILT_IN))
+
+
 def pack(form: ConicForm, *, keep_final: bool = False) -> Packed:
     """Return the flat arrays of a detached form; `keep_final` as `schedule_for`'s."""
     terms = form.terms
-    kinds = BUILT_IN
-    if not all(type(term) in BUILT_IN for term in terms):
-        kinds = (*BUILT_IN, *dict.fromkeys(type(term) for term in terms if type(term) not in BUILT_IN))
+    kinds = kinds_of(terms)
     matrices = [term.map.matrix for term in terms if isinstance(term.map, DenseMap)]
     matrix = _joined(matrices) if matrices else form.linear.new_zeros(1, 0, form.dim)
     shared = _joined([matrix.flatten(1), matrix.mT.flatten(1), *(part for term in terms for part in _shared(term))])
