@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim
 from soctk.conditioning import AffinePart
 from soctk.forms.conic_form import ConicForm
-from soctk.forms.embedding import affine_expression
+from soctk.forms.embedding import affine_expression, affine_probes
 
 if TYPE_CHECKING:  # names for annotations only: the library imports downwards
     from soctk.learn.data import ValueData
@@ -240,7 +240,8 @@ class ConvexSurrogate(nn.Module, ABC):
         if isinstance(context, cp.Expression):
             if context.shape != (self.context_dim,) or self.context_dim == 0:
                 raise ValueError(f"context: expected a parameter of shape ({self.context_dim},), got {context.shape}")
-            return affine_expression(self, x, context)
+            probes = affine_probes(self.context_dim).to(self.x_mean)
+            return affine_expression(self.conic_form(probes).detach(), probes, x, context)
         contexts = self.check_context(context)
         if contexts.ndim != 1:
             raise ValueError(

@@ -45,13 +45,10 @@ FLOORS = {
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Yield the modules a file imports, inside functions too, `if TYPE_CHECKING:` blocks aside."""
+    """Yield the modules a file imports, inside functions and under `if TYPE_CHECKING:` too."""
     pending: list[ast.AST] = [ast.parse(path.read_text())]
     while pending:
         node = pending.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            pending.extend(node.orelse)
-            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
