@@ -9,11 +9,13 @@ from soctk.decide.certificate import Certificate, certify
 from soctk.decide.decision import Decision, Status
 from soctk.decide.layer import DecisionLayer
 from soctk.decide.minimize import minimize
+from soctk.decide.prepare import prepare
 from soctk.exports.embedding import Embedding
 from soctk.exports.onnx import to_onnx
 from soctk.exports.pieces import affine_pieces
 from soctk.forms.cone_program import ConeProgram, ConeSolution
 from soctk.forms.conic_form import ConicForm
+from soctk.function import ConvexFunction
 from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
 from soctk.imports.expression import from_cvxpy
 from soctk.io.checkpoint import CheckpointError, load, save
@@ -41,6 +43,7 @@ __all__ = [
     "ConeSolution",
     "ConicForm",
     "ConvSOCICNN",
+    "ConvexFunction",
     "ConvexSurrogate",
     "Decision",
     "DecisionLayer",
@@ -69,6 +72,7 @@ __all__ = [
     "losses",
     "make_surrogate",
     "minimize",
+    "prepare",
     "save",
     "surrogate_names",
     "tangent_planes",

@@ -24,7 +24,6 @@ ROOMS = {
 
 FLOORS = {
     "checks": 1,
-    "memo": 1,
     "status": 1,
     "maps": 1,
     "simd": 1,
@@ -32,6 +31,7 @@ FLOORS = {
     "sets": 2,
     "terms": 2,
     "forms": 3,
+    "function": 4,
     "surrogate": 4,
     "models": 4,
     "decide": 5,

@@ -15,22 +15,20 @@ from soctk.decide.certificate import best_bound, certify, frank_wolfe_gap
 from soctk.decide.certified import default_method, solve_certified
 from soctk.decide.decision import Decision, Status, relative_gap
 from soctk.decide.lifted import SOLVER_STATUS, solve_lifted
+from soctk.decide.packed_model import PackedModel, solve_prepared
 from soctk.decide.protocol import LEARNING_RATE, RESTARTS, STEPS, projected_descent
-from soctk.decide.ready import solve_ready
 from soctk.decide.result import Result
+from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet
-from soctk.surrogate import ConvexSurrogate
 
 Method = Literal["newton", "newton_cg", "first_order", "cvxpy", "projected_gradient", "projected_adam"]
 METHODS: tuple[Method, ...] = get_args(Method)
 CERTIFIED = ("newton", "newton_cg", "first_order")
-# np.full and np.where turn the members into plain strings; a table is quicker than the class.
-_STATUSES = np.frompyfunc({status: status for status in Status}.__getitem__, 1, 1)
 
 
 @torch.no_grad()
 def minimize(
-    model: ConvexSurrogate,
+    model: ConvexFunction,
     feasible_set: FeasibleSet,
     context: ArrayLike | None = None,
     *,
@@ -94,26 +92,18 @@ def minimize(
         result = _outside(model, feasible_set, contexts, tol, solver, dict(solver_options or {}), time_limit, unit)
     else:
         result = None
+        limits: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": deadline}
         if chosen == "newton" and start is None and unit is None:
-            result = solve_ready(model, feasible_set, contexts, tol=tol, max_iter=max_iter, deadline=deadline)
+            result = solve_prepared(PackedModel.of(model), model, feasible_set, contexts, **limits)
         if result is None:
             form = model.form_at(contexts).check()
             chosen = chosen if method is not None else default_method(form, feasible_set)
-            limits = {"tol": tol, "max_iter": max_iter, "deadline": deadline}
             result = solve_certified(form, feasible_set, method=chosen, start=start, scale=unit, **limits)
-    return Decision(
-        x=result.x.reshape(*batch, model.dim),
-        value=result.value.reshape(batch),
-        lower_bound=result.lower_bound.reshape(batch),
-        status=np.asarray(_STATUSES(result.status), dtype=object).reshape(batch),
-        iterations=result.iterations.reshape(batch),
-        seconds=time.perf_counter() - started,
-        scale=None if unit is None else unit.reshape(batch),
-    )
+    return result.decision(batch, started, unit)
 
 
 def _outside(
-    model: ConvexSurrogate,
+    model: ConvexFunction,
     feasible_set: FeasibleSet,
     contexts: Tensor,
     tol: float,
@@ -138,7 +128,7 @@ def _outside(
 
 
 def _solve_expressions(
-    model: ConvexSurrogate, feasible_set: FeasibleSet, contexts: Tensor, solver: str, options: dict[str, Any]
+    model: ConvexFunction, feasible_set: FeasibleSet, contexts: Tensor, solver: str, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor, Tensor, np.ndarray]:
     """Solve each context's own CVXPY program, certified afterwards."""
     rows = model.context_rows(contexts)
@@ -166,7 +156,7 @@ def _solve_expressions(
 
 
 def _descend(
-    model: ConvexSurrogate,
+    model: ConvexFunction,
     feasible_set: FeasibleSet,
     contexts: Tensor,
     start: Tensor | None,
@@ -195,7 +185,7 @@ def _descend(
     return Result(x, value, lower, torch.full((rows.shape[0],), steps, device=x.device), status)
 
 
-def _empty(model: ConvexSurrogate, contexts: Tensor) -> Result:
+def _empty(model: ConvexFunction, contexts: Tensor) -> Result:
     dtype = torch.promote_types(contexts.dtype, model.dtype)
     none = torch.zeros(0, dtype=dtype, device=contexts.device)
     x = none.reshape(0, model.dim)
@@ -218,7 +208,7 @@ def _check_start(
     return feasible_set._project(start.reshape(-1, feasible_set.dim))
 
 
-def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexSurrogate) -> Tensor | None:
+def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexFunction) -> Tensor | None:
     if scale is None:
         return None
     unit = as_tensor(scale, "scale").to(device=model.device, dtype=model.dtype)
@@ -230,7 +220,7 @@ def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexS
 
 
 def _check_arguments(
-    model: ConvexSurrogate,
+    model: ConvexFunction,
     feasible_set: FeasibleSet,
     tol: float,
     max_iter: int | None,
@@ -238,18 +228,28 @@ def _check_arguments(
     method: str,
     solver: str,
 ) -> None:
+    check_pair(model, feasible_set, method)
+    check_limits(tol, max_iter, time_limit)
+    if method == "newton_cg" and feasible_set.sum_total is not None:
+        raise NotImplementedError('method: "newton_cg" works between bounds alone; use "first_order"')
+    if method == "cvxpy" and solver.upper() not in cp.installed_solvers():
+        raise ValueError(f"solver: expected one of {', '.join(cp.installed_solvers())}, got {solver!r}")
+
+
+def check_pair(model: ConvexFunction, feasible_set: FeasibleSet, method: str) -> None:
+    """Raise an error unless model and set have the same dimension and the method exists and can take the model."""
     if feasible_set.dim != model.dim:
         raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    if method in CERTIFIED and not model.has_conic_form:
+        raise NotImplementedError(f'{type(model).__name__} has no conic form; use method="cvxpy"')
+
+
+def check_limits(tol: float, max_iter: int | None, time_limit: float | None) -> None:
+    """Raise ValueError naming a limit that is none."""
     check_positive(tol, "tol")
     if max_iter is not None:
         check_count(max_iter, "max_iter")
     if time_limit is not None:
         check_positive(time_limit, "time_limit")
-    if method in CERTIFIED and not model.has_conic_form:
-        raise NotImplementedError(f'{type(model).__name__} has no conic form; use method="cvxpy"')
-    if method == "newton_cg" and feasible_set.sum_total is not None:
-        raise NotImplementedError('method: "newton_cg" works between bounds alone; use "first_order"')
-    if method == "cvxpy" and solver.upper() not in cp.installed_solvers():
-        raise ValueError(f"solver: expected one of {', '.join(cp.installed_solvers())}, got {solver!r}")

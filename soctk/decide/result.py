@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.decide.decision import Status, relative_gap
+from soctk.decide.decision import Decision, Status, relative_gap
+
+# np.full and np.where turn the members into plain strings; a table is quicker than the class.
+_STATUSES = np.frompyfunc({status: status for status in Status}.__getitem__, 1, 1)
 
 
 @dataclass
@@ -47,6 +51,18 @@ class Result:
         self.x[rows] = torch.where(better.unsqueeze(-1), x, self.x[rows])
         self.value[rows] = torch.where(better, value, self.value[rows])
         self.lower_bound[rows] = torch.maximum(self.lower_bound[rows], lower_bound)
+
+    def decision(self, batch: tuple[int, ...], started: float, scale: Tensor | None = None) -> Decision:
+        """Return the outcome in the batch's shape; `started` is the `time.perf_counter()` value at the call."""
+        return Decision(
+            x=self.x.reshape(*batch, self.x.shape[-1]),
+            value=self.value.reshape(batch),
+            lower_bound=self.lower_bound.reshape(batch),
+            status=np.asarray(_STATUSES(self.status), dtype=object).reshape(batch),
+            iterations=self.iterations.reshape(batch),
+            seconds=time.perf_counter() - started,
+            scale=None if scale is None else scale.reshape(batch),
+        )
 
     def relative_gap(self, rows: Tensor) -> Tensor:
         """Return the gaps of the instances `rows` in their unit."""

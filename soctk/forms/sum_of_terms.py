@@ -90,19 +90,19 @@ class SumOfTerms:
 
     def check(self) -> Self:
         """Return the form itself, or raise ValueError naming the tensor that is not finite or negative."""
-        if self._plausible():
-            return self
+        if self.convex and bool(torch.isfinite(torch.cat([tensor.reshape(-1) for tensor in self._tensors()])).all()):
+            return self  # one test in place of many
         check_finite(self.linear, "v")  # before b0, which v enters when units are folded in
         check_finite(self.constant, "b0")
         for term in self.terms:
             term.check()
         return self
 
-    def _plausible(self) -> bool:
-        """Whether all tensors together are finite and the weights together not negative: one test in place of many."""
+    @property
+    def convex(self) -> bool:
+        """Whether no number that must not be negative is so, NaN aside."""
         signs = [tensor.reshape(-1) for term in self.terms for tensor in term.nonnegative()]
-        finite = bool(torch.isfinite(torch.cat([tensor.reshape(-1) for tensor in self._tensors()])).all())
-        return finite and (not signs or not bool((torch.cat(signs) < 0).any()))
+        return not signs or not bool((torch.cat(signs) < 0).any())
 
     def _tensors(self) -> list[Tensor]:
         found: list[Tensor] = []

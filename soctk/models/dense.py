@@ -14,35 +14,20 @@ lambda constant: the published setting.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import softplus
 
 from soctk.checks import check_count
-from soctk.conditioning import (
-    AffinePart,
-    Conditioning,
-    NonNegative,
-    Offset,
-    Perceptron,
-    Ridges,
-    inverse_softplus,
-    weights_of,
-)
-from soctk.forms.conic_form import ConicForm
-from soctk.memo import Answer, Memo
-from soctk.models.stacked import Part, Stacked
+from soctk.conditioning import AffinePart, Conditioning, NonNegative, Offset, inverse_softplus, weights_of
+from soctk.forms.context_map import ContextMap, Part
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Norms, Quadratic
 from soctk.terms.network import Activation
-
-INNER = frozenset({AffinePart, Offset, NonNegative, Perceptron, Ridges, nn.ModuleList, nn.ParameterList})
-"""The classes of the modules inside a model, unless somebody puts others there."""
-SWITCHES = ("_off", "dim", "context_dim", "hidden", "quadratics", "norms", "hyperbolics", "activation", "passthrough")
 
 
 class SOCICNN(ConvexSurrogate):
@@ -211,29 +196,8 @@ class SOCICNN(ConvexSurrogate):
 
     # -- the function ----------------------------------------------------------------------------------
 
-    def _conic_form(self, context: Tensor) -> ConicForm:
-        b0, v = self.affine(context)
-        return ConicForm(b0, v, tuple(part.term(context) for part in self.parts()), (context.shape[0],))
-
-    def _value(self, x: Tensor, context: Tensor) -> Tensor:
-        # For a single point, softplus of all mixing weights would take most of the time.
-        stacked = self.kept(_STACKED, SOCICNN.stacked)
-        form = (self._conic_form if stacked is None else stacked.form)(context.to(self.dtype))
-        return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
-
-    def kept(self, memo: Memo[Answer], compute: Callable[[SOCICNN], Answer]) -> Answer | None:
-        """Return what was computed of the model as it is, kept while nothing in it changes; None where it cannot be.
-
-        Not where `Memo.of` keeps nothing, nor of a subclass, whose methods may be others, nor of modules inside that
-        are.
-        """
-        if type(self) not in MODELS:
-            return None
-        return memo.of_module(self, INNER, compute, lambda: [getattr(self, name) for name in SWITCHES])
-
-    def stacked(self) -> Stacked:
-        """Return the model's form as a function of the context, for evaluating it often."""
-        return Stacked.of(self.affine, self.parts())
+    def _context_map(self) -> ContextMap:
+        return ContextMap.of(self.affine, self.parts())
 
     def parts(self) -> list[Part]:
         """Return what the terms are made of, in their order."""
@@ -342,7 +306,3 @@ class _Maker:
         noise = torch.randn(max(rows, columns), min(rows, columns), generator=self.generator, dtype=self.dtype)
         basis = torch.linalg.qr(noise).Q
         return nn.Parameter(scale * (basis if rows >= columns else basis.mT).contiguous())
-
-
-MODELS = (SOCICNN, ReLUICNN, SoftplusICNN, QuadICNN, NormICNN)
-_STACKED: Memo[Stacked] = Memo()

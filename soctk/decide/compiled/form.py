@@ -220,6 +220,15 @@ def _weights(term: Term) -> list[Tensor]:
     return [term.weights[:, 0]]
 
 
+def weight_columns(form: ConicForm) -> np.ndarray:
+    """Return for each weight of the terms, one term's after the other's, its column of `Packed.data`."""
+    columns, first = [np.zeros(0, dtype=np.int64)], 1 + form.dim + sum(term.map.rows for term in form.terms)
+    for term in form.terms:
+        columns.append(np.arange(first, first + term.weights.shape[-1]))
+        first += sum(part.shape[-1] for part in _weights(term))
+    return np.concatenate(columns)
+
+
 def _joined(parts: list[Tensor], size: int) -> Tensor:
     """Concatenate tensors whose leading sizes are 1 or `size` along their second dimension, in float64."""
     wide = [part if part.shape[0] == size else part.expand(size, *part.shape[1:]) for part in parts]
