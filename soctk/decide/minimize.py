@@ -94,7 +94,7 @@ def minimize(
         result = None
         limits: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": deadline}
         if chosen == "newton" and start is None and unit is None:
-            result = solve_prepared(PackedModel.of(model), model, feasible_set, contexts, **limits)
+            result = solve_prepared(PackedModel.now(model), model, feasible_set, contexts, **limits)
         if result is None:
             form = model.form_at(contexts).check()
             chosen = chosen if method is not None else default_method(form, feasible_set)

@@ -21,6 +21,7 @@ from soctk.decide.reduction import Reduction
 from soctk.decide.result import Result
 from soctk.forms.context_map import ContextMap
 from soctk.function import ConvexFunction
+from soctk.models.frozen import FrozenSurrogate
 from soctk.sets import FeasibleSet
 
 AT_A_TIME = 256
@@ -77,6 +78,11 @@ class PackedModel:
         outer = to_numpy(coefficients.ridges), to_numpy(coefficients.units), coefficients.spread.numpy()
         mean, unit = model.context_mean, model.context_scale
         return cls(coefficients, template, mean, unit, outer, places, gain, bias, moved)
+
+    @classmethod
+    def now(cls, model: ConvexFunction) -> PackedModel | None:
+        """Return a model packed as it is now, as `of`; a frozen one, which does not change, only once."""
+        return model.once(cls.of) if isinstance(model, FrozenSurrogate) else cls.of(model)
 
     def at(self, contexts: Tensor) -> Packed | None:
         """Return the packed functions at contexts (N, p); None where a coefficient is not finite."""

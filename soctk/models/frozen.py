@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from soctk.forms.context_map import ContextMap
 from soctk.function import ConvexFunction
 from soctk.surrogate import ConvexSurrogate
 
+Made = TypeVar("Made")
 DERIVED = ("forward", "evaluate", "form_at", "conic_form", "to_cvxpy", "_conic_form", "_value", "_expression")
 """What must follow from the context map alone, for the context map to be the function."""
 
@@ -45,9 +46,17 @@ class FrozenSurrogate(ConvexSurrogate):
             copied = copy.deepcopy(model).requires_grad_(False)  # a context map shares memory with the weights
             self._coefficients = copied._context_map()
         self._buffers.update(copied._buffers)
+        self._made: dict[Callable[..., Any], Any] = {}
 
     def _context_map(self) -> ContextMap | None:
         return self._coefficients
+
+    def once(self, make: Callable[[FrozenSurrogate], Made]) -> Made:
+        """Return make(self), made at the first call only: what it is made of does not change."""
+        if make not in self._made:
+            with torch.inference_mode(False), torch.no_grad():
+                self._made[make] = make(self)
+        return self._made[make]
 
     @property
     def parameter_count(self) -> int:
