@@ -20,6 +20,9 @@ from soctk.forms.conic_form import ConicForm
 from soctk.forms.context_map import ContextMap
 from soctk.forms.embedding import affine_expression, affine_probes
 
+DTYPES = (torch.float32, torch.float64)
+"""What weights are kept in."""
+
 
 class ConvexFunction(nn.Module, ABC):
     """A function f(x, context) that is convex in x for every fixed context.
@@ -48,6 +51,8 @@ class ConvexFunction(nn.Module, ABC):
         super().__init__()
         check_count(dim, "dim")
         check_count(context_dim, "context_dim", minimum=0)
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype: expected float32 or float64, got {str(dtype).removeprefix('torch.')}")
         self.dim = dim
         self.context_dim = context_dim
         for name in ("x", "value"):

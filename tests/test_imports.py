@@ -24,6 +24,7 @@ ROOMS = {
 
 FLOORS = {
     "checks": 1,
+    "plugins": 1,
     "status": 1,
     "maps": 1,
     "simd": 1,
@@ -31,6 +32,7 @@ FLOORS = {
     "sets": 2,
     "terms": 2,
     "forms": 3,
+    "traits": 4,
     "function": 4,
     "surrogate": 4,
     "models": 4,

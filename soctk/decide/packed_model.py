@@ -17,7 +17,7 @@ from soctk.checks import to_numpy
 from soctk.decide.certified import NEWTON_DIM, finish
 from soctk.decide.compiled.form import Packed, pack, supported, weight_columns
 from soctk.decide.newton import DEFAULT_ITERATIONS
-from soctk.decide.reduction import Reduction
+from soctk.decide.reduction import newton_refuses
 from soctk.decide.result import Result
 from soctk.forms.context_map import ContextMap
 from soctk.function import ConvexFunction
@@ -137,7 +137,8 @@ def solve_prepared(
     """
     if prepared is None or contexts.dtype != torch.float64 or model.dim > NEWTON_DIM:
         return None
-    if not Reduction.of(feasible_set, torch.float64, contexts.device).trivial:
+    presolved = feasible_set.presolve()
+    if not presolved.trivial or newton_refuses(feasible_set) is not None:
         return None
     packed = prepared.at(model.context_rows(contexts.detach()))
     if packed is None:
@@ -145,7 +146,7 @@ def solve_prepared(
     from soctk.decide.compiled.solve import solve_packed  # Numba is loaded when there is something to solve
 
     steps = DEFAULT_ITERATIONS if max_iter is None else max_iter
-    result = solve_packed(packed, feasible_set, tol=tol, max_iter=steps, deadline=deadline)
+    result = solve_packed(packed, presolved.reduced, tol=tol, max_iter=steps, deadline=deadline)
     if max_iter is None:
         finish(result, lambda: model.form_at(contexts).detach(), feasible_set, "newton", tol, deadline)
     return result
