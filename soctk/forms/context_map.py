@@ -100,32 +100,38 @@ class ContextMap:
         Raises:
             TypeError: a module inside has hooks, or is of another kind: its numbers do not tell what it computes.
         """
-        level = _plain(_plain(affine, AffinePart).level, Offset)
-        none = level.constant.new_zeros(0)
-        weights = {id(part.weights): _plain(part.weights, NonNegative) for part in parts}
-        offsets = [_rows(_plain(offset, Offset), level) for part in parts for offset in part.offsets]
-        blocks = [_rows(level, level), _rows(_plain(affine.slope, Offset), level, affine.dim), *offsets]
-        blocks += [_rows(module, level) for module in weights.values()]
-        inner = [(_plain(affine.slope_ridges, Ridges), affine.dim), (_plain(affine.level_network, Perceptron), 1)]
-        blocks += [(module.inner[:, :-1], module.inner[:, -1]) for module, _ in inner if module is not None]
-        ridges, units = [none.reshape(n, 0) if module is None else module.outer for module, n in inner]
-        floors = [module.floor for module in weights.values()]
-        starts = dict(zip(weights, accumulate(map(len, floors), initial=0), strict=False))
-        places = [starts[id(part.weights)] + place for part in parts for place in part.index]
+        _read(affine, AffinePart)
+        level = _read(affine.level, Offset, "slope", "constant")
+        none, p = level[1].new_zeros(0), 0 if level[0] is None else level[0].shape[1]
+        slope = [None, none.new_zeros(affine.dim)]
+        if affine.slope is not None:
+            slope = _read(affine.slope, Offset, "slope", "constant")
+        offsets = [_read(module, Offset, "slope", "constant") for part in parts for module in part.offsets]
+        modules = {id(part.weights): part.weights for part in parts}
+        weights = [_read(module, NonNegative, "slope", "constant", "floor") for module in modules.values()]
+        floors = [floor for *_, floor in weights]
+        rows = [_rows(p, *numbers) for numbers in (level, slope, *offsets, *weights)]
+        outer = [none.new_zeros(affine.dim, 0), none.new_zeros(1, 0)]
+        for k, (module, kind) in enumerate(((affine.slope_ridges, Ridges), (affine.level_network, Perceptron))):
+            if module is not None:
+                inner, outer[k] = _read(module, kind, "inner", "outer")
+                rows.append((inner[:, :-1], inner[:, -1]))
+        starts = dict(zip(modules, accumulate(map(len, floors), initial=0), strict=False))
         heights = [sum(len(matrix) for matrix in part.matrices) for part in parts]
+        places = [starts[id(part.weights)] + place for part in parts for place in part.index]
         matrices = [matrix for part in parts for matrix in part.matrices]
         return cls(
             dim=affine.dim,
-            slope=torch.cat([slope for slope, _ in blocks]),
-            constant=torch.cat([constant for _, constant in blocks]),
-            sizes=[1 + affine.dim + sum(heights), sum(map(len, floors)), ridges.numel(), units.numel()],
+            slope=torch.cat([slope for slope, _ in rows]),
+            constant=torch.cat([constant for _, constant in rows]),
+            sizes=[1 + affine.dim + sum(heights), sum(map(len, floors)), *(each.numel() for each in outer)],
             floors=softplus(torch.cat([none, *floors])),
             spread=torch.tensor(places, dtype=torch.int64, device=none.device),
-            ridges=ridges,
-            units=units[0],
-            matrix=torch.cat([none.new_zeros(0, affine.dim), *matrices]),
+            ridges=outer[0],
+            units=outer[1][0],
+            matrix=torch.cat(matrices) if matrices else none.reshape(0, affine.dim),
             shells=[Shell(p.kind, p.more, k, p.used, len(p.index)) for p, k in zip(parts, heights, strict=True)],
-            moves=(affine.conditioned, any(module.slope is not None for module in weights.values())),
+            moves=(affine.conditioned, any(slope is not None for slope, *_ in weights)),
         )
 
     def responses(self, context: Tensor) -> tuple[Tensor, ...]:
@@ -167,25 +173,23 @@ class ContextMap:
         return ConicForm(b0, v.unsqueeze(1), terms, (b0.shape[0],))
 
 
-def _plain(module: Any, kind: type[nn.Module]) -> Any:
-    """Return a module that computes what its numbers say, or None as it is."""
-    if module is None:
-        return None
-    if getattr(type(module), "forward", None) is not kind.forward or "forward" in module.__dict__:
+def _read(module: nn.Module, kind: type[nn.Module], *names: str) -> list[Any]:
+    """Return weights of a module that computes what they say."""
+    inside = module.__dict__
+    if getattr(type(module), "forward", None) is not kind.forward or "forward" in inside:
         raise TypeError(f"{kind.__name__}: expected one inside of the model, got {type(module).__name__}")
-    if module._forward_hooks or module._forward_pre_hooks:
+    if inside["_forward_hooks"] or inside["_forward_pre_hooks"]:
         raise TypeError(
             f"{kind.__name__}: expected no hooks, got some: a model's coefficients are read from its weights together, "
             "without calling the modules inside; register hooks on the model"
         )
-    return module
+    weights = inside["_parameters"]  # an attribute of a module takes as long as a small product
+    return [weights[name] if name in weights else getattr(module, name) for name in names]
 
 
-def _rows(module: Offset | NonNegative | None, like: Offset, size: int = 0) -> tuple[Tensor, Tensor]:
-    """Return E and e of E theta + e, an `Offset` or the argument of a `NonNegative`'s softplus; zeros for None."""
-    slope, constant = (None, like.constant.new_zeros(size)) if module is None else (module.slope, module.constant)
-    if constant is None and isinstance(module, NonNegative):  # a weight that no context moves
-        constant = torch.full_like(module.floor, -math.inf)
-    if slope is None:
-        slope = constant.new_zeros(len(constant), 0 if like.slope is None else like.slope.shape[1])
-    return slope, constant
+def _rows(p: int, slope: Tensor | None, constant: Tensor | None, floor: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return E and e of E theta + e, for a weight of the argument of its softplus, where they may be left out."""
+    if constant is None and floor is not None:  # a weight that no context moves
+        constant = torch.full_like(floor, -math.inf)
+    assert constant is not None
+    return constant.new_zeros(len(constant), p) if slope is None else slope, constant

@@ -241,7 +241,7 @@ class SOCICNN(ConvexSurrogate):
         for size in dict.fromkeys(self.norms):  # groups of equal size are one term
             index = [k for k, rows in enumerate(self.norms) if rows == size and f"norm{k}" not in self._off]
             if index and self.lam is not None:
-                more = {"kappa": torch.zeros(1, 1, len(index), dtype=self.dtype, device=self.device), "size": size}
+                more = {"kappa": self.lam.floor.new_zeros(1, 1, len(index)), "size": size}
                 parts.append(Part(Norms, more, [self.A[k] for k in index], [self.d[k] for k in index], self.lam, index))
         if self.A_hyperbolic is not None and self.kappa is not None:
             more = {"kappa": self.kappa.reshape(1, 1, -1), "size": 1}
