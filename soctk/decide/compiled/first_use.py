@@ -15,10 +15,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 from numba import typeof
 
 from soctk.decide.compiled.dispatch import key_of
 from soctk.decide.compiled.iteration import make_advance_all
+from soctk.decide.packed_model import PackedModel
+from soctk.models.dense import SOCICNN
 from soctk.simd.lanes import WIDTH
 from soctk.terms import Term
 
@@ -77,6 +80,8 @@ class Method:
         arguments = integers, matrix, numbers, matrix, matrix, numbers, memory, integers, 0, 0, 0
         try:
             self._function.compile(tuple(map(typeof, arguments)))
+            if not several:
+                _compile_coefficients()
             self._ready.add(several)
         except BaseException as error:
             self._errors[several] = error
@@ -87,6 +92,13 @@ class Method:
 
     def _place(self) -> str | None:
         return self._function.stats.cache_path
+
+
+def _compile_coefficients() -> None:
+    """Compile what fills in coefficients, before somebody wants it who would wait for the other variant's compiler."""
+    coefficients = PackedModel.of(SOCICNN(2, 1, hidden=(2,)))
+    assert coefficients is not None
+    coefficients.at(torch.zeros(1, 1, dtype=torch.float64))
 
 
 @cache
