@@ -19,9 +19,9 @@ from soctk.decide.protocol import PaperProtocol
 from soctk.decide.ranges import solve_in_range
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver
+from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet
 from soctk.status import Status
-from soctk.surrogate import ConvexSurrogate
 
 Method = Literal["newton", "newton_cg", "first_order", "cvxpy", "projected_gradient", "projected_adam"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -37,7 +37,7 @@ FEASIBLE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 @torch.no_grad()
 def minimize(
-    model: ConvexSurrogate,
+    model: ConvexFunction,
     feasible_set: FeasibleSet,
     context: ArrayLike | None = None,
     *,
@@ -57,7 +57,8 @@ def minimize(
         model: the surrogate; certified methods need one with a conic form.
         feasible_set: a set of the model's dimension.
         context: (*batch, p), or None where p = 0.
-        tol: relative gap to reach, (value - lower bound) / max(1, |value|), or in units of `scale`.
+        tol: relative gap to reach, (value - lower bound) / max(1, |value|), or in units of `scale`. Where f varies over
+            the set by less than a thousandth of max(1, |value|), the unit is 1,000 times that range.
         max_iter: the most iterations of the method for each instance: Newton steps (60 by default; 200 by conjugate
             gradients), gradient steps (20,000), descent steps (200), or the outside solver's own.
         time_limit: seconds for the whole call; the best feasible points and honest gaps are returned.
@@ -73,12 +74,12 @@ def minimize(
         solver_options: of "cvxpy" alone: keywords for `cp.Problem.solve`.
         seed: of the paper's protocol alone: of its random restarts, 0 by default.
         scale: the unit that gaps are measured in, positive, a number or (*batch): where values differ by much less than
-            1, their standard deviation over the decisions in question. max(1, |value|) by default.
+            1, their standard deviation over the decisions in question. By default as said at `tol`.
 
     What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; but
     not an instance that ran into a `max_iter` below the default. `Decision.solver` says whose answer each one has.
-    The first call ever compiles the Newton method, which takes half a minute, and the first with 32 contexts or more
-    compiles it for several side by side; the code is kept on disk.
+    The Newton method is compiled when it is first needed, and once more for 32 contexts or more; the code is kept on
+    disk (`soctk.decide.compiled.first_use`).
 
     Returns:
         `Decision`; computed in the higher of the context's and the weights' precision. Its statuses follow from what is
@@ -90,15 +91,36 @@ def minimize(
         NotImplementedError: a method that cannot solve the problem; the message says which can.
     """
     started = time.perf_counter()
-    _check_arguments(model, feasible_set, tol, max_iter, time_limit)
+    check_arguments(model, feasible_set, tol, max_iter, time_limit)
     make = _solver(method, {"solver": solver, "solver_options": solver_options, "seed": seed})
     contexts = model.check_context(context)
     batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
     problem = Problem.at(model, model.context_rows(contexts), feasible_set, _check_scale(scale, batch, model))
-    start = _check_start(x0, problem, batch)
+    start = check_start(x0, problem, batch)
     limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
+    return answer(problem, make, limits, start, batch, started)
+
+
+def answer(
+    problem: Problem,
+    make: Callable[[Problem], Solver],
+    limits: Limits,
+    start: Tensor | None,
+    batch: tuple[int, ...],
+    started: float,
+) -> Decision:
+    """Return the verified answer of a problem's solver in the contexts' batch shape.
+
+    Args:
+        problem: the functions and the set.
+        make: gives the problem its solver.
+        limits: how far that may go.
+        start: (N, n), or None.
+        batch: the contexts' batch shape.
+        started: the `time.perf_counter()` value at the user's call.
+    """
     if problem.size == 0:
-        result = Result.unanswered(torch.zeros(0, model.dim, dtype=problem.dtype, device=problem.device))
+        result = Result.unanswered(torch.zeros(0, problem.dim, dtype=problem.dtype, device=problem.device))
     else:
         chosen = make(problem)
         refused = chosen.refuses(problem)
@@ -106,9 +128,9 @@ def minimize(
             raise NotImplementedError(refused)
         result = chosen.solve(problem, limits, start)
         solve_in_range(chosen, problem, limits, start, result)
-    violation = _verify(result, feasible_set, tol)
+    violation = _verify(result, problem.feasible_set, limits.tol)
     return Decision(
-        x=result.x.reshape(*batch, model.dim),
+        x=result.x.reshape(*batch, problem.dim),
         value=result.value.reshape(batch),
         lower_bound=result.lower_bound.reshape(batch),
         status=result.status.reshape(batch),
@@ -157,7 +179,8 @@ def _solver(method: Method | Solver | None, options: dict[str, Any]) -> Callable
     return lambda problem: made
 
 
-def _check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple[int, ...]) -> Tensor | None:
+def check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple[int, ...]) -> Tensor | None:
+    """Return points to start from as the solvers take them, (N, n) in the set."""
     if x0 is None:
         return None
     start = as_tensor(x0.x if isinstance(x0, Decision) else x0, "x0").to(device=problem.device, dtype=problem.dtype)
@@ -167,7 +190,7 @@ def _check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple
     return problem.feasible_set._project(start.reshape(-1, problem.dim))
 
 
-def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexSurrogate) -> Tensor | None:
+def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexFunction) -> Tensor | None:
     if scale is None:
         return None
     unit = as_tensor(scale, "scale").to(device=model.device, dtype=model.dtype)
@@ -178,9 +201,14 @@ def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexS
     return unit.expand(batch).reshape(-1)
 
 
-def _check_arguments(
-    model: ConvexSurrogate, feasible_set: FeasibleSet, tol: float, max_iter: int | None, time_limit: float | None
+def check_arguments(
+    model: ConvexFunction,
+    feasible_set: FeasibleSet,
+    tol: float = 1e-6,
+    max_iter: int | None = None,
+    time_limit: float | None = None,
 ) -> None:
+    """Raise ValueError unless model and set go together and the limits are limits."""
     if feasible_set.dim != model.dim:
         raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
     if model.device.type == "meta":

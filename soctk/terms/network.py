@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -21,9 +21,20 @@ import torch
 from torch import Tensor
 
 from soctk.maps.linear import DenseMap, LinearMap
-from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, check_nonnegative
+from soctk.terms.base import (
+    SMALLEST_WEIGHT,
+    Coefficient,
+    Convex,
+    CurvatureKind,
+    Smoothed,
+    Term,
+    check_nonnegative,
+    safe_divisor,
+)
 from soctk.terms.cones import Affine, ConeBuilder
-from soctk.terms.smooth import binary_entropy, log1p_exp, safe_divisor
+from soctk.terms.kernel import Packs, Structure
+from soctk.terms.logistic import binary_entropy, log1p_exp
+from soctk.terms.network_kernel import KERNEL
 
 Activation = Literal["relu", "softplus"]
 Mixing = Tensor | LinearMap
@@ -47,6 +58,8 @@ class Network(Term):
     widths: tuple[int, ...]
     activation: Activation = "relu"
     weights_name = "c"
+    packs: ClassVar = Packs(numbers=("softplus",), matrices=("mixing",), counts=("widths",))
+    kernel: ClassVar = KERNEL
 
     def check(self) -> None:
         """Raise ValueError naming the tensor that is not finite or that must not be negative."""
@@ -73,6 +86,20 @@ class Network(Term):
         """Return the term with `fn` applied to each of its tensors."""
         mixing = tuple(_on_numbers(matrix, fn) for matrix in self.mixing)
         return dataclasses.replace(super().apply(fn), mixing=mixing)
+
+    def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors of a network of one context by name, U2, ... among them, and its other fields."""
+        tensors, options = super().to_parts()
+        del options["mixing"]
+        dense = (matrix if isinstance(matrix, Tensor) else matrix.to_dense().matrix for matrix in self.mixing)
+        return tensors | {f"U{level}": matrix for level, matrix in enumerate(dense, start=2)}, options
+
+    @classmethod
+    def from_parts(cls, tensors: dict[str, Tensor], options: dict[str, Any]) -> Network:
+        """Return the network of what `to_parts` returned."""
+        rest = {name: tensor for name, tensor in tensors.items() if name[0] != "U"}
+        mixing = tuple(tensor for name, tensor in tensors.items() if name[0] == "U")
+        return super().from_parts(rest, options | {"mixing": mixing})
 
     # -- the function ----------------------------------------------------------------------------------
 
@@ -316,6 +343,27 @@ class Network(Term):
             else:
                 builder.above_log1p_exp(f"layer{level}", z, a)
         return z.times(data["weights"][None])  # type: ignore[union-attr]
+
+    # -- compiled code ---------------------------------------------------------------------------------
+
+    @property
+    def softplus(self) -> bool:
+        """Whether the units are softplus."""
+        return self.activation == "softplus"
+
+    @property
+    def curvature_kind(self) -> CurvatureKind:
+        """A ReLU network has no curvature but at its kinks."""
+        return "continuous" if self.softplus else "none"
+
+    def structure(self) -> Structure:
+        """Return that the rows of the first layer act by their own curvature, the others through their Jacobian."""
+        deep = len(self.widths) > 1
+        return Structure(self.widths[0], scratch=2 * self.map.dim * max(self.widths) if deep else 0)
+
+    def unpack_lag(self, rows: Tensor) -> tuple[Tensor, ...] | None:
+        """Return t_l layer by layer; None for softplus."""
+        return None if self.softplus else rows.split(self.widths, dim=-1)
 
     def _mixing(self, level: int, data: Mapping[str, Any]) -> Any:
         """Return U_level as `data` has it, a SciPy matrix where it is a map."""
