@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from soctk.decide.certified import solve_certified
 from tolerances import CERTIFIED, DOUBLE, SINGLE, VALUE, close
 from torch import nn
 from zoo import MODELS, SETS, shaken
@@ -32,7 +31,9 @@ from soctk import (
     prepare,
 )
 from soctk.decide.compiled.form import pack
+from soctk.decide.newton import SmoothingNewton
 from soctk.decide.packed_model import PackedModel
+from soctk.decide.problem import Limits, Problem
 from soctk_baselines import DCP
 
 GENERATOR = torch.Generator().manual_seed(1)
@@ -207,7 +208,7 @@ def test_minimize_misses_no_change_and_a_prepared_model_takes_none(change: Calla
     prepared, before = prepare(model, feasible_set), minimize(model, feasible_set, CONTEXTS)
     change(model)
     after = minimize(model, feasible_set, CONTEXTS)
-    own = solve_certified(model.conic_form(CONTEXTS).detach(), feasible_set, tol=1e-9)
+    own = SmoothingNewton().solve(Problem(model.conic_form(CONTEXTS).detach(), feasible_set), Limits(tol=1e-9))
     torch.testing.assert_close(after.value, own.value, rtol=2 * CERTIFIED, atol=2 * CERTIFIED)
     assert bool((after.lower_bound <= own.value + VALUE[DOUBLE] * own.value.abs()).all())
     assert bool((after.value - before.value).abs().max() > 1e-4)
