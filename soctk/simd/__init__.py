@@ -1,4 +1,4 @@
-"""The words of compiled code that treats one instance, or several side by side: numbers that may have lanes.
+"""The words of compiled code that treats one instance, or several in SIMD lanes: numbers that may have lanes.
 
 Code is written once, as plain functions, and compiled for ordinary numbers and for lanes (`soctk.simd.lanes`). A
 comparison of lanes is a mask: there are no branches on it, `choose` takes their place, and conditions are joined by
