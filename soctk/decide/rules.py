@@ -60,5 +60,9 @@ def schedule_for(form: ConicForm, *, keep_final: bool) -> Schedule:
     """
     if keep_final or form.of_type(Huber):
         return CAREFUL
-    polyhedral = all(isinstance(term, Network) and term.activation == "relu" for term in form.terms)
-    return STEADY if polyhedral else FAST
+    return STEADY if is_polyhedral(form) else FAST
+
+
+def is_polyhedral(form: ConicForm) -> bool:
+    """Whether f is piecewise affine: its minimum is attained at a vertex."""
+    return all(isinstance(term, Network) and term.activation == "relu" for term in form.terms)

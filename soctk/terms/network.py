@@ -76,12 +76,13 @@ class Network(Term):
 
     # -- the function ----------------------------------------------------------------------------------
 
-    def preactivations(self, u: Tensor) -> list[Tensor]:
-        """Return a_1, ..., a_L, each (N, M, h_l)."""
+    def preactivations(self, u: Tensor, on: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """Return a_1, ..., a_L, each (N, M, h_l); with z_l = on_l a_l in place of act(a_l) where `on` is given."""
         parts = u.split(self.widths, dim=-1)
         activations = [parts[0]]
-        for part, matrix in zip(parts[1:], self.mixing, strict=True):
-            activations.append(part + _forward(matrix, self._activate(activations[-1])))
+        for level, (part, matrix) in enumerate(zip(parts[1:], self.mixing, strict=True)):
+            a = activations[-1]
+            activations.append(part + _forward(matrix, self._activate(a) if on is None else on[level] * a))
         return activations
 
     def _activate(self, a: Tensor) -> Tensor:
@@ -102,6 +103,10 @@ class Network(Term):
             nubar.append(_adjoint(matrix, nu[-1]))
             nu.append(nubar[-1] * slope)
         return nu[::-1], nubar[::-1]
+
+    def chained(self, level: int, nu: Tensor) -> Tensor:
+        """Return nubar of the layer below layer `level`, counted from 0: U'nu."""
+        return _adjoint(self.mixing[level - 1], nu)
 
     def subgradient(self, u: Tensor) -> Tensor:
         """Return nu for the slopes at u, the closed-form dual optimum (slope 0 at a ReLU's kink)."""
