@@ -25,7 +25,7 @@ from soctk.models.exact import ExactSurrogate
 from soctk.models.frozen import freeze
 from soctk.models.recurrent import RecurrentSOCICNN
 from soctk.registry import make_surrogate, surrogate_names
-from soctk.sets import Box, Budget, FeasibleSet, Simplex
+from soctk.sets import Box, Budget, FeasibleSet, Polyhedron, Simplex
 from soctk.surrogate import ConvexSurrogate
 
 __version__ = "0.1.0"
@@ -50,6 +50,7 @@ __all__ = [
     "FitConfig",
     "FitReport",
     "NormICNN",
+    "Polyhedron",
     "QuadICNN",
     "ReLUICNN",
     "RecurrentSOCICNN",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from soctk.decide.decision import Status
+from soctk.decide.reduction import newton_rows
 from soctk.decide.result import Final, Result, map_tensors
 from soctk.decide.rules import (
     ARMIJO,
@@ -42,8 +43,8 @@ class Bounds:
     @classmethod
     def of(cls, feasible_set: FeasibleSet, like: Tensor) -> Bounds:
         """Return the bounds of a set in the dtype and on the device of `like`."""
-        lo, hi = feasible_set.bounds(like.dtype, like.device)
-        return cls(lo, hi, bool(torch.isfinite(hi).all()), feasible_set.sum_total)
+        rows = newton_rows(feasible_set)
+        return cls(rows.lower.to(like), rows.upper.to(like), bool(torch.isfinite(rows.upper).all()), rows.total)
 
     @property
     def count(self) -> int:

@@ -17,10 +17,10 @@ from soctk.decide.lifted import solve_lifted
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
 from soctk.decide.newton_cg import DEFAULT_STEPS as DEFAULT_CG_STEPS
 from soctk.decide.newton_cg import solve_newton_cg
-from soctk.decide.reduction import Reduction
+from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Result
 from soctk.forms.conic_form import ConicForm
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, Presolved
 
 NEWTON_DIM = 500
 """Beyond this many variables the n by n systems of Newton steps cost more than iterative methods."""
@@ -31,11 +31,19 @@ SMALLEST_TOLERANCE = 1e-14
 def default_method(form: ConicForm, feasible_set: FeasibleSet) -> str:
     """Return the certified method for a form: Newton steps while n by n systems are cheap.
 
-    Beyond that by conjugate gradients, which need bounds alone, and which the many kinks of a network slow down.
+    Beyond that by conjugate gradients, which need bounds alone, and which the many kinks of a network slow down. Sets
+    that none of them knows are left to the lift while it is small.
     """
+    refused = newton_refuses(feasible_set) is not None
     if form.dim <= NEWTON_DIM:
-        return "newton"
-    return "newton_cg" if feasible_set.sum_total is None and form.network is None else "first_order"
+        return "cvxpy" if refused else "newton"
+    return "newton_cg" if not refused and cg_takes(feasible_set) and form.network is None else "first_order"
+
+
+def cg_takes(feasible_set: FeasibleSet) -> bool:
+    """Whether a set has bounds alone."""
+    rows = feasible_set.presolve().reduced.rows()
+    return rows is not None and rows.at_most_a_sum and rows.total is None
 
 
 def solve_certified(
@@ -49,26 +57,28 @@ def solve_certified(
     start: Tensor | None = None,
     scale: Tensor | None = None,
 ) -> Result:
-    """Minimise every function of `form` by "newton", "newton_cg" or "first_order".
+    """Minimise every function of `form` by "newton", "newton_cg", "first_order" or, through the lift, "cvxpy".
 
     What Newton steps leave short of `tol` (pure ReLU models, which are linear programs) is solved again, by Clarabel or
     after "newton_cg" by first-order steps, unless the caller limited the iterations. `scale` (N,) is the unit of the
     gap, max(1, |value|) where it is None.
     """
-    reduction = Reduction.of(feasible_set, form.dtype, form.linear.device)
-    if reduction.single_point:
-        return _only_point(form, reduction)
-    begin = None if start is None else start[:, reduction.columns]
-    inner, inner_set = reduction.form(form), reduction.reduced_set
-    if method == "newton":
+    presolved = feasible_set.presolve()
+    if presolved.single_point:
+        return _only_point(form, presolved)
+    begin = None if start is None else start[:, presolved.columns.to(start.device)]
+    inner, inner_set = reduced(form, presolved), presolved.reduced
+    if method == "cvxpy":
+        result = _by_lift(inner, inner_set, tol=tol, deadline=deadline, scale=scale)
+    elif method == "newton":
         steps = DEFAULT_ITERATIONS if max_iter is None else max_iter
         result = _newton(inner, inner_set, tol=tol, max_iter=steps, deadline=deadline, start=begin, scale=scale)
     else:
         solve, steps = LARGE_SOLVERS[method]
         steps = steps if max_iter is None else max_iter
         result = solve(inner, inner_set, tol=tol, max_iter=steps, deadline=deadline, start=begin, scale=scale)
-    result.x = reduction.expand(result.x)
-    if max_iter is None:
+    result.x = presolved.expand(result.x)
+    if max_iter is None and method != "cvxpy":
         finish(result, lambda: form, feasible_set, method, tol, deadline)
     return result
 
@@ -117,6 +127,20 @@ def _newton(
     return result
 
 
+def _by_lift(
+    form: ConicForm, feasible_set: FeasibleSet, *, tol: float, deadline: float, scale: Tensor | None
+) -> Result:
+    """Solve all instances by Clarabel."""
+    answer = solve_lifted(form.apply(Tensor.cpu), feasible_set, "CLARABEL", {}, deadline)
+    x, value, lower = (part.to(form.linear.device) for part in answer[:3])
+    status = answer[3]
+    result = Result(x, value, lower, torch.zeros(form.size, dtype=torch.int64, device=x.device), status, scale=scale)
+    reached = (result.relative_gap(torch.arange(form.size, device=x.device)) <= tol).cpu().numpy()
+    answered = np.isin(status, [Status.OPTIMAL, Status.INACCURATE])
+    status[answered] = np.where(reached[answered], Status.OPTIMAL, Status.INACCURATE)
+    return result
+
+
 def _finish_by_lift(
     result: Result, form: ConicForm, feasible_set: FeasibleSet, rows: np.ndarray, tol: float, deadline: float
 ) -> None:
@@ -151,8 +175,8 @@ def _finish_by_first_order(
     result.status[rows[(result.relative_gap(index) <= tol).cpu().numpy()]] = Status.OPTIMAL
 
 
-def _only_point(form: ConicForm, reduction: Reduction) -> Result:
-    x = reduction.point.expand(form.size, -1).clone()
+def _only_point(form: ConicForm, presolved: Presolved) -> Result:
+    x = presolved.point.to(form.linear).expand(form.size, -1).clone()
     value = form.evaluate(x.unsqueeze(1)).squeeze(-1)
     status = np.full(form.size, Status.OPTIMAL, dtype=object)
     return Result(x, value, value.clone(), torch.zeros(form.size, dtype=torch.int64, device=x.device), status)

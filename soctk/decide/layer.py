@@ -13,10 +13,10 @@ from soctk.checks import ArrayLike, check_count, check_positive
 from soctk.decide.batched import Bounds
 from soctk.decide.implicit import differentiable
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
-from soctk.decide.reduction import Reduction
+from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, Presolved
 from soctk.surrogate import ConvexSurrogate
 
 
@@ -36,7 +36,7 @@ class DecisionLayer(nn.Module):
 
     Raises:
         ValueError: dimensions that differ, a non-positive tolerance.
-        NotImplementedError: a model without a conic form.
+        NotImplementedError: a model without a conic form, or a set with rows other than bounds and one sum.
     """
 
     def __init__(
@@ -53,6 +53,9 @@ class DecisionLayer(nn.Module):
             raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
         if not model.has_conic_form:
             raise NotImplementedError(f"{type(model).__name__} has no conic form")
+        refused = newton_refuses(feasible_set)
+        if refused is not None:
+            raise NotImplementedError(f"feasible_set: {refused}: decisions over it have no derivatives yet")
         check_positive(tol, "tol")
         check_positive(max_gap, "max_gap")
         check_count(max_iter, "max_iter")
@@ -67,37 +70,37 @@ class DecisionLayer(nn.Module):
             RuntimeError: in the backward pass, where a decision with a non-zero incoming gradient has too large a gap
                 or no derivative; it names the instances.
         """
-        form, reduction = self._problem(context)
-        if reduction.single_point:
+        form, presolved = self._problem(context)
+        if presolved.single_point:
             # Part of the graph, with derivatives that are zero.
-            x = reduction.point.expand(form.size, -1) + 0.0 * form.constant
+            x = presolved.point.to(form.linear).expand(form.size, -1) + 0.0 * form.constant
         else:
-            reduced, feasible_set = reduction.form(form), reduction.reduced_set
-            result = self._solve(reduced, feasible_set)
+            inner, feasible_set = reduced(form, presolved), presolved.reduced
+            result = self._solve(inner, feasible_set)
             x = result.x
             if result.final is not None:
-                x = differentiable(reduced, Bounds.of(feasible_set, x), result, self.max_gap)
-            x = reduction.expand(x)
+                x = differentiable(inner, Bounds.of(feasible_set, x), result, self.max_gap)
+            x = presolved.expand(x)
         return x.reshape(*form.batch_shape, self.model.dim).to(self._dtype(context))
 
     def optimal_value(self, context: ArrayLike | None = None) -> Tensor:
         """Return min f(., context) over the set, (*batch), differentiable once by the envelope theorem."""
-        form, reduction = self._problem(context)
-        if reduction.single_point:
-            value = form.evaluate(reduction.point.reshape(1, 1, -1)).squeeze(-1)
+        form, presolved = self._problem(context)
+        if presolved.single_point:
+            value = form.evaluate(presolved.point.to(form.linear).reshape(1, 1, -1)).squeeze(-1)
         else:
-            reduced = reduction.form(form)
-            result = self._solve(reduced, reduction.reduced_set)
+            inner = reduced(form, presolved)
+            result = self._solve(inner, presolved.reduced)
             value = result.value
             if result.final is not None:
-                held = _envelope(reduced, result.final)
+                held = _envelope(inner, result.final)
                 value = held + (value - held).detach()
         return value.reshape(form.batch_shape).to(self._dtype(context))
 
-    def _problem(self, context: ArrayLike | None) -> tuple[ConicForm, Reduction]:
+    def _problem(self, context: ArrayLike | None) -> tuple[ConicForm, Presolved]:
         form = self.model.form_at(self.model.check_context(context)).to(torch.float64)
         form.detach().check()
-        return form, Reduction.of(self.feasible_set, torch.float64, form.linear.device)
+        return form, self.feasible_set.presolve()
 
     def _dtype(self, context: ArrayLike | None) -> torch.dtype:
         return torch.promote_types(self.model.check_context(context).dtype, self.model.dtype)

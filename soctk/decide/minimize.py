@@ -12,11 +12,12 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive
 from soctk.decide.certificate import best_bound, certify, frank_wolfe_gap
-from soctk.decide.certified import default_method, solve_certified
+from soctk.decide.certified import cg_takes, default_method, solve_certified
 from soctk.decide.decision import Decision, Status, relative_gap
 from soctk.decide.lifted import SOLVER_STATUS, solve_lifted
 from soctk.decide.protocol import LEARNING_RATE, RESTARTS, STEPS, projected_descent
 from soctk.decide.ready import solve_ready
+from soctk.decide.reduction import newton_refuses
 from soctk.decide.result import Result
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
@@ -58,7 +59,7 @@ def minimize(
             variables on any set); "cvxpy" (an outside solver on the lift, verified); "projected_gradient" and
             "projected_adam" (the paper's protocol: 5 restarts of 200 steps). By default "newton"; beyond 500
             variables "newton_cg" between bounds and without a network, "first_order" elsewhere; "cvxpy" for a model
-            that brings its own CVXPY expression.
+            that brings its own CVXPY expression, and up to 500 variables for sets with rows other than one sum.
         x0: (*batch, n) points to start from, or the `Decision` of similar contexts; the set's centre by default.
         solver: for "cvxpy", the name of any installed solver.
         solver_options: for "cvxpy", keywords for `cp.Problem.solve`.
@@ -74,11 +75,15 @@ def minimize(
 
     Raises:
         ValueError: bad shapes, non-finite numbers, a non-positive limit or tolerance, an unknown method.
-        NotImplementedError: a certified method and a model without a conic form, or "newton_cg" and a set with a sum.
+        NotImplementedError: a certified method and a model without a conic form, or "newton" or "newton_cg" and a
+            set whose rows they do not know.
     """
     started = time.perf_counter()
     chosen = method or model.decision_method
     _check_arguments(model, feasible_set, tol, max_iter, time_limit, chosen, solver)
+    refused = newton_refuses(feasible_set) if method == "newton" else None
+    if refused is not None:
+        raise NotImplementedError(f'method: "newton": {refused}; use "cvxpy" or "first_order"')
     contexts = model.check_context(context)
     batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
     size = int(np.prod(batch))
@@ -249,7 +254,7 @@ def _check_arguments(
         check_positive(time_limit, "time_limit")
     if method in CERTIFIED and not model.has_conic_form:
         raise NotImplementedError(f'{type(model).__name__} has no conic form; use method="cvxpy"')
-    if method == "newton_cg" and feasible_set.sum_total is not None:
+    if method == "newton_cg" and not cg_takes(feasible_set):
         raise NotImplementedError('method: "newton_cg" works between bounds alone; use "first_order"')
     if method == "cvxpy" and solver.upper() not in cp.installed_solvers():
         raise ValueError(f"solver: expected one of {', '.join(cp.installed_solvers())}, got {solver!r}")

@@ -121,7 +121,7 @@ class _State:
 
     def advance(self, form: ConicForm, feasible_set: FeasibleSet) -> None:
         """Take one projected Newton step on the smoothed objective."""
-        lo, hi = feasible_set.bounds(self.x.dtype, self.x.device)
+        lo, hi = feasible_set.hull(self.x.dtype, self.x.device)
         gradient = form.slope(self.duals(form)[0]).squeeze(1).expand_as(self.x)
         product = self._hessian(form)
         free = self._free(gradient, product, lo, hi)

@@ -18,7 +18,7 @@ from soctk.checks import to_numpy
 from soctk.decide.certified import NEWTON_DIM, finish
 from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.newton import DEFAULT_ITERATIONS
-from soctk.decide.reduction import Reduction
+from soctk.decide.reduction import newton_refuses
 from soctk.decide.result import Result
 from soctk.memo import Memo
 from soctk.models.dense import SOCICNN
@@ -44,8 +44,8 @@ def solve_ready(
     """Decide by the compiled Newton method; None where the model, the set or the contexts are none for this way."""
     if contexts.dtype != torch.float64 or model.dim > NEWTON_DIM:
         return None
-    ready = _ready(model)
-    if ready is None or not Reduction.of(feasible_set, torch.float64, contexts.device).trivial:
+    ready, presolved = _ready(model), feasible_set.presolve()
+    if ready is None or not presolved.trivial or newton_refuses(feasible_set) is not None:
         return None
     rows = model.context_rows(contexts.detach()).numpy()
     packed = ready.at(rows)
@@ -54,7 +54,7 @@ def solve_ready(
     from soctk.decide.compiled.solve import solve_packed  # Numba is loaded when there is something to solve
 
     steps = DEFAULT_ITERATIONS if max_iter is None else max_iter
-    result = solve_packed(packed, feasible_set, tol=tol, max_iter=steps, deadline=deadline)
+    result = solve_packed(packed, presolved.reduced, tol=tol, max_iter=steps, deadline=deadline)
     if max_iter is None:
         finish(result, lambda: model.form_at(contexts).detach(), feasible_set, "newton", tol, deadline)
     return result

@@ -39,14 +39,15 @@ def affine_pieces(
 
     Args:
         form: one function whose terms are ReLU networks.
-        feasible_set: pieces on this set alone, a box; all of R^n by default.
+        feasible_set: pieces on this set alone, one without equalities; all of R^n by default.
         limit: give up beyond this many regions.
 
     Returns:
         A (M, n) and b (M,), float64.
 
     Raises:
-        ValueError: several functions, a term that is not a ReLU network, a set with a sum, more than `limit` regions.
+        ValueError: several functions, a term that is not a ReLU network, a set with an equality or without rows,
+            more than `limit` regions.
     """
     check_count(limit, "limit")
     if form.size != 1:
@@ -74,11 +75,14 @@ def affine_pieces(
 def _everything(dim: int, feasible_set: FeasibleSet | None) -> _Region:
     if feasible_set is None:
         return _Region(np.zeros((0, dim)), np.zeros(0), np.zeros(dim))
-    if feasible_set.sum_total is not None:
-        raise ValueError("feasible_set: expected a box: with a sum its interior is empty")
-    lo, hi = (bound.numpy() for bound in feasible_set.bounds())
-    normals = np.concatenate([np.eye(dim), -np.eye(dim)])
-    return _Region(normals, np.concatenate([hi, -lo]), 0.5 * (lo + hi))
+    rows = feasible_set.rows()
+    if rows is None or len(rows.E) > 0:
+        raise ValueError("feasible_set: expected bounds and inequalities: with an equality its interior is empty")
+    axes, lengths = torch.eye(dim, dtype=torch.float64), rows.G.norm(dim=1, keepdim=True)
+    low, high, kept = rows.lower.isfinite(), rows.upper.isfinite(), lengths[:, 0] > 0
+    normals = torch.cat([axes[high], -axes[low], (rows.G / lengths)[kept]])
+    heights = torch.cat([rows.upper[high], -rows.lower[low], (rows.h / lengths[:, 0])[kept]])
+    return _Region(normals.numpy(), heights.numpy(), feasible_set.center().numpy())
 
 
 def _split_by_network(term: Network, start: _Region, limit: int) -> list[tuple[_Region, np.ndarray, float]]:

@@ -241,6 +241,7 @@ def cone_program(form: ConicForm, x: ArrayLike | None = None, feasible_set: Feas
 
     Raises:
         ValueError: several functions, a bad x, or both x and a set.
+        NotImplementedError: a set without rows.
     """
     if form.size != 1:
         raise ValueError(f"form: expected one function, got batch shape {form.batch_shape}; select one first")
@@ -266,13 +267,22 @@ def cone_program(form: ConicForm, x: ArrayLike | None = None, feasible_set: Feas
 
 
 def _constrain(builder: ConeBuilder, x: Affine, feasible_set: FeasibleSet) -> None:
-    lo, hi = (bound.numpy() for bound in feasible_set.bounds())
-    builder.require("lower", "nonneg", x - Affine(lo))
-    if np.isfinite(hi).all():
-        builder.require("upper", "nonneg", Affine(hi) - x)
-    if feasible_set.sum_total is not None:
-        total = Affine.of(float(feasible_set.sum_total))
-        builder.require("sum", "zero", x.times(np.ones((1, feasible_set.dim))) - total)
+    rows = feasible_set.rows()
+    if rows is None:
+        raise NotImplementedError(
+            f"feasible_set: expected one with rows(), got {type(feasible_set).__name__}; put its constraints() beside "
+            "form.expression(x) in a cp.Problem"
+        )
+    lower, upper = rows.lower.numpy(), rows.upper.numpy()
+    low, high = (np.flatnonzero(np.isfinite(side)) for side in (lower, upper))
+    if low.size:
+        builder.require("lower", "nonneg", x[low] - Affine(lower[low]))
+    if high.size:
+        builder.require("upper", "nonneg", Affine(upper[high]) - x[high])
+    if len(rows.E):
+        builder.require("equality", "zero", x.times(sp.csr_array(rows.E.numpy())) - Affine(rows.f.numpy()))
+    if len(rows.G):
+        builder.require("inequality", "nonneg", Affine(rows.h.numpy()) - x.times(sp.csr_array(rows.G.numpy())))
 
 
 def _assemble(builder: ConeBuilder, objective: Affine, arguments: list[tuple[str, Affine]]) -> ConeProgram:

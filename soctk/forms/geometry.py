@@ -61,9 +61,7 @@ def lipschitz(form: ConicForm, feasible_set: FeasibleSet) -> Tensor:
     (`Term.slope_range`), and from them A'y coordinate by coordinate. A norm's part is lambda_g ||A_g||_F at most, which
     replaces its box where it is smaller.
     """
-    lo, hi = feasible_set.bounds(form.dtype, form.linear.device)
-    if feasible_set.sum_total is not None:
-        hi = torch.minimum(hi, lo + (feasible_set.sum_total - lo.sum()))
+    lo, hi = feasible_set.hull(form.dtype, form.linear.device)
     middle, reach = (0.5 * (lo + hi)).reshape(1, 1, -1), (0.5 * (hi - lo)).reshape(1, 1, -1)
     low = high = form.linear.expand(form.size, 1, form.dim)
     rest = form.linear.new_zeros(form.size)

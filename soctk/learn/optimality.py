@@ -4,8 +4,9 @@ x* minimises f over {lo <= x <= hi, sum(x) = s} if and only if there is a nu (0 
 
     g_i = nu where lo_i < x*_i < hi_i,   g_i >= nu where x*_i = lo_i,   g_i <= nu where x*_i = hi_i,   g = grad f(x*).
 
-The residual of a coordinate is how far g_i - nu is from that. No inner problem is solved, and the mean square over
-known optima is a loss that says what the values of candidates say least clearly: where the minimum is.
+The residual of a coordinate is how far g_i - nu is from that; for sets with other rows see `NormalCones`. No inner
+problem is solved, and the mean square over known optima is a loss that says what the values of candidates say least
+clearly: where the minimum is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from soctk.checks import ArrayLike, as_tensor
 from soctk.decide.minimize import minimize
 from soctk.learn.data import HELD_OUT, ValueData, split_indices
+from soctk.learn.normal_cone import NormalCones
 from soctk.learn.units import Standardized
 from soctk.sets import Box, Budget, FeasibleSet
 from soctk.surrogate import ConvexSurrogate
@@ -43,6 +45,7 @@ class Optima:
         Raises:
             ValueError: a shape other than (N, n), a value that is not finite, a set of another dimension, or an
                 optimum outside the set.
+            NotImplementedError: a set without rows.
         """
         x = as_tensor(optima, "optima").double().cpu()
         expected = (data.instances, data.dim)
@@ -83,8 +86,13 @@ class Optima:
 
 def _near(feasible_set: FeasibleSet, spread: float) -> Tensor:
     """Return for each coordinate (n,) how close is close."""
-    lo, hi = feasible_set.bounds()
-    return NEAR * torch.where(hi > lo, hi - lo, torch.inf).clamp(max=spread or 1.0)
+    rows = feasible_set.rows()
+    if rows is None:
+        raise NotImplementedError(
+            f"feasible_set: expected one with rows, whose multipliers optima have, got {type(feasible_set).__name__}; "
+            "leave it out to learn on the box that the optima span"
+        )
+    return NEAR * torch.where(rows.upper > rows.lower, rows.upper - rows.lower, torch.inf).clamp(max=spread or 1.0)
 
 
 def spanned_set(optima: Tensor) -> FeasibleSet:
@@ -112,10 +120,12 @@ class OptimalityResiduals:
         x = optima.x.unsqueeze(1)
         part = Standardized.of(model, ValueData(optima.context, x, torch.zeros_like(x[..., 0])), torch.float64)
         self.x, self.context = part.x, part.context
-        lo, hi = (bound.to(self.x.device) for bound in optima.feasible_set.bounds())
-        known, near = optima.x.to(self.x.device), _near(optima.feasible_set, float(model.x_scale)).to(self.x.device)
-        self.lower, self.upper = known <= lo + near, known >= hi - near
-        self.has_sum = optima.feasible_set.sum_total is not None
+        rows, near = optima.feasible_set.rows(), _near(optima.feasible_set, float(model.x_scale))
+        assert rows is not None
+        at_lower, at_upper = optima.x <= rows.lower + near, optima.x >= rows.upper - near
+        self.lower, self.upper = at_lower.to(self.x.device), at_upper.to(self.x.device)
+        self.has_sum = rows.total is not None
+        self.cones = None if rows.at_most_a_sum else NormalCones.of(rows, optima.x, near)
 
     def residual(self, model: ConvexSurrogate) -> Tensor:
         """Return the residuals at the model's weights, (N, n); differentiable."""
@@ -123,6 +133,8 @@ class OptimalityResiduals:
         with torch.enable_grad():
             total = model._value(x, self.context).sum()
             g = torch.autograd.grad(total, x, create_graph=True)[0].squeeze(1)
+        if self.cones is not None:
+            return self.cones.distance(g)
         if self.has_sum:
             g = g - self._multiplier(g).unsqueeze(-1)
         # At both bounds (lo = hi) there is nothing to satisfy.

@@ -1,5 +1,10 @@
 """Feasible sets of a decision."""
 
-from soctk.sets.base import Box, Budget, FeasibleSet, Simplex
+from soctk.sets.base import FeasibleSet, Presolved
+from soctk.sets.box import Box
+from soctk.sets.budget import Budget
+from soctk.sets.polyhedron import Polyhedron
+from soctk.sets.rows import Rows
+from soctk.sets.simplex import Simplex
 
-__all__ = ["Box", "Budget", "FeasibleSet", "Simplex"]
+__all__ = ["Box", "Budget", "FeasibleSet", "Polyhedron", "Presolved", "Rows", "Simplex"]

@@ -1,7 +1,7 @@
-"""Feasible sets of a decision: bounds and at most one equality on the sum.
+"""The feasible set of a decision: a compact convex set, known by the questions that it answers.
 
-Every set is {x in R^n : lo <= x <= hi, and sum(x) = total where a total is given}. Projection, linear
-minimiser, sampling and the CVXPY constraints follow from that description alone.
+Four answers are a set's own: the projection, a linear minimiser, the violation and the constraints in CVXPY. All the
+others follow from these four, and a set overrides what it knows better.
 """
 
 from __future__ import annotations
@@ -9,22 +9,28 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim
-from soctk.sets.projection import project_capped_simplex
-from soctk.sets.sampling import sample_capped_simplex
+from soctk.checks import ArrayLike, as_tensor, check_last_dim
+from soctk.sets.hit_and_run import Walk, frame_of, hit_and_run, walk_by_bisection
+from soctk.sets.rows import Rows
 
-Bound = float | Sequence[float]
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+Device = torch.device | str
 
 
-@dataclass(frozen=True)
 class FeasibleSet(ABC):
-    """A set {lo <= x <= hi} with at most one equality sum(x) = total. Immutable and hashable.
+    """A compact convex set in R^n. A set of one's own derives from this class and never changes.
+
+    Required: the attribute `dim` and the four abstract methods, which are given checked tensors (*batch, n) of any
+    floating-point type on any device and return the same type there. What is `rows() is None` is decided by the
+    methods that need no rows: "first_order" by projections, "cvxpy" by the constraints.
 
     Attributes:
         dim: the decision dimension n.
@@ -33,108 +39,114 @@ class FeasibleSet(ABC):
     dim: int
 
     @abstractmethod
-    def bounds(self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """Return (lo, hi), each (n,); hi may be +inf."""
+    def _project(self, y: Tensor) -> Tensor:
+        """Return the Euclidean projection of y onto the set, (*batch, n)."""
 
-    @property
-    def sum_total(self) -> float | None:
-        """The right-hand side of sum(x) = total, or None where there is no such equality."""
-        return None
+    @abstractmethod
+    def _linear_minimizer(self, g: Tensor) -> Tensor:
+        """Return an argmin over the set of g'x, (*batch, n)."""
+
+    @abstractmethod
+    def _violation(self, x: Tensor) -> Tensor:
+        """Return how far x is outside, (*batch, n) -> (*batch); 0 inside the set."""
+
+    @abstractmethod
+    def constraints(self, x: cp.Expression) -> list[cp.Constraint]:
+        """Return the set as CVXPY constraints on `x`, a CVXPY expression of shape (n,)."""
+
+    # -- the public oracles ------------------------------------------------------------------------------
 
     def project(self, y: ArrayLike) -> Tensor:
-        """Return the exact Euclidean projection of y onto the set.
+        """Return the Euclidean projection of y onto the set.
 
         Args:
             y: (*batch, n), finite; float32 and float64 are kept.
 
         Returns:
-            (*batch, n), feasible and optimal to rounding (1e-12 in float64).
+            (*batch, n). Simplex, Box and Budget: feasible and optimal to rounding (1e-12 in float64). Polyhedron:
+            within 1e-9 of the larger of y and the set.
 
         Raises:
             ValueError: y has a wrong last dimension, a NaN or an infinity.
         """
         return self._project(self._check(y, "y"))
 
-    def _project(self, y: Tensor) -> Tensor:
-        lo, hi = self.bounds(y.dtype, y.device)
-        if self.sum_total is None:
-            return torch.clamp(y, min=lo, max=hi)
-        return project_capped_simplex(y, lo, hi, torch.as_tensor(self.sum_total, dtype=y.dtype, device=y.device))
-
     def linear_minimizer(self, g: ArrayLike) -> Tensor:
-        """Return a vertex argmin over the set of g'x; (*batch, n) -> (*batch, n). Closed form.
-
-        Bounds alone: the lower bound where g >= 0, else the upper one. With a sum: fill the coordinates in
-        the order of increasing g up to their upper bounds until the total is reached.
+        """Return an argmin over the set of g'x; (*batch, n) -> (*batch, n). A vertex of a polyhedron.
 
         Raises:
             ValueError: g has a wrong last dimension, a NaN or an infinity.
         """
         return self._linear_minimizer(self._check(g, "g"))
 
-    def _linear_minimizer(self, g: Tensor) -> Tensor:
-        lo, hi = self.bounds(g.dtype, g.device)
-        if self.sum_total is None:
-            return torch.where(g < 0, hi, lo).expand_as(g).clone()
-        order = torch.argsort(g, dim=-1, stable=True)
-        room = (hi - lo)[order]
-        spare = torch.as_tensor(self.sum_total, dtype=g.dtype, device=g.device) - lo.sum()
-        room = torch.minimum(room, spare)
-        taken_before = torch.cumsum(room, dim=-1) - room
-        fill = torch.minimum((spare - taken_before).clamp(min=0), room)
-        return lo + torch.zeros_like(g).scatter(-1, order, fill)
-
     def linear_minimum(self, g: Tensor) -> Tensor:
-        """Return min over the set of g'x, (*batch, n) -> (*batch): the support function of -g, negated."""
+        """Return min over the set of g'x, (*batch, n) -> (*batch): the support function of -g, negated.
+
+        Lower bounds of decisions rest on it: what is computed may fall below the minimum, never exceed it by more than
+        rounding.
+        """
         return (g * self._linear_minimizer(g)).sum(dim=-1)
 
     def violation(self, x: ArrayLike) -> Tensor:
-        """Return the largest violation of any constraint, (*batch, n) -> (*batch); 0 inside the set."""
-        point = self._check(x, "x")
-        lo, hi = self.bounds(point.dtype, point.device)
-        worst = torch.maximum(lo - point, point - hi).amax(dim=-1).clamp(min=0)
-        if self.sum_total is not None:
-            worst = torch.maximum(worst, (point.sum(dim=-1) - self.sum_total).abs())
-        return worst
+        """Return the largest violation of any constraint, (*batch, n) -> (*batch); 0 inside the set.
+
+        In absolute terms and in each constraint's own units: of a row a'x <= b it is a'x - b.
+        """
+        return self._violation(self._check(x, "x"))
 
     def contains(self, x: ArrayLike, atol: float = 1e-9) -> Tensor:
         """Return whether each x satisfies every constraint to `atol`, (*batch, n) -> bool (*batch)."""
         return self.violation(x) <= atol
 
     def sample(self, shape: int | Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Return points drawn uniformly from the set, float64 (*shape, n).
+        """Return points drawn from the set, float64 (*shape, n).
+
+        Exactly uniform for Simplex and Box and for most Budgets. Elsewhere by hit-and-run, uniform in the limit: chains
+        begin at the centre and take 200 + 20 d steps first (d the set's dimension), then 10 + 2 d between points, so
+        that in narrow corners of many dimensions points are fewer than they should be, and points of one chain, of
+        which there are 512 at most, are not quite independent.
 
         Args:
             shape: the batch shape; () gives one point.
             generator: source of randomness; torch's global one by default.
         """
         batch = (shape,) if isinstance(shape, int) else tuple(shape)
-        lo, hi = self.bounds()
-        if self.sum_total is None:
-            return lo + (hi - lo) * torch.rand(*batch, self.dim, generator=generator, dtype=torch.float64)
-        count = int(np.prod(batch))
-        return sample_capped_simplex(count, lo, hi, self.sum_total, generator).reshape(*batch, self.dim)
+        return self._sample(int(np.prod(batch)), generator).reshape(*batch, self.dim)
 
-    def center(self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
-        """Return a point (n,) in the relative interior: the same share of every coordinate's range."""
-        lo, hi = self.bounds(dtype, device)
-        if self.sum_total is None:
-            return 0.5 * (lo + hi)
-        room = torch.minimum(hi - lo, self.sum_total - lo.sum())
-        spare = self.sum_total - lo.sum()
-        return lo + room * (spare / room.sum()) if float(room.sum()) > 0 else lo
+    def center(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> Tensor:
+        """Return a point (n,) in the relative interior."""
+        return self._walk().center.to(dtype=dtype, device=device, copy=True)
 
-    def constraints(self, x: cp.Variable | cp.Expression) -> list[cp.Constraint]:
-        """Return the set as CVXPY constraints on `x`, a CVXPY expression of shape (n,)."""
-        if x.shape != (self.dim,):
-            raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
-        lo, hi = (bound.numpy() for bound in self.bounds())
-        constraints: list[cp.Constraint] = [x >= lo]
-        if np.isfinite(hi).all():
-            constraints.append(x <= hi)
-        if self.sum_total is not None:
-            constraints.append(cp.Zero(cp.sum(x) - self.sum_total))
-        return constraints
+    def hull(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> tuple[Tensor, Tensor]:
+        """Return (lo, hi), each (n,): the smallest box that holds the set."""
+        axes = torch.eye(self.dim, dtype=torch.float64)
+        lo, hi = self.linear_minimum(axes), -self.linear_minimum(-axes)
+        return lo.to(dtype=dtype, device=device), hi.to(dtype=dtype, device=device)
+
+    def rows(self) -> Rows | None:
+        """Return the set's exact description by bounds, equalities and inequalities, None where it has none."""
+        return None
+
+    def presolve(self) -> Presolved:
+        """Return the set without the coordinates that cannot move; here none is looked for."""
+        return Presolved(self.center(), torch.arange(self.dim), self)
+
+    @property
+    def magnitude(self) -> float:
+        """The size of the set's numbers, at least 1: what tolerances of feasibility are relative to."""
+        lo, hi = self.hull()
+        return max(1.0, float(lo.abs().max()), float(hi.abs().max()))
+
+    # -- for sets to override ----------------------------------------------------------------------------
+
+    def _sample(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Return `count` points, float64 (count, n)."""
+        return hit_and_run(self._walk(), count, generator)
+
+    def _walk(self) -> Walk:
+        """Return where and how hit-and-run walks."""
+        center, frame = frame_of(self._linear_minimizer, self.dim)
+        return walk_by_bisection(center, frame, self._violation)
 
     def _check(self, value: ArrayLike, name: str) -> Tensor:
         tensor = as_tensor(value, name)
@@ -142,103 +154,33 @@ class FeasibleSet(ABC):
         return tensor
 
 
-@dataclass(frozen=True)
-class Simplex(FeasibleSet):
-    """{x >= 0, sum(x) = total}.
+@dataclass(frozen=True, eq=False)
+class Presolved:
+    """A set with the coordinates that cannot move substituted, so that what is left has an interior to work in.
 
-    Raises:
-        ValueError: dim < 1, or total is not positive and finite.
+    Attributes:
+        point: (n,), float64 on the CPU: a feasible point; the fixed coordinates hold its values.
+        columns: indices of the free coordinates, on the CPU.
+        reduced: the set of the free coordinates; the set itself where all are free, or none.
     """
 
-    total: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_count(self.dim, "dim")
-        if not (np.isfinite(self.total) and self.total > 0):
-            raise ValueError(f"total: expected a positive finite number, got {self.total!r}")
+    point: Tensor
+    columns: Tensor
+    reduced: FeasibleSet
 
     @property
-    def sum_total(self) -> float:
-        """The sum of every point of the simplex."""
-        return float(self.total)
-
-    def bounds(self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """Return lo = 0 and hi = +inf."""
-        zero = torch.zeros(self.dim, dtype=dtype, device=device)
-        return zero, torch.full_like(zero, torch.inf)
-
-
-@dataclass(frozen=True)
-class Box(FeasibleSet):
-    """{lower <= x <= upper}, bounds a number or one per coordinate.
-
-    Raises:
-        ValueError: dim < 1, a bound is not finite or has a wrong length, or lower > upper somewhere.
-    """
-
-    lower: Bound = 0.0
-    upper: Bound = 1.0
-
-    def __post_init__(self) -> None:
-        check_count(self.dim, "dim")
-        _freeze_bounds(self)
-
-    def bounds(self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """Return (lower, upper) as vectors."""
-        return _bound_vectors(self, dtype, device)
-
-
-@dataclass(frozen=True)
-class Budget(FeasibleSet):
-    """The capped simplex {lower <= x <= upper, sum(x) = total}.
-
-    Raises:
-        ValueError: as for `Box`, or total outside [sum(lower), sum(upper)].
-    """
-
-    total: float
-    lower: Bound = 0.0
-    upper: Bound = 1.0
-
-    def __post_init__(self) -> None:
-        check_count(self.dim, "dim")
-        _freeze_bounds(self)
-        lo, hi = self.bounds()
-        least, most = float(lo.sum()), float(hi.sum())
-        slack = 1e-12 * max(1.0, abs(least), abs(most))
-        if not (least - slack <= self.total <= most + slack):
-            raise ValueError(
-                f"total: expected a number between sum(lower) = {least:g} and sum(upper) = {most:g}, "
-                f"got {self.total!r}; the budget cannot be met"
-            )
+    def trivial(self) -> bool:
+        """Whether every coordinate is free."""
+        return self.columns.numel() == self.point.numel()
 
     @property
-    def sum_total(self) -> float:
-        """The sum of every point of the set."""
-        return float(self.total)
+    def single_point(self) -> bool:
+        """Whether the set is one point."""
+        return self.columns.numel() == 0
 
-    def bounds(self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """Return (lower, upper) as vectors."""
-        return _bound_vectors(self, dtype, device)
-
-
-def _freeze_bounds(target: Box | Budget) -> None:
-    """Check the two bounds and store them as a float or a tuple of floats, so that the set stays hashable."""
-    arrays = {}
-    for name in ("lower", "upper"):
-        array = np.asarray(getattr(target, name), dtype=float)
-        if array.shape not in ((), (target.dim,)):
-            raise ValueError(f"{name}: expected a number or {target.dim} numbers, got shape {array.shape}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name}: expected finite bounds, got {getattr(target, name)!r}")
-        arrays[name] = array
-        object.__setattr__(target, name, float(array) if array.ndim == 0 else tuple(array.tolist()))
-    crossed = np.flatnonzero(np.broadcast_to(arrays["lower"] > arrays["upper"], (target.dim,)))
-    if crossed.size:
-        raise ValueError(f"lower: expected lower <= upper, got lower > upper at coordinate {crossed[0]}")
-
-
-def _bound_vectors(target: Box | Budget, dtype: torch.dtype, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    lo = torch.as_tensor(target.lower, dtype=dtype, device=device).expand(target.dim)
-    hi = torch.as_tensor(target.upper, dtype=dtype, device=device).expand(target.dim)
-    return lo, hi
+    def expand(self, x: Tensor) -> Tensor:
+        """Put the fixed coordinates back: (N, free) -> (N, n)."""
+        if self.trivial:
+            return x
+        point = self.point.to(x)
+        return point.expand(x.shape[0], -1).index_copy(1, self.columns.to(x.device), x)

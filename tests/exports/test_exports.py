@@ -83,7 +83,7 @@ def test_what_has_no_pieces_is_refused() -> None:
         affine_pieces(MODELS["soc"](n).conic_form(torch.zeros(3)))
     with pytest.raises(ValueError, match="limit=10"):
         affine_pieces(ReLUICNN(n, hidden=(8, 8), seed=1).conic_form(), limit=10)
-    with pytest.raises(ValueError, match="expected a box"):
+    with pytest.raises(ValueError, match="expected bounds and inequalities"):
         affine_pieces(ReLUICNN(n).conic_form(), Simplex(n))
     with pytest.raises(ValueError, match="one function"):
         affine_pieces(ReLUICNN(n, 2).conic_form(torch.zeros(2, 2)))

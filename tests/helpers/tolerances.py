@@ -14,6 +14,13 @@ DOUBLE, SINGLE = torch.float64, torch.float32
 # A sum of up to 50 numbers of order one, each rounded: 50 eps = 1e-14 and 6e-6; the promise made is 1e-12.
 PROJECTION = {DOUBLE: 1e-12, SINGLE: 2e-5}
 
+# General polyhedra: relative to the larger of the set and of the point that is projected; exact but for the rounding of
+# one factorisation, whose condition is that of the active rows: 1e6 eps.
+GENERAL_PROJECTION = {DOUBLE: 1e-9, SINGLE: 2e-5}
+
+# Linear minimisers: a few eps for each coordinate, in units of |g| times the set's size.
+LINEAR = 1e-15
+
 # Values: at most a few hundred products and sums, in another order than the reference: 500 eps.
 VALUE = {DOUBLE: 1e-12, SINGLE: 1e-4}
 

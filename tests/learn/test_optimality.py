@@ -112,11 +112,10 @@ def test_the_spanned_set_holds_the_optima(seed, with_sum):
     generator = torch.Generator().manual_seed(seed)
     x = soctk.Simplex(5, 3.0).sample(7, generator) if with_sum else torch.randn(7, 5, generator=generator, dtype=DOUBLE)
     spanned = spanned_set(x)
-    assert (spanned.sum_total is not None) == with_sum
+    assert (spanned.rows().total is not None) == with_sum
     assert spanned.contains(x, atol=1e-9).all()
-    lower, upper = spanned.bounds()
-    assert torch.equal(lower, x.amin(dim=0))
-    assert torch.equal(upper, x.amax(dim=0))
+    assert torch.equal(spanned.rows().lower, x.amin(dim=0))
+    assert torch.equal(spanned.rows().upper, x.amax(dim=0))
 
 
 def test_wrong_optima_are_refused():
@@ -156,3 +155,63 @@ def test_models_of_sequences_learn_from_optima():
     )
     before, after = report.decision_errors
     assert after < before
+
+
+POLYHEDRON = soctk.Polyhedron(
+    4,
+    -0.6,
+    0.8,
+    E=[[1.0, -1.0, 1.0, 0.0]],
+    f=[0.1],
+    G=[[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 1.0, -1.0]],
+    h=[0.4, 0.3],
+)
+
+
+def test_the_residuals_of_a_polyhedron_vanish_at_optima_and_nowhere_else():
+    generator = torch.Generator().manual_seed(4)
+    slopes = 2 * torch.randn(20, 4, generator=generator, dtype=DOUBLE)
+    for slope in slopes:
+        model = soctk.from_quadratic(torch.eye(4, dtype=DOUBLE), slope, 0.0)
+        best = POLYHEDRON.project(-slope).reshape(1, 4)
+        data = soctk.ValueData(torch.zeros(1, 0), best.unsqueeze(1), torch.zeros(1, 1))
+        for x, low, high in ((best, 0.0, AT_OPTIMUM), (POLYHEDRON.center().reshape(1, 4), 0.05, torch.inf)):
+            residual = OptimalityResiduals(model, Optima.of(data, x, POLYHEDRON)).residual(model).detach()
+            assert low <= float(residual.norm()) < high
+
+
+def test_the_residuals_of_a_polyhedron_are_those_of_the_closed_form():
+    """The same set with its bounds written as rows; and the derivative of the loss, against differences."""
+    budget = SETS["budget"]
+    rows = soctk.Polyhedron(4, G=torch.eye(4), h=torch.ones(4), E=2 * torch.ones(1, 4), f=[4.0])
+    x = budget.linear_minimizer(torch.tensor([[1.0, -1.0, 0.3, 0.2]], dtype=DOUBLE))
+    model = soctk.SOCICNN(4, 0, seed=3).double()
+    data = soctk.ValueData(torch.zeros(1, 0), x.unsqueeze(1), torch.zeros(1, 1))
+    losses = [OptimalityResiduals(model, Optima.of(data, x, given)) for given in (budget, rows)]
+    # The closed form's multiplier is not the nearest one where no coordinate is free: an upper bound.
+    assert losses[1].loss(model).item() <= losses[0].loss(model).item() + 1e-12
+    weight = next(w for w in model.parameters() if w.requires_grad and w.numel() >= 4)
+    (gradient,) = torch.autograd.grad(losses[1].loss(model), weight, allow_unused=True)
+    assert gradient is not None
+    step = 1e-6 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    values = []
+    for sign in (1.0, -1.0):
+        with torch.no_grad():
+            weight.add_(sign * step)
+        values.append(losses[1].loss(model).item())
+        with torch.no_grad():
+            weight.sub_(sign * step)
+    assert (values[0] - values[1]) / 2 == pytest.approx(float((gradient * step).sum()), rel=1e-4, abs=1e-12)
+
+
+def test_fit_learns_from_optima_in_a_polyhedron():
+    generator = torch.Generator().manual_seed(5)
+    context = torch.randn(40, 2, generator=generator, dtype=DOUBLE)
+    target = torch.tanh(context @ torch.randn(2, 4, generator=generator, dtype=DOUBLE))
+    best = POLYHEDRON.project(target)
+    x = POLYHEDRON.sample((40, 6), generator)
+    data = soctk.ValueData(context, x, (x - target.unsqueeze(1)).square().sum(dim=-1))
+    brief = dataclasses.replace(QUICK, epochs=1, newton_iterations=2, lbfgs_iterations=4, optima_iterations=10)
+    model = soctk.SOCICNN(4, 2, hidden=(), diagonal=True)
+    before, after = soctk.fit(model, data, brief, optima=best, feasible_set=POLYHEDRON).decision_errors
+    assert after <= before

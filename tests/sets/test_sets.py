@@ -127,7 +127,7 @@ def test_bounds_given_as_an_array_are_copied() -> None:
     upper = np.array([1.0, 2.0])
     box = Box(2, upper=upper)
     upper[0] = 9.0
-    assert box.bounds()[1].tolist() == [1.0, 2.0]
+    assert box.rows().upper.tolist() == [1.0, 2.0]
 
 
 # -- uniform samples -----------------------------------------------------------------------------------
@@ -139,7 +139,8 @@ COUNT = 4000
 
 def by_rejection(budget: Budget, count: int, generator: torch.Generator) -> torch.Tensor:
     """Draw n - 1 coordinates uniformly in their box, keep those whose rest fits the last one's bounds."""
-    lo, hi = budget.bounds()
+    rows = budget.rows()
+    lo, hi = rows.lower, rows.upper
     kept = torch.empty(0, budget.dim, dtype=DOUBLE)
     while len(kept) < count:
         head = lo[:-1] + (hi - lo)[:-1] * torch.rand(20 * count, budget.dim - 1, generator=generator, dtype=DOUBLE)

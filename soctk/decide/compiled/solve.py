@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
 from soctk.decide.compiled.lanes import WIDTH, aligned_zeros
 from soctk.decide.decision import Status, relative_gap
+from soctk.decide.reduction import newton_rows
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
@@ -66,7 +66,8 @@ def solve_compiled(
     state = _solve(packed, feasible_set, inner, max_iter, deadline, points)
     result = _result(packed, state)
     if keep_final:
-        result.final = _final(form, packed, state, bool(np.isfinite(_arrays(feasible_set)[1]).all()))
+        has_hi = bool(torch.isfinite(newton_rows(feasible_set).upper).all())
+        result.final = _final(form, packed, state, has_hi)
     return result if form.dtype == torch.float64 else _rounded(result, form, feasible_set, tol)
 
 
@@ -86,8 +87,9 @@ def _solve(
     start: np.ndarray | None,
 ) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
-    schedule, (lo, hi, center) = packed.schedule, _arrays(feasible_set)
-    total, has_hi = feasible_set.sum_total, bool(np.isfinite(hi).all())
+    schedule, rows = packed.schedule, newton_rows(feasible_set)
+    lo, hi, total = rows.lower.numpy(), rows.upper.numpy(), rows.total
+    has_hi = bool(np.isfinite(hi).all())
     common = np.zeros(packed.common_size)
     common[packed.columns(layout.LO)], common[packed.columns(layout.HI)] = lo, hi
     settings = common[packed.columns(layout.SETTINGS)]
@@ -95,17 +97,12 @@ def _solve(
     settings[layout.TOL], settings[layout.MAX_ITER], settings[layout.FIRST_SHARE] = tol, max_iter, schedule.first_share
     settings[layout.LAST_SHARE], settings[layout.RULES :] = schedule.last_share, np.ravel(schedule.rules)
     state = np.zeros((packed.data.shape[0], packed.state_size))
-    state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = center if start is None else start
+    state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = (
+        feasible_set.center().numpy() if start is None else start
+    )
     state[:, layout.BEST_VALUE], state[:, layout.BEST_BOUND] = np.inf, -np.inf
     _iterate(packed, common, state, deadline)
     return state
-
-
-@lru_cache(maxsize=64)
-def _arrays(feasible_set: FeasibleSet) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the bounds and the centre of a set; sets are immutable, so that the answer is kept."""
-    lo, hi = feasible_set.bounds()
-    return lo.numpy(), hi.numpy(), feasible_set.center().numpy()
 
 
 def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: float) -> None:

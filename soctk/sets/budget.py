@@ -1,0 +1,36 @@
+"""The capped simplex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from soctk.checks import check_count
+from soctk.sets.polyhedron import Bound, Polyhedron, check_total, freeze_bounds
+from soctk.sets.rows import Rows, bounds_and_sum
+
+
+@dataclass(frozen=True)
+class Budget(Polyhedron):
+    """The capped simplex {lower <= x <= upper, sum(x) = total}.
+
+    Raises:
+        ValueError: as for `Box`, or total outside [sum(lower), sum(upper)].
+    """
+
+    dim: int
+    total: float
+    lower: Bound = 0.0
+    upper: Bound = 1.0
+
+    def __post_init__(self) -> None:
+        check_count(self.dim, "dim")
+        freeze_bounds(self, finite=True)
+        least, most = (float(np.broadcast_to(bound, self.dim).sum()) for bound in (self.lower, self.upper))
+        check_total(self.total, "total", least, most)
+
+    @cached_property
+    def _rows(self) -> Rows:
+        return bounds_and_sum(self.dim, self.lower, self.upper, self.total)

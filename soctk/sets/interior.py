@@ -1,0 +1,117 @@
+"""The analytic centre of a polyhedron, and the rows that hold with equality throughout.
+
+First the centre of the largest ball: max s, a_i'x + s <= b_i with |a_i| = 1, E x = f. Where s is 0 no point is strictly
+inside of all rows. Rows with a positive multiplier then hold with equality on the whole set (the multipliers of the
+optimum combine the rows to 0 <= 0), are counted to the equalities, and the ball is looked for again: facial reduction
+(Borwein and Wolkowicz 1981), which ends because every round takes at least one row. From the ball's centre, which may
+lie anywhere along a long set, damped Newton steps on -sum log(b_i - a_i'x) lead to the analytic centre, which does not
+depend on units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from soctk.sets.linear_programs import System, linear_program
+
+DEPENDENT = 1e-9
+"""Singular values of unit rows below this are none."""
+HOLDS = 1e-7
+"""Multipliers, which sum to one, above this are positive."""
+CENTERING_STEPS = 100
+CENTERED = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Interior:
+    """The relative interior, in the units of the system.
+
+    Attributes:
+        point: (n,), the analytic centre, strictly inside of every row of `normals`.
+        basis: (d, n), orthonormal directions of the affine hull.
+        normals: (m, n), the rows that do not hold with equality throughout, bounds among them.
+        heights: (m,), normals x <= heights.
+    """
+
+    point: np.ndarray
+    basis: np.ndarray
+    normals: np.ndarray
+    heights: np.ndarray
+
+    @classmethod
+    def of(cls, system: System) -> Interior:
+        """Find it.
+
+        Raises:
+            ValueError: the set is empty; the message names rows that contradict one another, or it is not bounded.
+        """
+        normals, heights, names = inequalities(system)
+        fixed = system.lower == system.upper
+        equal, levels = np.vstack([system.E, np.eye(fixed.size)[fixed]]), np.append(system.f, system.lower[fixed])
+        while len(normals):
+            m, n = normals.shape
+            rows, more = np.column_stack([normals, np.ones(m)]), np.column_stack([equal, np.zeros(len(equal))])
+            goal = np.append(np.zeros(n), -1.0)
+            answer = linear_program(goal, rows, heights, more, levels, (None, None))
+            if answer.status == 2:
+                raise ValueError("expected a set with a point, got an empty one: its equalities contradict one another")
+            if answer.status != 0:
+                system.box()  # says which coordinate has no end
+                raise RuntimeError(f"no point of the set was found ({answer.message}); scale its rows to size one")
+            point, radius, z = answer.x[:-1], answer.x[-1], -answer.ineqlin.marginals
+            if radius < -system.rounding:
+                worst = ", ".join(names[i] for i in np.argsort(-z)[:4] if z[i] > HOLDS)
+                raise ValueError(f"expected a set with a point, got an empty one: {worst} cannot all hold")
+            if radius > system.rounding:
+                return cls._at(point, equal, levels, normals, heights)
+            held = z > min(HOLDS, z.max())
+            held[z.argmax()] = True
+            equal, levels = np.vstack([equal, normals[held]]), np.append(levels, heights[held])
+            normals, heights, names = (
+                normals[~held],
+                heights[~held],
+                [n for n, h in zip(names, held, strict=True) if not h],
+            )
+        return cls._at(np.zeros(fixed.size), equal, levels, normals, heights)
+
+    @classmethod
+    def _at(
+        cls, point: np.ndarray, equal: np.ndarray, levels: np.ndarray, normals: np.ndarray, heights: np.ndarray
+    ) -> Interior:
+        """Make the point exact on the equalities, dependent ones among them, and find their null space."""
+        u, sizes, axes = np.linalg.svd(equal, full_matrices=True)
+        rank = int((sizes > DEPENDENT).sum())
+        missed = (u.T @ (levels - equal @ point))[:rank] / sizes[:rank]
+        basis, start = axes[rank:], point + missed @ axes[:rank]
+        w = _analytic_center(normals @ basis.T, heights - normals @ start)
+        return cls(start + w @ basis, basis, normals, heights)
+
+
+def _analytic_center(rows: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """Return argmin -sum log(room - rows w), from w = 0 where all room is positive."""
+    w = np.zeros(rows.shape[1])
+    for _ in range(CENTERING_STEPS if w.size else 0):
+        inverse = 1.0 / (room - rows @ w)
+        scaled = rows * inverse[:, None]
+        step = np.linalg.lstsq(scaled, np.ones(len(scaled)))[0]  # the Hessian is scaled'scaled, the gradient scaled'1
+        decrement = float(np.linalg.norm(scaled @ step))
+        w = w - step / (1.0 + decrement)  # inside, as the barrier is self-concordant
+        if decrement < CENTERED:
+            break
+    return w
+
+
+def inequalities(system: System) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Return the rows of G and the finite bounds that leave room, as unit normals, heights and names."""
+    room = system.lower < system.upper
+    low, high = (np.flatnonzero(np.isfinite(side) & room) for side in (system.lower, system.upper))
+    axes = np.eye(room.size)
+    names = [
+        *(f"row {i} of G" for i in system.inequalities),
+        *(f"lower[{i}]" for i in low),
+        *(f"upper[{i}]" for i in high),
+    ]
+    heights = np.concatenate([system.h, -system.lower[low], system.upper[high]])
+    return np.vstack([system.G, -axes[low], axes[high]]), heights, names

@@ -1,0 +1,157 @@
+"""Linear programmes over a polyhedron by HiGHS, and bounds of their values that do not trust it.
+
+For any nu and any z >= 0 every x of the set has, with w = g + E'nu + G'z and any box lo <= x <= hi around the set,
+
+    g'x >= -nu'f - z'h + sum_i min(w_i lo_i, w_i hi_i),
+
+so that the solver's multipliers are turned into a lower bound of the minimum whatever their accuracy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from soctk.sets.rows import Rows
+
+TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+EPS = float(np.finfo(float).eps)
+Ends = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """The rows of a polyhedron as arrays, those of E and G of length one, in units in which no small set is tiny.
+
+    Attributes:
+        unit: what coordinates are divided by: the largest number of a set whose numbers are all below 1, else 1.
+        rounding: how far a row may be off by the rounding of what was given.
+        equalities: the numbers of the rows of E; rows without entries are left out.
+        inequalities: the same of G.
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+    E: np.ndarray
+    f: np.ndarray
+    G: np.ndarray
+    h: np.ndarray
+    unit: float
+    rounding: float
+    equalities: np.ndarray
+    inequalities: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Rows) -> System:
+        """Return the system of rows.
+
+        Raises:
+            ValueError: a row without entries that does not hold.
+        """
+        E, f, equalities = _unit_rows(rows.E.numpy(), rows.f.numpy())
+        G, h, inequalities = _unit_rows(rows.G.numpy(), rows.h.numpy())
+        for name, kept, side in (("E", equalities, rows.f.abs()), ("G", inequalities, -rows.h)):
+            wrong = np.setdiff1d(np.flatnonzero(side.numpy() > 0), kept)
+            if wrong.size:
+                raise ValueError(f"expected a set with a point, got an empty one: row {wrong[0]} of {name} is zero")
+        lower, upper = rows.lower.numpy(), rows.upper.numpy()
+        numbers = np.abs(np.concatenate([lower, upper, f, h]))
+        largest = float(np.max(numbers[np.isfinite(numbers)], initial=0.0))
+        unit = min(1.0, largest) or 1.0
+        sides = (side / unit for side in (f, h))
+        f, h = sides
+        return cls(lower / unit, upper / unit, E, f, G, h, unit, 1e-9 + 1e-13 * largest, equalities, inequalities)
+
+    def box(self) -> Ends:
+        """Return a box that holds the set: the bounds where they are finite, else from multipliers.
+
+        With sign e_j + E'nu + G'z = w, of which r is what lies on coordinates without the bound that would hold it (the
+        solver's rounding), every x has sign x_j >= c + r'x. If all these |c| and all bounds are at most C and all |r|_1
+        at most R < 1, then no such coordinate exceeds C / (1 - R).
+
+        Raises:
+            ValueError: the set is not bounded; the message names a coordinate.
+        """
+        lower, upper = self.lower.copy(), self.upper.copy()
+        sides = [(j, 1.0) for j in np.flatnonzero(np.isinf(lower))] + [
+            (j, -1.0) for j in np.flatnonzero(np.isinf(upper))
+        ]
+        ends = [self._end(j, sign) for j, sign in sides]
+        constants, leftovers = (np.array([end[part] for end in ends]) for part in (0, 1))
+        finite = np.abs(np.concatenate([constants, self.lower, self.upper]))
+        most = np.max(finite[np.isfinite(finite)], initial=1.0)
+        if np.max(leftovers, initial=0.0) > 0.5:
+            raise RuntimeError("the set's ends were not found: give finite bounds, as large as need be")
+        for (j, sign), constant, leftover in zip(sides, constants, leftovers, strict=True):
+            side, margin = lower if sign > 0 else upper, 2 * leftover * most + EPS * lower.size * most
+            side[j] = sign * (constant - margin)
+        return lower, upper
+
+    def _end(self, j: int, sign: float) -> tuple[float, float]:
+        """Return c and |r|_1 of `box` for one side of one coordinate."""
+        g = np.zeros(self.lower.size)
+        g[j] = sign
+        answer = self.solve(g)
+        if answer.status != 0:
+            side = "below" if sign > 0 else "above"
+            raise ValueError(
+                f"expected a bounded set, got one in which coordinate {j} has no end {side}: bounds and "
+                "certificates need a compact set; give a finite bound, as large as it need be"
+            )
+        nu, z = _multipliers(answer)
+        w = g + nu @ self.E + z @ self.G
+        bound = np.where(w > 0, self.lower, self.upper)
+        held = np.isfinite(bound)
+        return float(-nu @ self.f - z @ self.h + w[held] @ bound[held]), float(np.abs(w[~held]).sum())
+
+    def minimum(self, g: np.ndarray, box: Ends) -> tuple[np.ndarray, float]:
+        """Return a vertex argmin (n,) and a lower bound of the minimum of g'x.
+
+        Raises:
+            RuntimeError: HiGHS has no answer.
+        """
+        answer = self.solve(g)
+        if answer.status != 0:
+            raise RuntimeError(f"a linear programme over the set was not solved ({answer.message})")
+        nu, z = _multipliers(answer)
+        w = g + nu @ self.E + z @ self.G
+        parts = np.concatenate([-nu * self.f, -z * self.h, np.minimum(w * box[0], w * box[1])])
+        sizes = np.abs(g) + np.abs(nu) @ np.abs(self.E) + z @ np.abs(self.G)
+        terms = np.abs(parts).sum() + sizes @ np.maximum(np.abs(box[0]), np.abs(box[1]))
+        # Sums of k rounded numbers are off by k eps of what they add at worst, by sqrt(k) eps nearly always.
+        return self.unit * answer.x, self.unit * float(parts.sum() - EPS * np.sqrt(parts.size) * terms)
+
+    def solve(self, g: np.ndarray) -> Any:
+        """Return SciPy's answer to min g'x over the set, in the system's units."""
+        return linear_program(g, self.G, self.h, self.E, self.f, np.stack([self.lower, self.upper], axis=1))
+
+
+def linear_program(g: np.ndarray, G: np.ndarray, h: np.ndarray, E: np.ndarray, f: np.ndarray, bounds: Any) -> Any:
+    """Return SciPy's answer to min g'x, G x <= h, E x = f between bounds: a vertex, with multipliers."""
+    from scipy.optimize import linprog  # slow to import, and needed by general sets alone
+
+    answer: Any = None
+    for options in (TIGHT, {}, {"presolve": False}):
+        answer = linprog(g, _sparse(G), h, _sparse(E), f, bounds, method="highs-ds", options=options)
+        if answer.status in (0, 2, 3):
+            break
+    return answer
+
+
+def _multipliers(answer: Any) -> tuple[np.ndarray, np.ndarray]:
+    return -answer.eqlin.marginals, np.maximum(-answer.ineqlin.marginals, 0.0)
+
+
+def _unit_rows(matrix: np.ndarray, side: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows with entries, of length one, their right-hand sides and their numbers."""
+    lengths = np.linalg.norm(matrix, axis=1)
+    kept = np.flatnonzero(lengths)
+    return matrix[kept] / lengths[kept, None], side[kept] / lengths[kept], kept
+
+
+def _sparse(rows: np.ndarray) -> Any:
+    """Return large matrices with few entries as sparse ones."""
+    return sp.csr_array(rows) if rows.size > 2000 and np.count_nonzero(rows) < 0.2 * rows.size else rows

@@ -1,0 +1,125 @@
+"""What answers for a polyhedron, chosen by its rows: `Between` bounds alone, `Capped` with a sum, else `General`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from soctk.sets.projection import project_capped_simplex
+from soctk.sets.rows import Rows
+from soctk.sets.sampling import sample_capped_simplex
+
+
+class Oracles(ABC):
+    """The answers. Tensors are (*batch, n), of any floating-point type on any device, as what is returned."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    @abstractmethod
+    def project(self, y: Tensor) -> Tensor:
+        """Return the Euclidean projection of y."""
+
+    @abstractmethod
+    def linear_minimizer(self, g: Tensor) -> Tensor:
+        """Return a vertex argmin of g'x."""
+
+    def linear_minimum(self, g: Tensor) -> Tensor:
+        """Return min g'x, (*batch)."""
+        return (g * self.linear_minimizer(g)).sum(dim=-1)
+
+    @abstractmethod
+    def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Return points (count, n), float64, uniform at least in the limit."""
+
+    @abstractmethod
+    def center(self) -> Tensor:
+        """Return a point (n,) in the relative interior, float64."""
+
+    @abstractmethod
+    def hull(self) -> tuple[Tensor, Tensor]:
+        """Return the smallest box around the set, float64 (n,) each."""
+
+    @abstractmethod
+    def free(self) -> Tensor:
+        """Return which coordinates can move, bool (n,)."""
+
+    def bounds_like(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the bounds in the dtype and on the device of y."""
+        return self.rows.lower.to(y), self.rows.upper.to(y)
+
+
+class Between(Oracles):
+    """{lower <= x <= upper}, all bounds finite."""
+
+    def project(self, y: Tensor) -> Tensor:
+        lo, hi = self.bounds_like(y)
+        return torch.clamp(y, min=lo, max=hi)
+
+    def linear_minimizer(self, g: Tensor) -> Tensor:
+        """Return the lower bound where g >= 0, else the upper one."""
+        lo, hi = self.bounds_like(g)
+        return torch.where(g < 0, hi, lo)
+
+    def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
+        lo, hi = self.rows.lower, self.rows.upper
+        return lo + (hi - lo) * torch.rand(count, lo.numel(), generator=generator, dtype=torch.float64)
+
+    def center(self) -> Tensor:
+        return 0.5 * (self.rows.lower + self.rows.upper)
+
+    def hull(self) -> tuple[Tensor, Tensor]:
+        return self.rows.lower, self.rows.upper
+
+    def free(self) -> Tensor:
+        return self.rows.lower < self.rows.upper
+
+
+class Capped(Oracles):
+    """{lower <= x <= upper, sum(x) = total}, lower bounds finite."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows)
+        self.total = float(rows.f)
+
+    def project(self, y: Tensor) -> Tensor:
+        lo, hi = self.bounds_like(y)
+        return project_capped_simplex(y, lo, hi, torch.as_tensor(self.total, dtype=y.dtype, device=y.device))
+
+    def linear_minimizer(self, g: Tensor) -> Tensor:
+        """Fill the coordinates in the order of increasing g up to their upper bounds until the total is reached."""
+        lo, hi = self.bounds_like(g)
+        order = torch.argsort(g, dim=-1, stable=True)
+        room = (hi - lo)[order]
+        spare = torch.as_tensor(self.total, dtype=g.dtype, device=g.device) - lo.sum()
+        room = torch.minimum(room, spare)
+        taken_before = torch.cumsum(room, dim=-1) - room
+        fill = torch.minimum((spare - taken_before).clamp(min=0), room)
+        return lo + torch.zeros_like(g).scatter(-1, order, fill)
+
+    def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
+        return sample_capped_simplex(count, self.rows.lower, self.rows.upper, self.total, generator)
+
+    def center(self) -> Tensor:
+        """Return the point with the same share of every coordinate's range."""
+        lo, hi = self.rows.lower, self.rows.upper
+        spare = self.total - lo.sum()
+        room = torch.minimum(hi - lo, spare)
+        size = float(room.sum())
+        return torch.clamp(lo + room * (spare / size), min=lo, max=hi) if size > 0 else lo
+
+    def hull(self) -> tuple[Tensor, Tensor]:
+        """No coordinate exceeds what the others leave at their lower bounds, nor falls below what they leave."""
+        lo, hi = self.rows.lower, self.rows.upper
+        most = torch.minimum(hi, lo + (self.total - lo.sum()))
+        return torch.maximum(lo, most - (most.sum() - self.total)), most
+
+    def free(self) -> Tensor:
+        """Those between different bounds, where there are two of them and the total leaves a choice."""
+        lo, hi = self.rows.lower, self.rows.upper
+        free = lo < hi
+        if int(free.sum()) <= 1 or self.total <= float(lo.sum()) or self.total >= float(hi.sum()):
+            return torch.zeros_like(free)
+        return free

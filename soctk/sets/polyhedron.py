@@ -1,0 +1,299 @@
+"""The polyhedron, of which Simplex, Box and Budget are the cases with short names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.checks import ArrayLike, check_count
+from soctk.sets.base import Device, FeasibleSet, Presolved
+from soctk.sets.general import General
+from soctk.sets.oracles import Between, Capped, Oracles
+from soctk.sets.rows import Rows, rows_of
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+Bound = float | Sequence[float]
+
+
+class Polyhedron(FeasibleSet):
+    """The compact set {x : lower <= x <= upper, E x = f, G x <= h}. Immutable, hashable, compared by its numbers.
+
+    Whatever is computed about a set once, linear programmes for the most part, is kept on the object.
+
+    Args:
+        dim: the decision dimension n.
+        lower: a number or one for each coordinate; -inf where there is no bound.
+        upper: the same; +inf where there is none.
+        E: (k, n), or (n,) for one row; an array, nested lists, a tensor or a SciPy sparse matrix.
+        f: (k,), or a number for one row.
+        G: (m, n) or (n,), as E.
+        h: (m,) or a number.
+
+    Raises:
+        TypeError: a matrix that is not numeric.
+        ValueError: wrong shapes, NaN, lower > upper somewhere, E without f or G without h, an empty set, a set that is
+            not bounded.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        lower: Bound = 0.0,
+        upper: Bound = float("inf"),
+        E: ArrayLike | None = None,
+        f: ArrayLike | None = None,
+        G: ArrayLike | None = None,
+        h: ArrayLike | None = None,
+    ) -> None:
+        check_count(dim, "dim")
+        put = object.__setattr__
+        put(self, "dim", dim)
+        put(self, "lower", lower)
+        put(self, "upper", upper)
+        freeze_bounds(self, finite=False)
+        for names, values in ((("E", "f"), (E, f)), (("G", "h"), (G, h))):
+            for name, array in zip(names, _matrix_and_side(names, values, dim), strict=True):
+                put(self, name, array)
+        rows = self._rows
+        if rows.total is not None:
+            check_total(rows.total, "f", float(rows.lower.sum()), float(rows.upper.sum()))
+        _ = self._oracles  # finds out whether the set is empty, or not bounded
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.__module__.startswith("soctk.sets."):
+            raise TypeError(
+                f"{cls.__name__}: the sets of soctk are final, as solvers rely on what they are; describe yours as a "
+                "soctk.Polyhedron, or derive it from soctk.FeasibleSet with a projection of its own"
+            )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return self._numbers == other._numbers if type(other) is type(self) is Polyhedron else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._numbers)
+
+    def __repr__(self) -> str:
+        rows = self._rows
+        return (
+            f"Polyhedron({self.dim}, lower={self.lower}, upper={self.upper}, "
+            f"{len(rows.E)} equalities, {len(rows.G)} inequalities)"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is kept is no part of a copy or of a file."""
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    # -- what is kept --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _rows(self) -> Rows:
+        return rows_of(self.dim, self.lower, self.upper, self.E, self.f, self.G, self.h)
+
+    @cached_property
+    def _oracles(self) -> Oracles:
+        rows = self._rows
+        if not rows.at_most_a_sum:
+            return General(rows)
+        return Between(rows) if rows.total is None else Capped(rows)
+
+    @cached_property
+    def _center(self) -> Tensor:
+        return self._oracles.center()
+
+    @cached_property
+    def _hull(self) -> tuple[Tensor, Tensor]:
+        return self._oracles.hull()
+
+    @cached_property
+    def _presolved(self) -> Presolved:
+        free = self._oracles.free()
+        columns = torch.nonzero(free).squeeze(-1)
+        whole = columns.numel() in (0, self.dim) and self._rows.at_most_a_sum
+        return Presolved(self._center, columns, self if whole or not bool(free.any()) else self._without(~free))
+
+    def _without(self, fixed: Tensor) -> Polyhedron:
+        """Return the set of the other coordinates, in as few rows as are needed."""
+        rows, point = self._rows, self._center
+        held = torch.where(fixed, point, 0.0)
+        E, f, G, h = (rows.E[:, ~fixed], rows.f - rows.E @ held, rows.G[:, ~fixed], rows.h - rows.G @ held)
+        lower, upper = rows.lower[~fixed], rows.upper[~fixed]
+        single = (G != 0).sum(dim=1) == 1
+        for row, side in zip(G[single], h[single], strict=True):  # a bound
+            (place,) = torch.nonzero(row).squeeze(-1).tolist()
+            end = side / row[place]
+            if float(row[place]) > 0:
+                upper[place] = torch.minimum(upper[place], end)
+            else:
+                lower[place] = torch.maximum(lower[place], end)
+        left = (G != 0).sum(dim=1) > 1
+        G, h = G[left], h[left]
+        left = (E != 0).any(dim=1)
+        E, f = E[left], f[left]
+        if len(E) == 1 and len(G) == 0 and bool((E[0, 0] == E).all()):
+            lo, hi = (end[~fixed] for end in self._hull)
+            E, f = torch.ones_like(E), (f / E[0, 0]).clamp(min=lo.sum(), max=hi.sum())
+            lower, upper = torch.maximum(lower, lo), torch.minimum(upper, hi)
+        return Polyhedron(len(lower), lower.tolist(), upper.tolist(), E, f, G, h)
+
+    # -- the oracles ---------------------------------------------------------------------------------------
+
+    def _project(self, y: Tensor) -> Tensor:
+        return self._oracles.project(y)
+
+    def _linear_minimizer(self, g: Tensor) -> Tensor:
+        return self._oracles.linear_minimizer(g)
+
+    def linear_minimum(self, g: Tensor) -> Tensor:
+        return self._oracles.linear_minimum(g)
+
+    def _sample(self, count: int, generator: torch.Generator | None) -> Tensor:
+        return self._oracles.sample(count, generator)
+
+    def _violation(self, x: Tensor) -> Tensor:
+        rows = self._rows
+        lo, hi = self._oracles.bounds_like(x)
+        worst = torch.maximum(lo - x, x - hi).amax(dim=-1).clamp(min=0)
+        if rows.total is not None:
+            return torch.maximum(worst, (x.sum(dim=-1) - rows.total).abs())
+        if len(rows.E):
+            worst = torch.maximum(worst, (x @ rows.E.to(x).T - rows.f.to(x)).abs().amax(dim=-1))
+        if len(rows.G):
+            worst = torch.maximum(worst, (x @ rows.G.to(x).T - rows.h.to(x)).amax(dim=-1))
+        return worst
+
+    def center(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> Tensor:
+        return self._center.to(dtype=dtype, device=device, copy=True)
+
+    def hull(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> tuple[Tensor, Tensor]:
+        lo, hi = (end.to(dtype=dtype, device=device, copy=True) for end in self._hull)
+        return lo, hi
+
+    def rows(self) -> Rows:
+        return self._rows
+
+    def presolve(self) -> Presolved:
+        """Return the set without the coordinates that its bounds and rows leave no choice, the rest in few rows."""
+        return self._presolved
+
+    @cached_property
+    def magnitude(self) -> float:
+        """The largest number among bounds and right-hand sides, at least 1."""
+        rows = self._rows
+        numbers = torch.cat([rows.lower, rows.upper, rows.f, rows.h]).abs()
+        return max(1.0, float(torch.where(numbers.isinf(), 0.0, numbers).max()))
+
+    def constraints(self, x: cp.Expression) -> list[cp.Constraint]:
+        """Return every finite bound and every row as CVXPY constraints on `x`, an expression of shape (n,).
+
+        Raises:
+            ValueError: another shape.
+        """
+        import cvxpy as cp
+
+        if x.shape != (self.dim,):
+            raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
+        rows = self._rows
+        found: list[cp.Constraint] = []
+        for side, sign in ((rows.lower.numpy(), 1), (rows.upper.numpy(), -1)):
+            finite = np.flatnonzero(np.isfinite(side))
+            part, ends = (x, side) if finite.size == self.dim else (x[finite], side[finite])
+            if finite.size:
+                found.append(part >= ends if sign > 0 else part <= ends)
+        if rows.total is not None:
+            found.append(cp.Zero(cp.sum(x) - rows.total))
+        elif len(rows.E):
+            found.append(rows.E.numpy() @ x == rows.f.numpy())
+        if len(rows.G):
+            found.append(rows.G.numpy() @ x <= rows.h.numpy())
+        return found
+
+    @cached_property
+    def _numbers(self) -> tuple[object, ...]:
+        """What makes two polyhedra equal."""
+        rows = self._rows
+        parts = (rows.lower, rows.upper, rows.E, rows.f, rows.G, rows.h)
+        return self.dim, *((part + 0.0).numpy().tobytes() for part in parts)  # + 0.0: there is one zero
+
+
+def freeze_bounds(target: Any, *, finite: bool) -> None:
+    """Check the two bounds and store them as a float or a tuple of floats, so that the set stays hashable."""
+    arrays = {}
+    for name, end in (("lower", np.inf), ("upper", -np.inf)):
+        array = np.asarray(getattr(target, name), dtype=float)
+        if array.shape not in ((), (target.dim,)):
+            raise ValueError(f"{name}: expected a number or {target.dim} numbers, got shape {array.shape}")
+        if finite and not np.isfinite(array).all():
+            raise ValueError(f"{name}: expected finite bounds, got {getattr(target, name)!r}")
+        if np.isnan(array).any() or (array == end).any():
+            raise ValueError(f"{name}: expected finite bounds or {-end}, got {getattr(target, name)!r}")
+        arrays[name] = array
+        object.__setattr__(target, name, float(array) if array.ndim == 0 else tuple(array.tolist()))
+    crossed = np.flatnonzero(np.broadcast_to(arrays["lower"] > arrays["upper"], (target.dim,)))
+    if crossed.size:
+        raise ValueError(f"lower: expected lower <= upper, got lower > upper at coordinate {crossed[0]}")
+
+
+def check_total(total: float, name: str, least: float, most: float) -> None:
+    """Raise ValueError where no point between the bounds has this sum."""
+    slack = 1e-12 * max(1.0, abs(least), abs(most)) if np.isfinite(most) else 0.0
+    if not (least - slack <= total <= most + slack):
+        raise ValueError(
+            f"{name}: expected a number between sum(lower) = {least:g} and sum(upper) = {most:g}, "
+            f"got {total!r}; the budget cannot be met"
+        )
+
+
+def _matrix_and_side(
+    names: tuple[str, str], values: tuple[ArrayLike | None, ArrayLike | None], dim: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows (k, n) and right-hand sides (k,), checked, copied and not to be changed."""
+    if (values[0] is None) != (values[1] is None):
+        given, missing = names if values[1] is None else names[::-1]
+        raise ValueError(f"{missing}: expected it beside {given}, got none; a row needs a matrix and a right-hand side")
+    matrix, side = (_array(value, name) for name, value in zip(names, values, strict=True))
+    matrix = np.atleast_2d(matrix) if matrix.size else matrix.reshape(0, dim)
+    side = np.atleast_1d(side) if len(matrix) else side.reshape(-1)
+    if matrix.ndim != 2 or matrix.shape[1] != dim:
+        raise ValueError(f"{names[0]}: expected shape (rows, {dim}), got {matrix.shape}")
+    if side.shape != (len(matrix),):
+        raise ValueError(
+            f"{names[1]}: expected {len(matrix)} numbers, one for each row of {names[0]}, got shape {side.shape}"
+        )
+    matrix.setflags(write=False)
+    side.setflags(write=False)
+    return matrix, side
+
+
+def _array(value: ArrayLike | None, name: str) -> np.ndarray:
+    """Return a copy as float64, dense."""
+    if value is None:
+        return np.zeros(0)
+    if hasattr(value, "toarray"):  # SciPy's sparse matrices
+        value = value.toarray()
+    elif isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    try:
+        array = np.array(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: expected a numeric matrix, got {type(value).__name__} ({error})") from None
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name}: expected finite numbers, got {array[~np.isfinite(array)][0]}")
+    return array

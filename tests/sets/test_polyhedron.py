@@ -1,0 +1,324 @@
+"""General polyhedra and a set of one's own against the contract; closed forms against the general oracles."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from ball import Ball
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ks_2samp, kstest
+from set_contract import SetContract, points
+from tolerances import CONJUGATE, DOUBLE, GENERAL_PROJECTION, VALUE, close
+
+from soctk import Box, Budget, FeasibleSet, Polyhedron, Simplex
+from soctk.sets.general import General
+
+INF = float("inf")
+
+
+def transport() -> Polyhedron:
+    """Two suppliers, three customers: every column of the sparse E has two entries, one of its rows is dependent."""
+    suppliers = sp.kron(sp.eye(2), np.ones((1, 3)))
+    customers = sp.kron(np.ones((1, 2)), sp.eye(3))
+    return Polyhedron(6, E=sp.vstack([suppliers, customers]).tocsr(), f=[0.6, 0.4, 0.2, 0.5, 0.3])
+
+
+def random_rows(n: int = 5, m: int = 9, k: int = 1) -> Polyhedron:
+    generator = np.random.default_rng(n)
+    G, E, inside = generator.normal(size=(m, n)), generator.normal(size=(k, n)), generator.uniform(-0.5, 0.5, n)
+    return Polyhedron(n, -2.0, 2.0, E, E @ inside, G, G @ inside + generator.uniform(0.1, 1.0, m))
+
+
+def cross_polytope(n: int = 3) -> Polyhedron:
+    """|x_1| + ... + |x_n| <= 1 without a single bound."""
+    signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * n)).reshape(n, -1).T
+    return Polyhedron(n, -INF, INF, G=signs, h=np.ones(len(signs)))
+
+
+def pyramid() -> Polyhedron:
+    """An apex at which eight rows meet in three dimensions, each of them given twice, the second time four times."""
+    angles = np.arange(8) * np.pi / 4
+    rows = np.column_stack([np.cos(angles), np.sin(angles), np.ones(8)])
+    return Polyhedron(3, [-INF, -INF, 0.0], INF, G=np.vstack([rows, 4 * rows]), h=np.append(np.ones(8), 4 * np.ones(8)))
+
+
+POLYHEDRA = {
+    "dense": random_rows,
+    "sparse": transport,
+    "cross_polytope": cross_polytope,
+    "degenerate": pyramid,
+    "rows_of_many_sizes": lambda: Polyhedron(3, 0.0, 1.0, G=[[1e3, 1e3, 0.0], [0.0, 0.01, 0.01]], h=[1.2e3, 0.015]),
+    "implicit_equality": lambda: Polyhedron(3, 0.0, 2.0, G=[[1.0, 1.0, 0.0], [-1.0, -1.0, 0.0]], h=[1.0, -1.0]),
+    "implicitly_fixed": lambda: Polyhedron(4, 0.0, 1.0, G=[[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 2.0]], h=[0.0, 1.5]),
+    "fixed_by_a_row": lambda: Polyhedron(3, -1.0, 1.0, E=[0.0, 2.0, 0.0], f=0.5, G=[1.0, 1.0, 1.0], h=0.7),
+    "fixed_coordinate": lambda: Polyhedron(3, [0.0, 0.3, 0.0], [1.0, 0.3, 1.0], G=[1.0, 1.0, -1.0], h=0.5),
+    "one_point": lambda: Polyhedron(2, 0.0, 1.0, E=[[1.0, 1.0], [1.0, -1.0]], f=[1.0, 0.5]),
+    "one_corner": lambda: Polyhedron(3, 0.0, G=[1.0, 2.0, 1.0], h=0.0),
+    "scaled_sum": lambda: Polyhedron(4, 0.0, INF, E=[2.0, 2.0, 2.0, 2.0], f=3.0),
+    "sum_and_free_below": lambda: Polyhedron(3, -INF, [0.5, 1.0, 2.0], E=np.ones((1, 3)), f=1.0),
+    "capped_in_part": lambda: Polyhedron(3, 0.0, [0.5, INF, INF], E=np.ones((1, 3)), f=1.0),
+    "box": lambda: Polyhedron(3, -1.0, [1.0, 2.0, 3.0]),
+    "line": lambda: Polyhedron(1, -INF, INF, G=[[2.0], [-1.0]], h=[3.0, 1.0]),
+}
+
+
+class TestPolyhedron(SetContract):
+    CASES: ClassVar = POLYHEDRA
+
+
+class TestOwnSet(SetContract):
+    """What follows from the four required methods."""
+
+    CASES: ClassVar = {"ball": lambda: Ball(4, 1.5, 0.25), "ball_of_one": lambda: Ball(1)}
+    test_equal_descriptions_are_equal_and_hashable = None  # a set of one's own is itself unless it says otherwise
+
+
+# -- closed forms against the general oracles ------------------------------------------------------------
+
+CLOSED: dict[str, FeasibleSet] = {
+    "simplex": Simplex(5, 2.0),
+    "box": Box(4, [-1.0, 0.0, 0.5, 2.0], [1.0, 0.0, 0.7, 4.0]),
+    "budget": Budget(6, 1.8),
+    "uneven_budget": Budget(4, 1.0, [-1.0, 0.0, 0.1, 0.0], [0.5, 2.0, 0.4, 1.0]),
+    "corner": Budget(5, 5.0),
+    "tiny": Simplex(4, 1e-8),
+    "huge": Budget(5, 1.2e8, 0.0, 1e8),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+@given(data=st.data())
+def test_closed_forms_and_general_oracles_agree(name: str, data: st.DataObject) -> None:
+    closed = CLOSED[name]
+    general = General(closed.rows())
+    size = closed.magnitude if name != "tiny" else 1e-8
+    y = data.draw(points(closed.dim))
+    reach = max(size, float(y.abs().max()))
+    atol = GENERAL_PROJECTION[DOUBLE] * reach
+    torch.testing.assert_close(general.project(y), closed.project(y), rtol=0, atol=atol)
+    minima = general.linear_minimum(y), closed.linear_minimum(y)
+    # A lower bound, whatever the programme's own accuracy, and close.
+    assert float(minima[0]) <= float(minima[1]) + 1e-14 * closed.dim * size * float(y.abs().max())
+    torch.testing.assert_close(*minima, rtol=0, atol=1e-9 * size * float(y.abs().max()))
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_closed_forms_and_general_oracles_know_the_same_set(name: str, generator: torch.Generator) -> None:
+    closed = CLOSED[name]
+    general = General(closed.rows())
+    size = closed.magnitude if name != "tiny" else 1e-8
+    for mine, theirs in zip(general.hull(), closed.hull(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12 * size)
+    columns = closed.presolve().columns
+    assert torch.nonzero(general.free()).squeeze(-1).tolist() == columns.tolist()
+    assert float(closed.violation(general.center())) <= 1e-12 * size
+    assert float(closed.violation(general.sample(50, generator)).max()) <= 1e-12 * size
+
+
+def test_a_polyhedron_of_bounds_and_a_sum_has_closed_forms(generator: torch.Generator) -> None:
+    y = torch.randn(50, 4, generator=generator, dtype=DOUBLE)
+    pairs = (
+        (Simplex(4, 2.0), Polyhedron(4, E=np.ones((1, 4)), f=[2.0])),
+        (Budget(4, 1.0, 0.0, 0.5), Polyhedron(4, 0.0, 0.5, E=np.ones(4), f=1.0)),
+        (Box(4, -1.0, 2.0), Polyhedron(4, -1.0, 2.0)),
+    )
+    for named, plain in pairs:
+        assert torch.equal(named.project(y), plain.project(y))
+        assert torch.equal(named.linear_minimizer(y), plain.linear_minimizer(y))
+        assert isinstance(named, Polyhedron)
+        assert named != plain
+    scaled = Polyhedron(4, E=3.0 * np.ones((1, 4)), f=[6.0]).presolve().reduced
+    close(scaled.project(y), Simplex(4, 2.0).project(y), VALUE)
+    assert scaled.rows().total == pytest.approx(2.0)
+
+
+# -- projections far away and in many dimensions ---------------------------------------------------------
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12), st.integers(0, 30), st.sampled_from([0.0, 1.0, 1e3, 1e6]))
+def test_projections_onto_random_polyhedra_are_optimal(seed: int, n: int, m: int, far: float) -> None:
+    """The variational inequality (z - x)'(y - x) <= 0 for all z, which linear programmes check exactly."""
+    generator = np.random.default_rng(seed)
+    G, inside = generator.normal(size=(m, n)), generator.uniform(-0.9, 0.9, n)
+    if m > 2:
+        G[1], G[2] = G[0], -G[0]  # redundant, and an implicit equality
+    h = G @ inside + np.where(generator.random(m) < 0.3, 0.0, generator.uniform(0.0, 1.0, m))
+    polyhedron = Polyhedron(n, -1.0, 1.0, G=G, h=h)
+    y = torch.from_numpy(generator.normal(size=(3, n)) * (1 + far))
+    x = polyhedron.project(y)
+    assert float(polyhedron.violation(x).max()) <= 1e-10
+    excess = ((y - x) * x).sum(dim=-1) + polyhedron.linear_minimum(x - y)
+    assert float(excess.abs().max()) <= 1e-8 * (1 + far)
+
+
+def test_a_large_polyhedron(generator: torch.Generator) -> None:
+    numbers = np.random.default_rng(0)
+    n, m = 60, 80
+    G, inside = numbers.normal(size=(m, n)), numbers.uniform(0.2, 0.8, n)
+    E = sp.random(5, n, density=0.3, random_state=1, format="csc")
+    polyhedron = Polyhedron(n, 0.0, 1.0, E, E @ inside, G, G @ inside + numbers.uniform(0.01, 1.0, m))
+    y = 3 * torch.randn(3, n, generator=generator, dtype=DOUBLE)
+    x = polyhedron.project(y)
+    assert float(polyhedron.violation(x).max()) <= 1e-12 * n
+    close(((x - y) * x).sum(dim=-1), polyhedron.linear_minimum(x - y), CONJUGATE)
+
+
+# -- samples ---------------------------------------------------------------------------------------------
+
+LEVEL = 1e-3
+COUNT = 2000
+
+
+def test_hit_and_run_is_uniform_in_a_simplex(generator: torch.Generator) -> None:
+    """Dirichlet(1), by the general oracles: each coordinate is Beta(1, n - 1)."""
+    x = General(Simplex(4).rows()).sample(COUNT, generator)
+    assert all(kstest(x[:, i].numpy(), "beta", args=(1, 3)).pvalue > LEVEL for i in range(4))
+
+
+def test_hit_and_run_does_not_mind_scales(generator: torch.Generator) -> None:
+    box = Box(3, [0.0, -5e3, 1.0], [1e-4, 5e3, 2.0])
+    x = General(box.rows()).sample(COUNT, generator)
+    for i, (lo, hi) in enumerate(zip(box.lower, box.upper, strict=True)):
+        assert kstest(x[:, i].numpy(), "uniform", args=(lo, hi - lo)).pvalue > LEVEL
+
+
+def test_hit_and_run_is_uniform_where_rejection_is_possible(generator: torch.Generator) -> None:
+    polyhedron = random_rows(3, 6, 0)
+    x = polyhedron.sample(COUNT, generator)
+    box = -2 + 4 * torch.rand(400_000, 3, generator=generator, dtype=DOUBLE)
+    reference = box[polyhedron.contains(box, atol=0.0)]
+    assert len(reference) > COUNT
+    for direction in (*torch.eye(3, dtype=DOUBLE), torch.ones(3, dtype=DOUBLE)):
+        assert ks_2samp((x @ direction).numpy(), (reference @ direction).numpy()).pvalue > LEVEL
+
+
+def test_a_set_of_ones_own_is_sampled_uniformly(generator: torch.Generator) -> None:
+    """Of a uniform point of a ball in n dimensions |x|^n is uniform."""
+    x = Ball(3, 2.0, 1.0).sample(COUNT, generator)
+    assert kstest((((x - 1.0).norm(dim=1) / 2.0) ** 3).numpy(), "uniform").pvalue > LEVEL
+
+
+def test_a_flat_set_of_ones_own_has_its_center_inside() -> None:
+    """A square on edge in the plane x_3 = 0: its extreme points along the axes all lie on one diagonal each."""
+
+    class Disc(Ball):
+        def _project(self, y):
+            flat = y.clone()
+            flat[..., -1] = 0.0
+            return super()._project(flat)
+
+        def _linear_minimizer(self, g):
+            flat = g.clone()
+            flat[..., -1] = 0.0
+            return super()._linear_minimizer(flat)
+
+        def _violation(self, x):
+            return torch.maximum(super()._violation(x), x[..., -1].abs())
+
+    x = Disc(3).sample(200, torch.Generator().manual_seed(0))
+    assert float(x[:, -1].abs().max()) == 0.0
+    assert np.linalg.matrix_rank(x[:, :2].numpy()) == 2
+    assert float(Disc(3).center().norm()) <= 1e-12
+
+
+# -- descriptions ----------------------------------------------------------------------------------------
+
+
+def test_polyhedra_are_compared_by_their_numbers() -> None:
+    kinds = (list, np.array, lambda v: torch.tensor(v, dtype=DOUBLE), lambda v: sp.csr_array(np.array(v)))
+    rows, heights = [[1.0, 2.0, 0.0], [0.0, -1.0, 1.0]], [1.0, 0.5]
+    same = {Polyhedron(3, 0.0, 2.0, G=kind(rows), h=heights) for kind in kinds}
+    assert len(same) == 1
+    one = same.pop()
+    assert one == Polyhedron(3, [0.0, 0.0, -0.0], (2.0, 2.0, 2.0), G=rows, h=torch.tensor(heights, dtype=DOUBLE))
+    assert one != Polyhedron(3, 0.0, 2.0, G=rows, h=[1.0, 0.6])
+    assert one != Polyhedron(3, 0.0, 2.0, E=rows, f=heights)
+    assert Polyhedron(3, 0.0, 2.0, G=[1.0, 0.0, 0.0], h=1.0) != Polyhedron(3, 0.0, 2.0, G=[0.0, 1.0, 0.0], h=1.0)
+    for other in (copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        assert other == one
+        assert hash(other) == hash(one)
+        assert torch.equal(other.center(), one.center())
+    assert "2 inequalities" in repr(one)
+
+
+def test_what_is_kept_is_in_no_file() -> None:
+    for used in (transport(), Budget(3, 1.0)):
+        fresh = pickle.dumps(copy.copy(used))
+        used.project(torch.zeros(used.dim))
+        used.presolve()
+        used.hull()
+        assert pickle.dumps(used) == fresh
+
+
+def test_arrays_given_are_copied_and_cannot_be_changed() -> None:
+    G = np.array([[1.0, 1.0]])
+    polyhedron = Polyhedron(2, 0.0, 1.0, G=G, h=[1.0])
+    G[0, 0] = 9.0
+    assert polyhedron.G.tolist() == [[1.0, 1.0]]
+    with pytest.raises(ValueError, match="read-only"):
+        polyhedron.G[0, 0] = 2.0
+    with pytest.raises(AttributeError):
+        polyhedron.lower = 3.0
+    with pytest.raises(AttributeError):
+        del polyhedron.h
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Polyhedron(0), "dim: expected an integer"),
+        (lambda: Polyhedron(2, 0.0, 1.0, E=[[1.0, 1.0]]), "f: expected it beside E"),
+        (lambda: Polyhedron(2, 0.0, 1.0, h=[1.0]), "G: expected it beside h"),
+        (lambda: Polyhedron(2, 0.0, 1.0, E=[[1.0, 1.0, 1.0]], f=[1.0]), r"E: expected shape \(rows, 2\)"),
+        (lambda: Polyhedron(2, 0.0, 1.0, E=np.ones((2, 2, 2)), f=[1.0]), r"E: expected shape \(rows, 2\)"),
+        (lambda: Polyhedron(2, 0.0, 1.0, G=[[1.0, 1.0]], h=[1.0, 2.0]), "h: expected 1 numbers, one for each row of G"),
+        (lambda: Polyhedron(2, 0.0, 1.0, G=[[1.0, float("nan")]], h=[1.0]), "G: expected finite"),
+        (lambda: Polyhedron(2, 0.0, 1.0, G=[[1.0, 1.0]], h=[INF]), "h: expected finite"),
+        (lambda: Polyhedron(2, 0.0, float("nan")), "upper: expected finite bounds or inf"),
+        (lambda: Polyhedron(2, INF, INF), "lower: expected finite bounds or -inf"),
+        (lambda: Polyhedron(2, 1.0, [2.0, 0.0]), "lower > upper at coordinate 1"),
+        (lambda: Polyhedron(2, [0.0, 0.0, 0.0]), "lower: expected a number or 2 numbers"),
+        (lambda: Polyhedron(2), "coordinate 0 has no end above.*give a finite bound"),
+        (lambda: Polyhedron(2, -INF, 1.0), "coordinate 0 has no end below"),
+        (lambda: Polyhedron(3, 0.0, [1.0, 1.0, INF], G=[1.0, 1.0, -1.0], h=0.0), "coordinate 2 has no end above"),
+        (lambda: Polyhedron(3, -INF, INF, E=np.eye(3)[:2], f=[0.0, 0.0]), "coordinate 2 has no end below"),
+        (lambda: Polyhedron(3, 0.0, 1.0, E=np.ones(3), f=3.5), "f: expected a number between.*cannot be met"),
+        (
+            lambda: Polyhedron(3, 0.0, 1.0, G=[-1.0, -1.0, 0.0], h=-2.5),
+            r"empty one: row 0 of G, upper\[0\], upper\[1\]",
+        ),
+        (
+            lambda: Polyhedron(2, 0.0, 1.0, E=[[1.0, 1.0], [2.0, 2.0]], f=[1.0, 3.0]),
+            "equalities contradict one another",
+        ),
+        (lambda: Polyhedron(2, 0.0, 1.0, E=[[0.0, 0.0]], f=[1.0]), "row 0 of E is zero"),
+        (lambda: Polyhedron(2, 0.0, 1.0, G=[[1.0, 0.0], [0.0, 0.0]], h=[1.0, -1.0]), "row 1 of G is zero"),
+    ],
+)
+def test_impossible_polyhedra_are_refused_at_construction(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_what_is_no_matrix_is_refused() -> None:
+    with pytest.raises(TypeError, match="G: expected a numeric matrix"):
+        Polyhedron(2, 0.0, 1.0, G=[["a", "b"]], h=[1.0])
+
+
+@pytest.mark.parametrize("kind", [Simplex, Box, Budget, Polyhedron])
+def test_the_sets_of_the_library_are_final(kind: type) -> None:
+    with pytest.raises(TypeError, match=r"final.*soctk\.Polyhedron.*soctk\.FeasibleSet"):
+        type("Mine", (kind,), {})
+
+
+def test_rows_without_entries_that_hold_are_no_harm() -> None:
+    polyhedron = Polyhedron(2, 0.0, 1.0, E=[[0.0, 0.0]], f=[0.0], G=[[0.0, 0.0], [1.0, 1.0]], h=[1.0, 1.5])
+    y = torch.tensor([2.0, 2.0], dtype=DOUBLE)
+    torch.testing.assert_close(polyhedron.project(y), torch.tensor([0.75, 0.75], dtype=DOUBLE))
