@@ -46,12 +46,15 @@ class FrozenSurrogate(ConvexSurrogate):
         with torch.inference_mode(False), torch.no_grad():  # it may outlive an inference mode
             model = copy.deepcopy(model).requires_grad_(False)
             self._stacked = model.stacked()
+            exact = model.dtype == torch.float64
+            self._exact = self._stacked if exact else copy.deepcopy(model).double().stacked()
         self._buffers.update(model._buffers)
         self._source = (model,)  # no module inside: its weights are nobody's to change
         self._kept: dict[Memo[Any], Any] = {}
 
     def _conic_form(self, context: Tensor) -> ConicForm:
-        return self._stacked.form(context)
+        stacked = self._stacked if context.dtype == self._stacked.slope.dtype else self._exact
+        return stacked.form(context)
 
     def kept(self, memo: Memo[Answer], compute: Callable[[SOCICNN], Answer]) -> Answer:
         """Return what was computed of the model, as `SOCICNN.kept`."""
