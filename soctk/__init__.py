@@ -17,14 +17,16 @@ from soctk.forms.embedding import Embedding
 from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
 from soctk.imports.expression import from_cvxpy
 from soctk.io.checkpoint import CheckpointError, load, save
+from soctk.learn.config import FitConfig
 from soctk.learn.data import ValueData
-from soctk.learn.fit import FitConfig, FitReport, fit
+from soctk.learn.fit import fit
+from soctk.learn.report import FitReport
 from soctk.models.conv import ConvSOCICNN
 from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
 from soctk.models.exact import ExactSurrogate
 from soctk.models.frozen import freeze
 from soctk.models.recurrent import RecurrentSOCICNN
-from soctk.registry import make_surrogate, surrogate_names
+from soctk.registry import make_surrogate, register_surrogate_class, surrogate_names
 from soctk.sets import Box, Budget, FeasibleSet, Polyhedron, Simplex
 from soctk.surrogate import ConvexSurrogate
 
@@ -69,6 +71,7 @@ __all__ = [
     "losses",
     "make_surrogate",
     "minimize",
+    "register_surrogate_class",
     "save",
     "surrogate_names",
     "tangent_planes",

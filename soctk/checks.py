@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,43 @@ def check_count(value: int, name: str, minimum: int = 1) -> None:
     """Raise ValueError unless `value` is an integer of at least `minimum`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise ValueError(f"{name}: expected an integer of at least {minimum}, got {value!r}")
+
+
+def as_counts(values: Sequence[int], name: str, minimum: int = 1) -> tuple[int, ...]:
+    """Return a sequence of integers of at least `minimum` as a tuple; raise ValueError for anything else."""
+    check_sequence(values, name)
+    for value in values:
+        check_count(value, name, minimum)
+    return tuple(values)
+
+
+def as_index(value: int, name: str, count: int) -> int:
+    """Return the index in 0, ..., count - 1 that `value` means, negative ones counted from the end."""
+    check_count(value, name, minimum=-count)
+    if value >= count:
+        raise ValueError(f"{name}: expected {-count} to {count - 1}, got {value}")
+    return value % count
+
+
+def check_sequence(values: Sequence[Any], name: str) -> None:
+    """Raise ValueError unless `values` is a list, a tuple or another sequence, text aside."""
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise ValueError(f"{name}: expected a sequence, got {values!r}")
+
+
+def check_flag(value: bool, name: str) -> None:
+    """Raise ValueError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: expected True or False, got {value!r}")
+
+
+def check_choice(value: str, name: str, allowed: Sequence[str]) -> None:
+    """Raise ValueError unless `value` is one of the words `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+
+
+def seeded(seed: int) -> torch.Generator:
+    """Return a stream of random numbers; raise ValueError unless `seed` is an integer of at least 0."""
+    check_count(seed, "seed", minimum=0)
+    return torch.Generator().manual_seed(seed)

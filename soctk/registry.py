@@ -1,22 +1,34 @@
-"""Surrogates by name, found through the entry-point group `soctk.surrogates`.
+"""Surrogates by name, and the classes that a model's file may name.
 
-A package adds one by declaring an entry point in that group whose value is a function
+A package adds a surrogate by an entry point in the group `soctk.surrogates`, a function
 `(dim, context_dim, max_parameters, seed) -> ConvexSurrogate`. Nothing is imported until its name is asked for.
+
+A file says of which class its model is. That name is looked up among the registered classes alone: ours, those in the
+modules of the entry points, and what `register_surrogate_class` was called with. No file can have anything imported.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import TypeVar
 
 from soctk.checks import check_count
+from soctk.plugins import find_plugin, plugin_names
 from soctk.surrogate import ConvexSurrogate
 
 GROUP = "soctk.surrogates"
+OWN = ("soctk.models.conv", "soctk.models.exact", "soctk.models.recurrent")
+"""Modules with classes of ours that have no default sizes, so no entry point."""
+Kind = TypeVar("Kind", bound=type[ConvexSurrogate])
+
+_classes: dict[str, type[ConvexSurrogate]] = {}
 
 
 def surrogate_names() -> tuple[str, ...]:
     """Return the names of all installed surrogates, sorted."""
-    return tuple(sorted(_registered()))
+    return plugin_names(GROUP)
 
 
 def make_surrogate(
@@ -35,15 +47,50 @@ def make_surrogate(
         ValueError: an unknown name, or no member of the family fits into `max_parameters`.
         ImportError: the surrogate's package is missing; the message names what to install.
     """
-    registered = _registered()
-    if name not in registered:
-        raise ValueError(f"name: expected one of {', '.join(sorted(registered))}, got {name!r}")
+    entry = find_plugin(GROUP, name)
     check_count(dim, "dim")
     check_count(context_dim, "context_dim", minimum=0)
     if max_parameters is not None:
         check_count(max_parameters, "max_parameters")
-    return registered[name].load()(dim, context_dim, max_parameters, seed)
+    return entry.load()(dim, context_dim, max_parameters, seed)
 
 
-def _registered() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+def register_surrogate_class(kind: Kind) -> Kind:
+    """Allow models of a class to be saved and loaded; returns the class, so it serves as a decorator.
+
+    Not needed for the classes in the module of an entry point. The constructor is called with whatever a file holds
+    and must refuse what is none of its own configurations.
+    """
+    _classes[class_name(kind)] = kind
+    return kind
+
+
+def class_name(kind: type[ConvexSurrogate]) -> str:
+    """Return what files call a class."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def surrogate_class(name: str) -> type[ConvexSurrogate]:
+    """Return the registered class of this name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in _classes:
+        package = name.replace(":", ".").partition(".")[0]
+        modules = [*OWN, *(entry.module for entry in entry_points(group=GROUP))]
+        for module in modules:
+            if module.partition(".")[0] == package:
+                _register_all(import_module(module))
+    if name not in _classes:
+        raise ValueError(
+            f"class: expected a registered surrogate, got {name!r}; import its package and register the class with "
+            f"soctk.register_surrogate_class, or its package in the entry-point group {GROUP!r}"
+        )
+    return _classes[name]
+
+
+def _register_all(module: ModuleType) -> None:
+    for kind in vars(module).values():
+        if isinstance(kind, type) and issubclass(kind, ConvexSurrogate) and kind is not ConvexSurrogate:
+            _classes.setdefault(class_name(kind), kind)

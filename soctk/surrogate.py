@@ -8,7 +8,7 @@ another kind overrides `_value` and `_expression` instead.
 from __future__ import annotations
 
 from abc import ABC
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import cvxpy as cp
 import torch
@@ -16,16 +16,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim
-from soctk.conditioning import AffinePart
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.embedding import affine_expression
+from soctk.traits import TrainingTraits
 
-if TYPE_CHECKING:  # names for annotations only: the library imports downwards
-    from soctk.learn.data import ValueData
-    from soctk.learn.report import FitConfig, FitReport
-
-SEED_STEP = 1000
-"""Between the seeds of a surrogate's own weights and of those it draws afresh: neighbouring seeds share none."""
+DTYPES = (torch.float32, torch.float64)
+"""What weights are kept in."""
 
 
 class ConvexSurrogate(nn.Module, ABC):
@@ -44,11 +40,8 @@ class ConvexSurrogate(nn.Module, ABC):
     decision_method: ClassVar[str] = "newton"
     """How `soctk.minimize` decides with this surrogate by default; "cvxpy" for one with its own CVXPY export."""
 
-    shifts_inputs: ClassVar[bool] = True
-    """Whether `fit` may shift x and the context and scale each column of the context; one scale for each otherwise.
-
-    Not where weights are shared by places: zeros beyond a border, and masks, would lose their meaning.
-    """
+    convex_by_construction: ClassVar[bool] = False
+    """Whether the function is convex for all finite weights; where it is not, `soctk.load` looks at the weights."""
 
     x_mean: Tensor
     x_scale: Tensor
@@ -61,6 +54,8 @@ class ConvexSurrogate(nn.Module, ABC):
         super().__init__()
         check_count(dim, "dim")
         check_count(context_dim, "context_dim", minimum=0)
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype: expected float32 or float64, got {str(dtype).removeprefix('torch.')}")
         self.dim = dim
         self.context_dim = context_dim
         for name in ("x", "value"):
@@ -80,52 +75,17 @@ class ConvexSurrogate(nn.Module, ABC):
         form = self._conic_form(context.to(self.dtype))
         return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
 
-    def features(self, x: Tensor, context: Tensor) -> dict[str, Tensor]:
-        """Return what of g at standardised data depends on no weight, each (N, M, ...), for `value_of`; none here.
-
-        Where evaluating g again and again on the same data is much cheaper with it, as for branches over windows.
-        """
-        return {}
-
-    def value_of(self, x: Tensor, context: Tensor, features: dict[str, Tensor]) -> Tensor:
-        """Return g at standardised data with their `features`: (N, M)."""
-        return self._value(x, context)
-
     def _expression(self, x: cp.Expression, context: Tensor) -> cp.Expression:
         """Return g at one standardised context (1, p) as a DCP-convex expression of a standardised x (n,)."""
         return self._conic_form(context).expression(x)
 
     @property
-    def affine_part(self) -> AffinePart | None:
-        """The module of b0 and v where the surrogate keeps them apart, so that `fit` can treat them apart."""
-        return getattr(self, "affine", None)
+    def traits(self) -> TrainingTraits:
+        """What `soctk.fit` may know of the surrogate; overridden where there is more to say than the default.
 
-    @property
-    def gauss_newton(self) -> bool:
-        """Whether `fit` should learn it by Levenberg-Marquardt rather than L-BFGS.
-
-        Not a model that lives by ReLU units: its values are piecewise smooth in the weights, with a piece for every
-        pattern of active units, and a Gauss-Newton step leaves its piece.
+        An attribute `affine` (`soctk.conditioning.AffinePart`) is taken as its b0 and v.
         """
-        return True
-
-    @property
-    def breadth(self) -> int:
-        """How many numbers evaluating g keeps for each number of x, so that training does not run out of memory.
-
-        0 where that is of no concern.
-        """
-        return 0
-
-    @property
-    def structure_count(self) -> int:
-        """How many structures, the smallest first, `fit` may choose from; 1 where there is nothing to choose."""
-        return 1
-
-    def set_structure(self, index: int) -> None:
-        """Take on structure `index`; blocks that are not part of it leave the function and their weights rest."""
-        if index != 0:
-            raise ValueError(f"index: {type(self).__name__} has one structure, got {index}")
+        return TrainingTraits(affine=getattr(self, "affine", None))
 
     @property
     def has_conic_form(self) -> bool:
@@ -140,17 +100,6 @@ class ConvexSurrogate(nn.Module, ABC):
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments as JSON data, so that `soctk.save` can rebuild the model."""
         raise NotImplementedError(f"{type(self).__name__} cannot be saved: it has no config()")
-
-    def redrawn(self, seed: int) -> ConvexSurrogate | None:
-        """Return a new surrogate of the same sizes with other initial weights, or None where there are none to draw."""
-        if type(self).config is ConvexSurrogate.config:
-            return None
-        config = self.config()
-        return type(self)(**config | {"seed": config["seed"] + SEED_STEP * seed}) if "seed" in config else None
-
-    def fit_own(self, data: ValueData, validation: ValueData, config: FitConfig) -> FitReport | None:
-        """Train in a way of the surrogate's own (closed form, another package), or return None for the recipe."""
-        return None
 
     # -- what users call -------------------------------------------------------------------------------
 
@@ -277,12 +226,6 @@ class ConvexSurrogate(nn.Module, ABC):
         if context is not None:
             self.context_mean.copy_(context[0])
             self.context_scale.copy_(context[1])
-
-    def set_range(self, low: Tensor, high: Tensor) -> None:
-        """Take note of the least and largest x of the training data, (n,) each in standardised units; not kept here.
-
-        For a surrogate whose function is laid out over an interval.
-        """
 
     def _standard_context(self, context: Tensor) -> Tensor:
         return (context - self.context_mean) / self.context_scale

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-pytest.register_assert_rewrite("set_contract", "term_contract", "surrogate_contract")
+pytest.register_assert_rewrite("set_contract", "term_contract", "surrogate_contract", "task_contract")
 
 settings.register_profile(
     "soctk",

@@ -24,6 +24,7 @@ ROOMS = {
 
 FLOORS = {
     "checks": 1,
+    "plugins": 1,
     "memo": 1,
     "status": 1,
     "maps": 1,
@@ -32,6 +33,7 @@ FLOORS = {
     "sets": 2,
     "terms": 2,
     "forms": 3,
+    "traits": 4,
     "surrogate": 4,
     "models": 4,
     "decide": 5,

@@ -9,8 +9,11 @@ import struct
 import cvxpy as cp
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import soctk
+from soctk import registry
+from soctk.io.checkpoint import _digest
 
 
 @pytest.fixture
@@ -80,13 +83,90 @@ def test_altered_header(saved, key, value, message):
         soctk.load(path)
 
 
-def test_a_class_from_elsewhere_is_refused_even_with_a_valid_digest(tmp_path):
+def test_a_class_that_is_not_registered_is_refused_even_with_a_valid_digest(tmp_path, monkeypatch):
     class Foreign(soctk.SOCICNN):
         pass
 
-    Foreign.__module__ = "somewhere_else"
+    with pytest.raises(TypeError, match=r"Foreign.*register_surrogate_class"):
+        soctk.save(Foreign(2), tmp_path / "model")
+    monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+    soctk.register_surrogate_class(Foreign)
     soctk.save(Foreign(2), tmp_path / "model")
+    assert type(soctk.load(tmp_path / "model")) is Foreign
+    monkeypatch.undo()
+    with pytest.raises(soctk.CheckpointError, match=r"class: .*Foreign"):
+        soctk.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["os:system", "soctk.surrogate:ConvexSurrogate", "soctk.sets:Box", "soctk:losses", ""])
+def test_nothing_but_a_registered_class_is_built(saved, name):
+    """With a digest that fits."""
+    _, path = saved
+
+    def change(header):
+        metadata = header["__metadata__"]
+        metadata["class"] = name
+        metadata.pop("sha256")
+        metadata["sha256"] = _digest(metadata, load_file(path))
+
+    rewrite_header(path, change)
+    with pytest.raises(soctk.CheckpointError, match="class: expected a registered surrogate"):
+        soctk.load(path)
+
+
+def test_a_file_has_nothing_imported(saved, tmp_path, monkeypatch):
+    """Neither the module that it names nor any other of a package that registered no surrogate."""
+    _, path = saved
+    (tmp_path / "unregistered.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def change(header):
+        metadata = header["__metadata__"]
+        metadata["class"] = "unregistered:Model"
+        metadata.pop("sha256")
+        metadata["sha256"] = _digest(metadata, load_file(path))
+
+    rewrite_header(path, change)
     with pytest.raises(soctk.CheckpointError, match="class"):
+        soctk.load(path)
+
+
+def test_a_model_that_its_configuration_does_not_rebuild_is_not_saved(tmp_path):
+    class Forgetful(soctk.SOCICNN):
+        def config(self):
+            return {**super().config(), "hidden": (3,)}
+
+    soctk.register_surrogate_class(Forgetful)
+    with pytest.raises(TypeError, match=r"could not rebuild this Forgetful: U_raw\.0"):
+        soctk.save(Forgetful(2, hidden=(3, 3)), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_surrogate_without_a_conic_form_is_checked_by_its_expression(tmp_path):
+    @soctk.register_surrogate_class
+    class Power(soctk.ConvexSurrogate):
+        """sum_i sign |x_i|^p, convex for sign = 1 alone."""
+
+        def __init__(self, dim):
+            super().__init__(dim)
+            self.register_buffer("sign", torch.ones((), dtype=torch.float64))
+
+        def _value(self, x, context):
+            return self.sign * x.abs().pow(3).sum(dim=-1)
+
+        def _expression(self, x, context):
+            return float(self.sign) * cp.sum(cp.power(cp.abs(x), 3))
+
+        def config(self):
+            return {"dim": self.dim}
+
+    model = Power(3)
+    soctk.save(model, tmp_path / "model")
+    x = torch.randn(5, 3, dtype=torch.float64)
+    assert torch.equal(soctk.load(tmp_path / "model")(x), model(x))
+    model.sign.neg_()
+    soctk.save(model, tmp_path / "model")
+    with pytest.raises(soctk.CheckpointError, match="not convex"):
         soctk.load(tmp_path / "model")
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from soctk import ConicForm, ConvexSurrogate
-from soctk.checks import check_count
+from soctk.checks import as_counts, check_count, seeded
 from soctk.conditioning import AffinePart, NonNegative, Offset
 from soctk.maps.linear import DenseMap
 from soctk.terms import Logistic, Norms, Quadratic, Term
@@ -49,10 +49,8 @@ class DCP(ConvexSurrogate):
     ) -> None:
         super().__init__(dim, context_dim, dtype=dtype)
         check_count(logistics, "logistics")
-        self.logistics, self.norms, self.seed = logistics, (dim,) if norms is None else tuple(norms), seed
-        for rows in self.norms:
-            check_count(rows, "norms")
-        generator = torch.Generator().manual_seed(seed)
+        self.logistics, self.norms, self.seed = logistics, as_counts((dim,) if norms is None else norms, "norms"), seed
+        generator = seeded(seed)
         options: dict[str, Any] = {"generator": generator, "dtype": dtype}
 
         def matrix(rows: int) -> nn.Parameter:

@@ -36,10 +36,11 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from soctk import ConicForm, ConvexSurrogate
-from soctk.checks import check_count
+from soctk.checks import as_counts, check_count, seeded
 from soctk.conditioning import AffinePart, NonNegative, inverse_softplus
 from soctk.maps.linear import DenseMap
 from soctk.terms import Network
+from soctk.traits import TrainingTraits
 
 FIRST_RANGE = 2.5
 """The inputs' interval before training data have said more, in standardised units to either side."""
@@ -80,16 +81,16 @@ class ICKAN(ConvexSurrogate):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(dim, context_dim, dtype=dtype)
-        self.hidden, self.segments, self.seed = tuple(hidden), segments, seed
+        self.hidden, self.segments, self.seed = as_counts(hidden, "hidden"), segments, seed
         self.ridges, self.affine_hidden = ridges, affine_hidden
         if not self.hidden:
             raise ValueError("hidden: expected at least one width, got none")
-        for width in self.hidden:
-            check_count(width, "hidden")
         check_count(segments, "segments", minimum=2)
+        check_count(ridges, "ridges", minimum=0)
+        check_count(affine_hidden, "affine_hidden", minimum=0)
         self.register_buffer("range_low", torch.full((dim,), -FIRST_RANGE, dtype=dtype))
         self.register_buffer("range_high", torch.full((dim,), FIRST_RANGE, dtype=dtype))
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         options: dict[str, Any] = {"generator": generator, "dtype": dtype}
         self.affine = AffinePart(dim, context_dim, ridges=ridges, hidden=affine_hidden, **options)
         sizes = [dim, *self.hidden]
@@ -103,9 +104,9 @@ class ICKAN(ConvexSurrogate):
         self.read_increments = NonNegative(context_dim, last * (segments - 1), value=1.0 / last / segments, dtype=dtype)
 
     @property
-    def gauss_newton(self) -> bool:
-        """No: ReLU units throughout."""
-        return False
+    def traits(self) -> TrainingTraits:
+        """ReLU units throughout, so no Gauss-Newton steps; the first layer's intervals hold the data."""
+        return TrainingTraits(affine=self.affine, gauss_newton=False, set_range=self.set_range)
 
     @torch.no_grad()
     def set_range(self, low: Tensor, high: Tensor) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-import torch
 from torch import Tensor
 
-from soctk import ConvexSurrogate, FitConfig, FitReport, ValueData
+from soctk import ConvexSurrogate
 from soctk.learn.report import FitStatus
-from soctk.learn.units import Standardized, standardize
+from soctk.learn.trainer import Trainer
+from soctk.traits import TrainingTraits
 from soctk_baselines.pcf import PCF
 
 MISSING = 'lpcf is not installed; install it with: pip install "soctk[pcf]"'
@@ -62,11 +62,14 @@ class LPCF(ConvexSurrogate):
         self.rows, self.starts, self.seed = rows, starts, seed
         self._fitted: Any = None
 
-    def fit_own(self, data: ValueData, validation: ValueData, config: FitConfig) -> FitReport:
+    @property
+    def traits(self) -> TrainingTraits:
+        """Trained by lpcf, in which `FitConfig` has nothing to decide."""
+        return TrainingTraits(own=self.train_by_lpcf)
+
+    def train_by_lpcf(self, trainer: Trainer) -> None:
         """Train by lpcf on standardised data."""
-        standardize(self, data)
-        share = max(1, self.rows // data.instances)
-        part = Standardized.of(self, data, torch.float64).candidates(share)
+        part = trainer.standardized()[0].candidates(max(1, self.rows // trainer.data.instances))
         context = part.context.unsqueeze(1).expand(-1, part.x.shape[1], -1)
         fitted = self._fresh()
         fitted.fit(
@@ -79,12 +82,7 @@ class LPCF(ConvexSurrogate):
         )
         self._fitted = fitted
         self.network.load_lpcf([np.asarray(array) for array in fitted.model.params])
-        held_out = Standardized.of(self, validation, torch.float64)
-        with torch.no_grad():
-            loss = float((self._value(held_out.x, held_out.context) - held_out.value).square().mean())
-        return FitReport(
-            FitStatus.ITERATION_LIMIT, validation=[(sum(self.options.values()), loss)], best_validation=loss
-        )
+        trainer.judge(FitStatus.ITERATION_LIMIT, sum(self.options.values()))
 
     def _fresh(self) -> Any:
         """Return an unfitted lpcf object; a used one would append to its layout."""

@@ -11,6 +11,7 @@ layout of psi's output is that of the package `lpcf`, so that its fitted weights
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from soctk import ConicForm, ConvexSurrogate
-from soctk.checks import check_count
+from soctk.checks import as_counts, check_choice, check_flag, seeded
 from soctk.maps.linear import DenseMap
 from soctk.terms import Network, Quadratic, Term
+from soctk.traits import TrainingTraits
 
 
 class PCF(ConvexSurrogate):
@@ -53,22 +55,15 @@ class PCF(ConvexSurrogate):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(dim, context_dim, dtype=dtype)
-        self.widths = (2 * ((dim + 1) // 2),) * 2 if widths is None else tuple(widths)
-        self.widths_psi, self.activation, self.quadratic, self.seed = (
-            tuple(widths_psi),
-            activation,
-            quadratic,
-            seed,
-        )
-        if activation not in ("relu", "logistic"):
-            raise ValueError(f'activation: expected "relu" or "logistic", got {activation!r}')
-        for name in ("widths", "widths_psi"):
-            for size in getattr(self, name):
-                check_count(size, name)
+        self.widths = as_counts((2 * ((dim + 1) // 2),) * 2 if widths is None else widths, "widths")
+        self.widths_psi = as_counts(widths_psi, "widths_psi")
+        self.activation, self.quadratic, self.seed = activation, quadratic, seed
+        check_choice(activation, "activation", ("relu", "logistic"))
+        check_flag(quadratic, "quadratic")
         self._sections = self._layout()
         outputs = sum(count for _, count in self._sections)
         sizes = [*self.widths_psi, outputs]
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         self.W_psi = nn.ParameterList(_uniform(o, i, generator, dtype) for i, o in pairwise(sizes))
         self.V_psi = nn.ParameterList(_uniform(size, context_dim, generator, dtype) for size in sizes)
         self.omega_psi = nn.ParameterList(_uniform(size, 1, generator, dtype).flatten() for size in sizes)
@@ -79,15 +74,15 @@ class PCF(ConvexSurrogate):
         shapes: list[tuple[int, ...]] = [(outer, inner) for inner, outer in pairwise(sizes)]
         shapes += [(size, self.dim) for size in sizes]
         shapes += [(size,) for size in sizes]
-        sections = [(shape, int(np.prod(shape))) for shape in shapes]
+        sections = [(shape, math.prod(shape)) for shape in shapes]
         if self.quadratic:
             sections.append(((self.dim, self.dim), self.dim * (self.dim + 1) // 2))
         return sections
 
     @property
-    def gauss_newton(self) -> bool:
-        """No: ReLU networks throughout."""
-        return False
+    def traits(self) -> TrainingTraits:
+        """ReLU networks throughout: no Gauss-Newton steps."""
+        return TrainingTraits(gauss_newton=False)
 
     def psi(self, context: Tensor) -> Tensor:
         """Return all weights of the main network at each context, flat: (N, p) -> (N, outputs)."""

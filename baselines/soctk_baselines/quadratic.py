@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from soctk import ConicForm, ConvexSurrogate, FitConfig, FitReport, ValueData
+from soctk import ConicForm, ConvexSurrogate
 from soctk.learn.report import FitStatus
-from soctk.learn.units import Standardized, standardize
+from soctk.learn.trainer import Trainer
+from soctk.learn.units import Standardized
 from soctk.maps.linear import DenseMap
 from soctk.terms import Quadratic
+from soctk.traits import TrainingTraits
 
 FISTA_STEPS = 5000
 RIDGE = 1e-9
@@ -47,11 +49,15 @@ class QuadraticRegression(ConvexSurrogate):
         v = (ones @ self.linear.mT).unsqueeze(1)
         return ConicForm(_level_features(context) @ self.level.unsqueeze(-1), v, (quadratic,), (context.shape[0],))
 
+    @property
+    def traits(self) -> TrainingTraits:
+        """Trained in one step, in which `FitConfig` has nothing to decide."""
+        return TrainingTraits(own=self.train_by_least_squares)
+
     @torch.no_grad()
-    def fit_own(self, data: ValueData, validation: ValueData, config: FitConfig) -> FitReport:
-        """Solve the least-squares problem; `config` has nothing to decide here."""
-        standardize(self, data)
-        part = Standardized.of(self, data, torch.float64)
+    def train_by_least_squares(self, trainer: Trainer) -> None:
+        """Take the coefficients that are best on the training data."""
+        part = trainer.standardized()[0]
         rows, columns = torch.triu_indices(self.dim, self.dim)
         gram, right = _normal_equations(part, rows, columns)
         pairs = rows.numel()
@@ -61,9 +67,7 @@ class QuadraticRegression(ConvexSurrogate):
         n_linear = self.dim * (self.context_dim + 1)
         self.linear.copy_(rest[:n_linear].reshape(self.dim, self.context_dim + 1))
         self.level.copy_(rest[n_linear:])
-        held_out = Standardized.of(self, validation, torch.float64)
-        loss = float((self._value(held_out.x, held_out.context) - held_out.value).square().mean())
-        return FitReport(FitStatus.CONVERGED, validation=[(1, loss)], best_validation=loss)
+        trainer.judge(FitStatus.CONVERGED, 1)
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""

@@ -5,20 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from soctk_evaluation.cells import Cell
+    from soctk_evaluation.experiments import find_experiment
+    from soctk_evaluation.harness.cell import Cell
+    from soctk_evaluation.harness.experiment import Experiment
+    from soctk_evaluation.harness.store import ResultsStore, StoreError
+    from soctk_evaluation.harness.sweep import run_cells
     from soctk_evaluation.metrics import Scores, evaluate, solver_regret
-    from soctk_evaluation.store import ResultsStore, StoreError
-    from soctk_evaluation.sweep import run_cells
 
-__all__ = ["Cell", "ResultsStore", "Scores", "StoreError", "evaluate", "run_cells", "solver_regret"]
+__all__ = [
+    "Cell",
+    "Experiment",
+    "ResultsStore",
+    "Scores",
+    "StoreError",
+    "evaluate",
+    "find_experiment",
+    "run_cells",
+    "solver_regret",
+]
 
 _HOME = {
-    "Cell": "cells",
-    "ResultsStore": "store",
+    "Cell": "harness.cell",
+    "Experiment": "harness.experiment",
+    "ResultsStore": "harness.store",
     "Scores": "metrics",
-    "StoreError": "store",
+    "StoreError": "harness.store",
     "evaluate": "metrics",
-    "run_cells": "sweep",
+    "find_experiment": "experiments",
+    "run_cells": "harness.sweep",
     "solver_regret": "metrics",
 }
 

@@ -1,28 +1,35 @@
 """Saving and loading models: safetensors weights, JSON configuration, sha256 of both.
 
-A safetensors file holds tensors and text, nothing that could be executed. The header's metadata names the
-surrogate's class by a registry, its constructor's arguments, the format's version and a digest of the tensors.
+A safetensors file holds tensors and text, nothing that could be executed. The header's metadata names the class, its
+constructor's arguments, the format's version and a digest of all.
+
+What a file says is not believed. Its class is looked up among the registered ones (`soctk.registry`). The model is
+built without memory first, on torch's meta device, and its tensors' names, shapes and dtypes are compared with the
+file's: a configuration of sizes that the file does not hold is refused before anything is allocated for it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from soctk.surrogate import ConvexSurrogate
+from soctk.registry import class_name, surrogate_class
+from soctk.surrogate import DTYPES, ConvexSurrogate
 
 FORMAT = "soctk-model-1"
-PACKAGES = ("soctk", "soctk_baselines")
+UNITS = ("x_scale", "value_scale", "context_scale")
+CONFIG_LENGTH, CONFIG_LENGTH_PER_TENSOR = 2**14, 2**8
+"""Characters of a configuration: those allowed, and more for every tensor of the file that it describes."""
 
 
 class CheckpointError(ValueError):
@@ -39,16 +46,20 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping
 
     Raises:
         NotImplementedError: the surrogate has no `config()`.
+        TypeError: its class is not registered, or its `config()` does not rebuild it.
         OSError: the file cannot be written; an old one is left as it was.
     """
-    kind = type(model)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    metadata = {
-        "format": FORMAT,
-        "class": f"{kind.__module__}:{kind.__qualname__}",
-        "config": json.dumps(model.config()),
-        "dtype": str(model.dtype).removeprefix("torch."),
-    }
+    name, config = class_name(type(model)), json.dumps(model.config())
+    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()}
+    try:
+        if surrogate_class(name) is not type(model):
+            raise ValueError(f"another class is registered as {name}")
+        _check_layout(_blank(name, config, str(model.dtype), len(tensors)), tensors)
+    except Exception as error:
+        raise TypeError(
+            f"model: soctk.load could not rebuild this {type(model).__name__}: {_one_line(error)}"
+        ) from error
+    metadata = {"format": FORMAT, "class": name, "config": config, "dtype": str(model.dtype).removeprefix("torch.")}
     if notes is not None:
         metadata["notes"] = json.dumps(notes)
     metadata["sha256"] = _digest(metadata, tensors)
@@ -66,17 +77,18 @@ def load(path: str | os.PathLike[str]) -> ConvexSurrogate:
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: the file is not a soctk model, is truncated or altered, names an unknown class, does not
-            fit its configuration, or holds weights that are not finite or make the function non-convex.
+        CheckpointError: the file is not a soctk model, is truncated or altered, names a class that is not registered,
+            does not fit its configuration, or holds weights that are not finite or make the function non-convex.
     """
     source = Path(path)
     metadata, tensors = _verified(source)
-    model = _build(source, metadata)
-    try:
+    with _refusing(source, "cannot rebuild the model"):
+        described = (metadata.get("class", ""), metadata.get("config", ""), metadata.get("dtype", ""))
+        _check_layout(_blank(*described, len(tensors)), tensors)
+        model = _built(*described)
         model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise CheckpointError(f"{source}: the weights do not fit the configuration: {_one_line(error)}") from None
-    _check_weights(source, model)
+    with _refusing(source, "not a convex model"):
+        _check_weights(model)
     return model.eval()
 
 
@@ -87,14 +99,30 @@ def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: there is no such file.
         CheckpointError: the file is not a soctk model, is truncated or altered.
     """
-    return json.loads(_verified(Path(path))[0].get("notes", "{}"))
+    source = Path(path)
+    metadata, _ = _verified(source)
+    with _refusing(source, "cannot read the notes"):
+        return _parsed(metadata.get("notes", "{}"), "notes")
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _refusing(source: Path, what: str) -> Iterator[None]:
+    """Turn whatever a file's contents lead to into a CheckpointError: constructors may raise anything."""
+    try:
+        yield
+    except Exception as error:
+        raise CheckpointError(f"{source}: {what}: {_one_line(error)}") from error
 
 
 def _verified(source: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Return a model file's metadata and tensors, which match their digest."""
     if not source.is_file():
         raise FileNotFoundError(f"path: no model file at {source}")
-    metadata, tensors = _read(source)
+    with _refusing(source, "not a readable safetensors file"), safe_open(source, framework="pt") as file:
+        metadata, tensors = dict(file.metadata() or {}), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{source}: expected format {FORMAT!r}, got {metadata.get('format')!r}")
     digest = metadata.pop("sha256", None)
@@ -103,48 +131,76 @@ def _verified(source: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     return metadata, tensors
 
 
-def _read(source: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    try:
-        with safe_open(source, framework="pt") as file:
-            return dict(file.metadata() or {}), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, ValueError, OSError) as error:
-        raise CheckpointError(f"{source}: not a readable safetensors file: {_one_line(error)}") from None
-
-
-def _build(source: Path, metadata: dict[str, str]) -> ConvexSurrogate:
-    module, _, name = metadata.get("class", "").partition(":")
-    if module.partition(".")[0] not in PACKAGES:
-        raise CheckpointError(f"{source}: expected a class of {' or '.join(PACKAGES)}, got {metadata.get('class')!r}")
-    try:
-        kind = getattr(importlib.import_module(module), name)
-        if not (isinstance(kind, type) and issubclass(kind, ConvexSurrogate)):
-            raise TypeError(f"{name} is not a surrogate")
-        model = kind(**json.loads(metadata["config"]))
-        return model.to(getattr(torch, metadata["dtype"]))
-    except (ImportError, AttributeError, TypeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{source}: cannot rebuild the model: {_one_line(error)}") from None
-
-
-def _check_weights(source: Path, model: ConvexSurrogate) -> None:
-    for name, tensor in model.state_dict().items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(f"{source}: {name} holds a NaN or an infinity")
-        if name.endswith("_scale") and not bool((tensor > 0).all()):
-            raise CheckpointError(f"{source}: {name} must be positive, got {tensor.min().item():g}")
-    if model.has_conic_form:
-        try:
-            model.conic_form(torch.zeros(model.context_dim) if model.context_dim else None)
-        except ValueError as error:
-            raise CheckpointError(f"{source}: {_one_line(error)}") from None
-
-
 def _digest(metadata: dict[str, str], tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().numpy().tobytes())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+# -- models ------------------------------------------------------------------------------------------------
+
+
+def _built(name: str, config: str, dtype: str) -> ConvexSurrogate:
+    """Return the model with its initial weights."""
+    known = {str(kind).removeprefix("torch."): kind for kind in DTYPES}
+    wanted = known.get(dtype.removeprefix("torch."))
+    if wanted is None:
+        raise ValueError(f"dtype: expected {' or '.join(known)}, got {dtype!r}")
+    return surrogate_class(name)(**_parsed(config, "config")).to(wanted)
+
+
+def _blank(name: str, config: str, dtype: str, tensors: int) -> ConvexSurrogate:
+    """Return the model on the meta device, where tensors have shapes and no memory."""
+    allowed = CONFIG_LENGTH + CONFIG_LENGTH_PER_TENSOR * tensors
+    if len(config) > allowed:
+        raise ValueError(f"config: expected at most {allowed} characters for {tensors} tensors, got {len(config)}")
+    with torch.device("meta"):
+        return _built(name, config, dtype)
+
+
+def _check_layout(model: ConvexSurrogate, tensors: dict[str, Tensor]) -> None:
+    """Raise ValueError naming a tensor that is missing, is not the model's or has another shape or dtype."""
+    expected = model.state_dict()
+    for name in sorted(expected.keys() | tensors.keys()):
+        wanted, given = (_layout(mapping.get(name)) for mapping in (expected, tensors))
+        if wanted != given:
+            raise ValueError(f"{name}: the configuration has {wanted}, the file {given}")
+
+
+def _layout(tensor: Tensor | None) -> str:
+    return "none" if tensor is None else f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _check_weights(model: ConvexSurrogate) -> None:
+    for name, tensor in model.state_dict().items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name} holds a NaN or an infinity")
+        if name in UNITS and not bool((tensor > 0).all()):
+            raise ValueError(f"{name} must be positive, got {tensor.min().item():g}")
+    if model.convex_by_construction:
+        return
+    context = torch.zeros(model.context_dim, dtype=model.dtype) if model.context_dim else None
+    if model.has_conic_form:
+        model.conic_form(context)
+    else:
+        import cvxpy as cp
+
+        if not model.to_cvxpy(cp.Variable(model.dim), context).is_convex():
+            raise ValueError("its CVXPY expression is not convex by the rules of disciplined convex programming")
+
+
+def _parsed(text: str, name: str) -> dict[str, Any]:
+    """Return a JSON object."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: not JSON that can be read: {_one_line(error)}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{name}: expected a JSON object, got {type(value).__name__}")
+    return value
 
 
 def _one_line(error: Exception) -> str:

@@ -1,106 +1,25 @@
-"""How a fit is configured and what it reports."""
+"""What a fit reports."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from soctk.checks import check_count, check_positive
-
 
 class FitStatus(StrEnum):
-    """How a fit ended.
+    """How a fit ended: its last phase on the surrogate as a whole, the regressions of v and b0 aside.
 
     CONVERGED: validation stopped improving or the gradient vanished.
     ITERATION_LIMIT: all configured iterations were used; more may help.
     TIME_LIMIT: `time_limit` was reached; the best state so far is kept.
-    DIVERGED: the loss became NaN or infinite; the last good state is kept.
+    DIVERGED: the loss became NaN or infinite; the last good state is kept. Where there was none the model is left as it
+        was before the fit, with a warning: smaller steps, other units or fewer outliers in the data may help.
     """
 
     CONVERGED = "converged"
     ITERATION_LIMIT = "iteration_limit"
     TIME_LIMIT = "time_limit"
     DIVERGED = "diverged"
-
-
-@dataclass(frozen=True)
-class FitConfig:
-    """The recipe: AdamW with a one-cycle rate, then second-order iterations in float64.
-
-    Attributes:
-        seed: of the mini-batches; the same seed gives bitwise the same fit on a CPU with one thread.
-        starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
-        epochs: AdamW passes over the data; 0 skips the phase.
-        learning_rate: peak of the one-cycle schedule (10 % warm-up).
-        weight_decay: AdamW's.
-        batch_rows: observed values in a mini-batch; whole instances are drawn, so with all their candidates.
-        clip: largest gradient norm.
-        newton_iterations: Levenberg-Marquardt steps of a second-order phase.
-        newton_weights: phases of more weights use L-BFGS instead, as do models that say so (`gauss_newton`).
-        lbfgs_iterations: L-BFGS steps of a second-order phase.
-        level_iterations: of L-BFGS on b0 alone, each as cheap as evaluating it.
-        rows: observed values a second-order phase uses.
-        history: correction pairs of L-BFGS.
-        validate_every: L-BFGS iterations between validations.
-        patience: validations without improvement before L-BFGS stops.
-        optima_iterations: L-BFGS steps for each of `optima_weights`; used where optima are known.
-        optima_weights: of the mean squared residual of their conditions of optimality, in standardised units.
-        penalty: of the squared weights in Levenberg-Marquardt steps on the curved part. Without it, branches drift to
-            large curvatures and slopes that cancel, which the affine part then has to follow. Not where the
-            branches are over windows.
-        structured: where the model has branches over windows, begin with the structured start instead of AdamW and go
-            on in whitened coordinates; False for the recipe that models without such branches get.
-        level_weight: weight of the squared mean residual of an instance; the residual's variation within the
-            instance, all that matters to a decision, has weight 1.
-        time_limit: seconds, or None.
-        progress: show a progress bar.
-    """
-
-    seed: int = 0
-    starts: int = 4
-    epochs: int = 4
-    learning_rate: float = 2e-2
-    weight_decay: float = 0.0
-    batch_rows: int = 1600
-    clip: float = 10.0
-    newton_iterations: int = 25
-    newton_weights: int = 3000
-    lbfgs_iterations: int = 300
-    level_iterations: int = 500
-    rows: int = 9_600
-    history: int = 40
-    validate_every: int = 20
-    patience: int = 5
-    optima_iterations: int = 100
-    optima_weights: tuple[float, ...] = (0.1, 1.0, 10.0)
-    penalty: float = 1e-7
-    level_weight: float = 0.1
-    structured: bool = True
-    time_limit: float | None = None
-    progress: bool = False
-
-    def __post_init__(self) -> None:
-        may_be_zero = (
-            "epochs",
-            "newton_iterations",
-            "newton_weights",
-            "lbfgs_iterations",
-            "level_iterations",
-            "optima_iterations",
-        )
-        for name in may_be_zero:
-            check_count(getattr(self, name), name, minimum=0)
-        for name in ("starts", "batch_rows", "rows", "history", "validate_every", "patience"):
-            check_count(getattr(self, name), name)
-        for name in ("learning_rate", "clip", "level_weight"):
-            check_positive(getattr(self, name), name)
-        for weight in self.optima_weights:
-            check_positive(weight, "optima_weights")
-        if not (math.isfinite(self.penalty) and self.penalty >= 0):
-            raise ValueError(f"penalty: expected a finite number of at least 0, got {self.penalty!r}")
-        if self.time_limit is not None:
-            check_positive(self.time_limit, "time_limit")
 
 
 @dataclass

@@ -31,8 +31,8 @@ class Search:
         weights: float64 parameters.
         validate: the validation loss at the current weights.
         iterations: at most this many.
-        validate_every: iterations between validations.
         patience: validations without improvement before it stops.
+        validate_every: iterations between validations.
         deadline: `time.perf_counter()` value to stop at.
         on_step: called with the loss after each iteration.
         problems: independent problems that the weights, by their leading dimension, belong to.
@@ -41,11 +41,11 @@ class Search:
     def __init__(
         self,
         weights: list[nn.Parameter],
-        validate: Callable[[], float],
-        *,
+        validate: Callable[[], Tensor],
         iterations: int,
-        validate_every: int,
         patience: int,
+        *,
+        validate_every: int = 1,
         deadline: float = math.inf,
         on_step: Callable[[float], None] | None = None,
         problems: int = 1,
@@ -96,8 +96,9 @@ class Search:
             run.status = FitStatus.DIVERGED
         return run
 
+    @torch.no_grad()
     def _check(self) -> None:
-        value = self.validate()
+        value = float(self.validate())
         self.run.validation.append((self.run.iterations, value))
         # An improvement too small to matter does not keep the search alive, but is kept.
         self.misses = 0 if value < self.run.best * (1 - 1e-3) else self.misses + 1

@@ -16,22 +16,46 @@ def standardize(model: ConvexSurrogate, data: ValueData) -> None:
     """Give the model the data's units: one mean and scale for x, the typical standard deviation within an
     instance for the value, mean and scale by column for the context. What does not vary keeps the scale 1. The
     model is told the range of every coordinate of x in these units.
+
+    Raises:
+        ValueError: numbers so large or small that their spread is none of the model's numbers; the model stays as it
+            was.
     """
-    within = data.value.var(dim=1, unbiased=False).mean().sqrt() if data.candidates > 1 else torch.zeros(())
-    value_scale = float(within) or float(data.value.std(unbiased=False)) or 1.0
-    context_scale = data.context.std(dim=0, unbiased=False) if data.context_dim > 0 else data.context.new_ones(0)
-    x = (float(data.x.mean()), float(data.x.std(unbiased=False)) or 1.0)
-    context = (data.context.mean(dim=0), torch.where(context_scale > 0, context_scale, 1.0))
-    if not model.shifts_inputs:
-        x = (0.0, _root_mean_square(data.x))
-        context = (torch.zeros_like(context[0]), torch.full_like(context[1], _root_mean_square(data.context)))
-    model.set_standardization(x=x, value=(float(data.value.mean()), value_scale), context=context)
-    standard = (data.x.double() - float(model.x_mean)) / float(model.x_scale)
-    model.set_range(*standard.flatten(end_dim=1).aminmax(dim=0))
+    traits, value, x, context = model.traits, data.value, data.x, data.context
+    inside = bool((value != value[:, :1]).any())
+    spread = value.var(dim=1, unbiased=False).mean().sqrt() if inside else value.std(unbiased=False)
+    units = {"value": (value.mean(), _or_one(spread, value != value[0, 0]))}
+    if traits.shifts_inputs:
+        units["x"] = x.mean(), _or_one(x.std(unbiased=False), x != x[0, 0, 0])
+        spread = context.std(dim=0, unbiased=False) if data.context_dim > 0 else context.new_ones(0)
+        units["context"] = context.mean(dim=0), _or_one(spread, (context != context[:1]).any(dim=0))
+    else:
+        for name, values in (("x", x), ("context", context)):
+            units[name] = values.new_zeros(()), _or_one(values.double().square().mean().sqrt(), values != 0)
+    for name, (mean, scale) in units.items():
+        _check_units(name, mean, scale, model.dtype)
+    pairs = {name: (float(mean), float(scale)) for name, (mean, scale) in units.items() if name != "context"}
+    model.set_standardization(**pairs, context=units["context"])
+    if traits.set_range is not None:
+        standard = (x.double() - float(model.x_mean)) / float(model.x_scale)
+        traits.set_range(*standard.flatten(end_dim=1).aminmax(dim=0))
 
 
-def _root_mean_square(values: Tensor) -> float:
-    return float(values.double().square().mean().sqrt()) or 1.0 if values.numel() else 1.0
+def _or_one(spread: Tensor, moves: Tensor) -> Tensor:
+    """Return a spread where it is of numbers that move, else 1; for each of several where `moves` is so."""
+    return torch.where(moves if spread.ndim else moves.any(), spread, 1.0)
+
+
+def _check_units(name: str, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
+    """Raise ValueError where squares overflowed or vanished, or the model's numbers do."""
+    limits = torch.finfo(dtype)
+    good = (mean.abs() <= limits.max) & (scale >= limits.tiny) & (scale <= limits.max)
+    if not bool(good.all()):
+        mean, scale = (each[~good].reshape(-1)[0] for each in (mean, scale))
+        raise ValueError(
+            f"{name}: expected numbers whose mean and spread, and their squares, the model's {dtype} can hold, got "
+            f"{mean:.2g} and {scale:.2g}; give them in other units"
+        )
 
 
 @dataclass(frozen=True, eq=False)

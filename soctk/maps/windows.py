@@ -148,6 +148,7 @@ class Tied:
     source: Tensor
 
     @classmethod
+    @torch.inference_mode(False)  # kept for calls that are differentiated too
     def of(cls, rows: np.ndarray, columns: np.ndarray, source: np.ndarray, shape: tuple[int, int]) -> Tied:
         """Return the places of contributions given by row, column and weight."""
         keys, entry = np.unique(rows * shape[1] + columns, return_inverse=True)
@@ -186,6 +187,7 @@ def _contributions(windows: Windows, channels: int) -> tuple[np.ndarray, np.ndar
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # kept for calls that are differentiated too
 def _index(windows: Windows) -> Tensor:
     grid, before = windows.grid, windows._before()
     steps = [

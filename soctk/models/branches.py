@@ -17,6 +17,8 @@ A quadratic branch depends on the data through S = 1/P sum_places gate w w' alon
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,43 @@ LARGEST_PIECE = 2**24
 """Numbers of windows worked on at a time: 128 MB in float64."""
 FAINT = 0.03
 """The root of a gate or weight that is all but off; at 0 itself its derivative would vanish."""
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Which places of a signal share gates and weights: all (kind 0) but those near an end, each of a kind of its own.
+
+    Attributes:
+        places: of the signal.
+        before: first places of kinds of their own.
+        after: last ones.
+        varying: every place is of its own kind.
+    """
+
+    places: int
+    before: int = 0
+    after: int = 0
+    varying: bool = False
+
+    @property
+    def count(self) -> int:
+        """The number of kinds, the largest in use and those below it."""
+        return self.places if self.varying else 1 + min(self.places, self.before + self.after)
+
+    def index(self, device: torch.device) -> Tensor:
+        """Return the kind of each place, (places,)."""
+        return _kind_of_each(self, device)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # kept for calls that are differentiated too
+def _kind_of_each(kinds: Kinds, device: torch.device) -> Tensor:
+    place = torch.arange(kinds.places, device=device)
+    if kinds.varying:
+        return place
+    from_end = kinds.places - 1 - place
+    found = torch.where(place < kinds.before, 1 + place, 0)
+    return torch.where((from_end < kinds.after) & (found == 0), 1 + kinds.before + from_end, found)
 
 
 class Kernels(nn.Module):
@@ -106,23 +145,20 @@ class QuadraticWindows(Kernels):
     """The quadratic branch.
 
     Args:
-        kinds: (count,), the kind of each place: places of one kind share their gates.
+        kinds: places of one kind share their gates.
         masks: where each mask stands in the context, (number of masks, count); masks below 0 count as 0.
     """
 
-    kinds: Tensor
-
-    def __init__(self, *args: object, kinds: Tensor, masks: Tensor | None = None, **options: object) -> None:
+    def __init__(self, *args: object, kinds: Kinds, masks: Tensor | None = None, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]
-        self.masks = masks
-        self.ordinary = int(kinds.max()) + 1
-        self.register_buffer("kinds", kinds, persistent=False)
+        self.masks, self.kinds, self.ordinary = masks, kinds, kinds.count
         gates = self.ordinary + (0 if masks is None else len(masks))
         self.gate = nn.Parameter(torch.full((self.channels, gates), 1 / math.sqrt(gates), dtype=self.bias.dtype))
 
     def fields(self, context: Tensor) -> Tensor:
         """Return what the gates multiply at each place, (N, p) -> (N or 1, count, gates)."""
-        plain = nn.functional.one_hot(self.kinds, self.ordinary).to(self.bias.dtype).unsqueeze(0)
+        index = self.kinds.index(self.bias.device)
+        plain = nn.functional.one_hot(index, self.ordinary).to(self.bias.dtype).unsqueeze(0)
         if self.masks is None:
             return plain
         masks = context[:, self.masks.to(context.device)].mT.clamp(min=0)
@@ -174,18 +210,15 @@ class NormWindows(Kernels):
 
     Args:
         size: kernels in a group.
-        kinds: (count,), the kind of each place: places of one kind share their weights; for local groups.
+        kinds: places of one kind share their weights; for local groups.
         whole: one norm over all places for each group.
         weight: the initial weights lambda, all groups together.
     """
 
-    kinds: Tensor
-
-    def __init__(self, *args: object, size: int, kinds: Tensor, whole: bool, weight: float, **options: object) -> None:
+    def __init__(self, *args: object, size: int, kinds: Kinds, whole: bool, weight: float, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self.size, self.whole, self.groups = size, whole, self.channels // size
-        self.ordinary = 1 if whole else int(kinds.max()) + 1
-        self.register_buffer("kinds", kinds, persistent=False)
+        self.kinds, self.ordinary = kinds, 1 if whole else kinds.count
         start = torch.full((self.groups, self.ordinary), math.sqrt(weight / self.groups), dtype=self.bias.dtype)
         self.weight = nn.Parameter(start)
         self.kappa = nn.Parameter(torch.full((self.groups,), 0.1, dtype=self.bias.dtype))
@@ -194,7 +227,7 @@ class NormWindows(Kernels):
         """Return lambda of each place and group over their number, (count, groups); (groups,) for the whole map."""
         if self.whole:
             return self.weight.square()[:, 0]
-        return self.weight.square().mT[self.kinds] / self.windows.count
+        return self.weight.square().mT[self.kinds.index(self.bias.device)] / self.windows.count
 
     def term(self, context: Tensor) -> Norms:
         """Return the branch as a term of the conic form; whole-map groups have their rows together."""

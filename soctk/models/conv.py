@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from soctk.checks import check_count
+from soctk.checks import as_counts, check_choice, check_count, check_sequence, seeded
 from soctk.conditioning import NonNegative, inverse_softplus
 from soctk.maps.linear import SparseMap
 from soctk.maps.windows import Grid, Tied, Windows, convolution, pooling, stacked, transposed_convolution
-from soctk.models.branches import ContextAffine
+from soctk.models.branches import ContextAffine, Kinds
 from soctk.models.structured import StructuredICNN, Variant, check_counts
 from soctk.terms import Network
 from soctk.terms.network import Activation
@@ -82,35 +82,38 @@ class ConvSOCICNN(StructuredICNN):
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
+        shape = as_counts(shape, "shape")
         if len(shape) not in (2, 3):
-            raise ValueError(f"shape: expected (height, width) or (channels, height, width), got {tuple(shape)}")
-        for size in shape:
-            check_count(size, "shape")
+            raise ValueError(f"shape: expected (height, width) or (channels, height, width), got {shape}")
+        check_count(context_channels, "context_channels", minimum=0)
         *channels, height, width = shape
         grid = Grid(height, width, channels[0] if channels else 1, interleaved=False)
         super().__init__(grid.size, grid.places * context_channels, variant, dtype)
-        self.shape, self.context_channels = tuple(shape), context_channels
+        self.shape, self.context_channels = shape, context_channels
+        check_sequence(layers, "layers")
         self.layers = tuple(_layer(layer) for layer in layers)
         self.quadratics, self.quadratic_kernel, self.context_kernel = quadratics, quadratic_kernel, context_kernel
-        self.masks = tuple(([context_channels - 1] if context_channels else []) if masks is None else masks)
+        default_masks = [context_channels - 1] if context_channels else []
+        self.masks = as_counts(default_masks if masks is None else masks, "masks", minimum=0)
         self.norms, self.norm_size, self.norm_kernel = norms, norm_size, norm_kernel
         self.whole_norms, self.affine_hidden, self.seed = whole_norms, affine_hidden, seed
         check_counts(self, ("quadratic_kernel", "context_kernel", "norm_size", "norm_kernel"), 1)
-        check_counts(self, ("context_channels", "quadratics", "norms", "whole_norms", "affine_hidden"), 0)
-        if any(not 0 <= mask < context_channels for mask in self.masks):
+        check_counts(self, ("quadratics", "norms", "whole_norms", "affine_hidden"), 0)
+        if any(mask >= context_channels for mask in self.masks):
             raise ValueError(f"masks: expected channels of the context, 0 to {context_channels - 1}, got {self.masks}")
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         context = Grid(height, width, context_channels, interleaved=False) if context_channels else None
 
         def around(side: int, *, replicate: bool = False) -> Windows | None:
             padding = "replicate" if replicate else "zero"
             return None if context is None else Windows(context, (side, side), padding=padding)
 
-        kinds = torch.zeros(grid.places, dtype=torch.int64)
+        kinds = Kinds(grid.places)
         square = (quadratic_kernel, quadratic_kernel)
         replicated = Windows(grid, (norm_kernel, norm_kernel), padding="replicate")
-        places = torch.arange(grid.places)
-        masked = torch.stack([mask * grid.places + places for mask in self.masks]) if self.masks else None
+        masked = None
+        if self.masks:
+            masked = torch.stack([mask * grid.places + torch.arange(grid.places) for mask in self.masks])
         self._add_branches(
             (quadratics, Windows(grid, square), around(context_kernel), kinds, masked),
             (norms, whole_norms, norm_size, replicated, around(context_kernel, replicate=True), kinds),
@@ -142,8 +145,7 @@ def _layer(layer: int | dict[str, Any]) -> dict[str, Any]:
     full = LAYER | given
     if set(full) != set(LAYER):
         raise ValueError(f"layers: expected the keys {', '.join(LAYER)}, got {', '.join(given)}")
-    if full["kind"] not in ("conv", "transposed", "pool"):
-        raise ValueError(f'layers: expected the kind "conv", "transposed" or "pool", got {full["kind"]!r}')
+    check_choice(full["kind"], "layers: kind", get_args(LayerKind))
     for name in ("channels", "kernel", "stride", "dilation"):
         check_count(full[name], f"layers: {name}")
     return full
@@ -317,11 +319,10 @@ def _hidden(grid: Grid, layer: dict[str, Any]) -> _Hidden:
 
 def _passthrough(grid: Grid, shape: tuple[int, int]) -> Windows | None:
     """Return 3x3 windows of the image for a layer of this shape; None where no stride gives it."""
-    for stride in range(1, max(grid.height, grid.width) + 1):
-        windows = Windows(grid, (3, 3), stride)
-        if windows.shape == shape:
-            return windows
-    return None
+    # The number of windows falls with the stride, so the least that leaves no more than asked for is the only one.
+    stride = max(1, *((side - 1) // count + 1 for side, count in zip((grid.height, grid.width), shape, strict=True)))
+    windows = Windows(grid, (3, 3), stride)
+    return windows if windows.shape == shape else None
 
 
 def _moved(windows: Windows, grid: Grid) -> Windows:

@@ -16,13 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from soctk.checks import check_count
+from soctk.checks import as_counts, as_index, check_choice, check_count, check_flag, check_sequence, seeded
 from soctk.conditioning import (
     AffinePart,
     Conditioning,
@@ -39,6 +39,7 @@ from soctk.models.stacked import Part, Stacked
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Norms, Quadratic
 from soctk.terms.network import Activation
+from soctk.traits import TrainingTraits
 
 INNER = frozenset({AffinePart, Offset, NonNegative, Perceptron, Ridges, nn.ModuleList, nn.ParameterList})
 """The classes of the modules inside a model, unless somebody puts others there."""
@@ -73,6 +74,8 @@ class SOCICNN(ConvexSurrogate):
         ValueError: a size below 1 or an unknown activation or conditioning.
     """
 
+    convex_by_construction = True
+
     def __init__(
         self,
         dim: int,
@@ -95,13 +98,14 @@ class SOCICNN(ConvexSurrogate):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(dim, context_dim, dtype=dtype)
-        self.hidden, self.quadratics, self.norms = tuple(hidden), tuple(quadratics), tuple(norms)
+        self.hidden, self.quadratics = as_counts(hidden, "hidden"), as_counts(quadratics, "quadratics")
+        self.norms = as_counts(norms, "norms")
         self.diagonal, self.hyperbolics = diagonal, hyperbolics
         self.activation: Activation = activation
         self.passthrough, self.linear, self.conditioning, self.seed = passthrough, linear, conditioning, seed
         self.ridges, self.affine_hidden = ridges, affine_hidden
         self._check_arguments()
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         self.affine = AffinePart(
             dim,
             context_dim,
@@ -116,11 +120,13 @@ class SOCICNN(ConvexSurrogate):
         self._make_backbone(make)
         self._make_quadratics(make)
         self._make_norms(make)
+        check_sequence(structures, "structures")
+        for blocks in structures:
+            check_sequence(blocks, "structures")
+            for block in blocks:
+                check_choice(block, "structures", self.blocks)
         self.structures = tuple(tuple(blocks) for blocks in structures)
-        for block in (block for blocks in self.structures for block in blocks):
-            if block not in self.blocks:
-                raise ValueError(f"structures: expected some of {', '.join(self.blocks)}, got {block!r}")
-        self.set_structure(structure % self.structure_count)
+        self.set_structure(as_index(structure, "structure", self.structure_count))
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -131,9 +137,15 @@ class SOCICNN(ConvexSurrogate):
         return (*names, *(("backbone",) if self.hidden else ()))
 
     @property
-    def gauss_newton(self) -> bool:
-        """Whether the branches outweigh the backbone."""
-        return sum(self.hidden) <= self.dim
+    def traits(self) -> TrainingTraits:
+        """With branches that outweigh the backbone, or not, and structures to choose from."""
+        return TrainingTraits(
+            affine=self.affine,
+            gauss_newton=sum(self.hidden) <= self.dim,
+            structures=self.structure_count,
+            structure=self.structure,
+            set_structure=self.set_structure,
+        )
 
     @property
     def structure_count(self) -> int:
@@ -166,15 +178,12 @@ class SOCICNN(ConvexSurrogate):
         return [matrices[index], *weights_of(offsets[index])]
 
     def _check_arguments(self) -> None:
-        for name in ("hidden", "quadratics", "norms"):
-            for size in getattr(self, name):
-                check_count(size, name)
         for name in ("hyperbolics", "ridges", "affine_hidden"):
             check_count(getattr(self, name), name, minimum=0)
-        if self.activation not in ("relu", "softplus"):
-            raise ValueError(f'activation: expected "relu" or "softplus", got {self.activation!r}')
-        if self.conditioning not in ("full", "additive"):
-            raise ValueError(f'conditioning: expected "full" or "additive", got {self.conditioning!r}')
+        for name in ("diagonal", "passthrough", "linear"):
+            check_flag(getattr(self, name), name)
+        check_choice(self.activation, "activation", get_args(Activation))
+        check_choice(self.conditioning, "conditioning", get_args(Conditioning))
 
     # -- weights ---------------------------------------------------------------------------------------
 

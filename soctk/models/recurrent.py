@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from soctk.checks import check_count
+from soctk.checks import check_count, check_flag, seeded
 from soctk.conditioning import NonNegative, inverse_softplus
 from soctk.maps.windows import Grid, Tied, Windows
-from soctk.models.branches import ContextAffine
+from soctk.models.branches import ContextAffine, Kinds
 from soctk.models.structured import StructuredICNN, Variant, check_counts
 from soctk.terms import Network
 from soctk.terms.network import Activation
@@ -78,9 +78,11 @@ class RecurrentSOCICNN(StructuredICNN):
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
+        context_channels = channels if context_channels is None else context_channels
         check_count(steps, "steps")
         check_count(channels, "channels")
-        context_channels = channels if context_channels is None else context_channels
+        check_count(context_channels, "context_channels", minimum=0)
+        check_flag(time_varying, "time_varying")
         super().__init__(steps * channels, steps * context_channels, variant, dtype)
         self.steps, self.channels, self.context_channels = steps, channels, context_channels
         self.hidden, self.quadratics, self.quadratic_kernel = hidden, quadratics, quadratic_kernel
@@ -88,8 +90,8 @@ class RecurrentSOCICNN(StructuredICNN):
         self.whole_norms, self.affine_hidden, self.time_varying = whole_norms, affine_hidden, time_varying
         self.seed = seed
         check_counts(self, ("quadratic_kernel", "norm_size", "norm_kernel"), 1)
-        check_counts(self, ("context_channels", "hidden", "quadratics", "norms", "whole_norms", "affine_hidden"), 0)
-        generator = torch.Generator().manual_seed(seed)
+        check_counts(self, ("hidden", "quadratics", "norms", "whole_norms", "affine_hidden"), 0)
+        generator = seeded(seed)
         grid = Grid(steps, channels=channels)
         context = Grid(steps, channels=context_channels) if context_channels else None
 
@@ -109,15 +111,10 @@ class RecurrentSOCICNN(StructuredICNN):
         self.context_affine = ContextAffine(*pair(3), affine_hidden, generator, dtype)
         self._choose_structure(structure)
 
-    def _kinds(self, kernel: int) -> Tensor:
-        """Return the kind of each step: its own near the ends, where windows reach beyond them."""
-        if self.time_varying:
-            return torch.arange(self.steps)
-        before, after = (kernel - 1) // 2, kernel - 1 - (kernel - 1) // 2
-        step = torch.arange(self.steps)
-        from_end = self.steps - 1 - step
-        kinds = torch.where(step < before, 1 + step, 0)
-        return torch.where((from_end < after) & (kinds == 0), 1 + before + from_end, kinds)
+    def _kinds(self, kernel: int) -> Kinds:
+        """Return the kinds of the steps: their own near the ends, where windows reach beyond them."""
+        before = (kernel - 1) // 2
+        return Kinds(self.steps, before, kernel - 1 - before, self.time_varying)
 
     def resized(self, steps: int) -> RecurrentSOCICNN:
         """Return the model with the same weights for another horizon.

@@ -16,13 +16,14 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from soctk.checks import check_count
+from soctk.checks import as_index, check_choice, check_count
 from soctk.forms.conic_form import ConicForm
 from soctk.maps.windows import Windows
-from soctk.models.branches import ContextAffine, NormWindows, QuadraticWindows
+from soctk.models.branches import ContextAffine, Kinds, NormWindows, QuadraticWindows
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Term
 from soctk.terms.network import Activation
+from soctk.traits import TrainingTraits
 
 Variant = Literal["relu", "softplus", "quad", "norm", "soc"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
@@ -52,12 +53,11 @@ class StructuredICNN(ConvexSurrogate):
         context_affine: b0 and v.
     """
 
-    shifts_inputs = False
+    convex_by_construction = True
 
     def __init__(self, dim: int, context_dim: int, variant: str, dtype: torch.dtype) -> None:
         super().__init__(dim, context_dim, dtype=dtype)
-        if variant not in VARIANTS:
-            raise ValueError(f"variant: expected one of {', '.join(VARIANTS)}, got {variant!r}")
+        check_choice(variant, "variant", VARIANTS)
         self.variant = variant
         self.activation: Activation = "softplus" if variant == "softplus" else "relu"
         self.branches = nn.ModuleDict()
@@ -76,8 +76,8 @@ class StructuredICNN(ConvexSurrogate):
 
     def _add_branches(
         self,
-        quadratic: tuple[int, Windows, Windows | None, Tensor, Tensor | None],
-        norms: tuple[int, int, int, Windows, Windows | None, Tensor],
+        quadratic: tuple[int, Windows, Windows | None, Kinds, Tensor | None],
+        norms: tuple[int, int, int, Windows, Windows | None, Kinds],
         generator: torch.Generator,
     ) -> None:
         """Make the branches that the variant has.
@@ -123,18 +123,28 @@ class StructuredICNN(ConvexSurrogate):
         """Whether the structure taken has the backbone."""
         return self.backbone is not None and self.structure == self.structure_count - 1
 
-    @property
-    def gauss_newton(self) -> bool:
-        """Whether there is no backbone."""
-        return not self.has_backbone
+    # -- training --------------------------------------------------------------------------------------
 
     @property
-    def breadth(self) -> int:
-        """The backbone's units for each number of x, and 1."""
-        return 1 + (self.backbone.units // self.dim if self.has_backbone else 0)  # type: ignore[union-attr,operator]
+    def traits(self) -> TrainingTraits:
+        """Windowed, and better by Levenberg-Marquardt without a backbone."""
+        units = self.backbone.units if self.has_backbone else 0  # type: ignore[union-attr]
+        return TrainingTraits(
+            gauss_newton=not self.has_backbone,
+            breadth=1 + units // self.dim,  # type: ignore[operator]
+            shifts_inputs=False,
+            structures=self.structure_count,
+            structure=self.structure,
+            set_structure=self.set_structure,
+            windowed=self,
+        )
+
+    def grown(self, smaller: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the weights of the branches alone with a fresh backbone's."""
+        return smaller | {name: tensor for name, tensor in fresh.items() if name.startswith("backbone.")}
 
     @contextmanager
-    def coarse_backbone(self) -> Iterator[None]:
+    def coarse(self) -> Iterator[None]:
         """Compute the backbone's convolutions in float32 inside, where it has any; branches stay exact."""
         convolutional = hasattr(self.backbone, "working")
         if convolutional:
@@ -144,6 +154,22 @@ class StructuredICNN(ConvexSurrogate):
         finally:
             if convolutional:
                 self.backbone.working = None  # type: ignore[union-attr,assignment]
+
+    def features(self, x: Tensor, context: Tensor) -> dict[str, Tensor]:
+        """Return what the branches need of standardised data, each (N, M, ...)."""
+        return {name: branch.features(x, context) for name, branch in self.branches.items()}  # type: ignore[operator]
+
+    def value_of(self, x: Tensor, context: Tensor, features: dict[str, Tensor]) -> Tensor:
+        """Return g from data and their `features`, (N, M)."""
+        total = self._rest(x, context)
+        for name, branch in self.branches.items():
+            total = total + branch.value_of(features[name])  # type: ignore[operator]
+        return total
+
+    @torch.no_grad()
+    def set_level(self, level: float) -> None:
+        """Set the constant part of b0."""
+        self.context_affine.level.fill_(level)
 
     # -- the function ----------------------------------------------------------------------------------
 
@@ -167,22 +193,6 @@ class StructuredICNN(ConvexSurrogate):
         total = b0 + (x * v).sum(dim=-1)
         return total + self.backbone.value(x, context) if self.has_backbone else total  # type: ignore[union-attr,operator]
 
-    def features(self, x: Tensor, context: Tensor) -> dict[str, Tensor]:
-        """Return what the branches need of standardised data, each (N, M, ...)."""
-        return {name: branch.features(x, context) for name, branch in self.branches.items()}  # type: ignore[operator]
-
-    def value_of(self, x: Tensor, context: Tensor, features: dict[str, Tensor]) -> Tensor:
-        """Return g from data and their `features`, (N, M)."""
-        total = self._rest(x, context)
-        for name, branch in self.branches.items():
-            total = total + branch.value_of(features[name])  # type: ignore[operator]
-        return total
-
-    @torch.no_grad()
-    def set_level(self, level: float) -> None:
-        """Set the constant part of b0."""
-        self.context_affine.level.fill_(level)
-
     # -- sizes -----------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -203,9 +213,7 @@ class StructuredICNN(ConvexSurrogate):
         return other
 
     def _choose_structure(self, structure: int) -> None:
-        if not -self.structure_count <= structure < self.structure_count:
-            raise ValueError(f"structure: expected -1 to {self.structure_count - 1}, got {structure}")
-        self.set_structure(structure % self.structure_count)
+        self.set_structure(as_index(structure, "structure", self.structure_count))
 
 
 def check_counts(model: nn.Module, names: tuple[str, ...], minimum: int) -> None:

@@ -1,11 +1,12 @@
 """Parametric decision tasks (a context in, a convex objective over a feasible set out), and targets to approximate."""
 
-from soctk_tasks.decision import TASKS, Task, TrueObjective, make_task
 from soctk_tasks.faces import Faces, FacesNotFoundError, load_faces
+from soctk_tasks.registry import TASKS, make_task, task_names
 from soctk_tasks.restoration import Restoration, make_restoration
 from soctk_tasks.smoothing import Smoothing, make_smoothing
 from soctk_tasks.structured import Part, Splits, StructuredTask, choose_width
 from soctk_tasks.targets import TARGETS, Target, make_target
+from soctk_tasks.task import Task, TrueObjective
 
 __all__ = [
     "TARGETS",
@@ -26,4 +27,5 @@ __all__ = [
     "make_smoothing",
     "make_target",
     "make_task",
+    "task_names",
 ]

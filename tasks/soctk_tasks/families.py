@@ -1,9 +1,9 @@
-"""The random constants of the paper's six families (Experiment 3).
+"""The six parametric decision tasks of the paper (Experiment 3).
 
     f_theta(x) = a/2 sum_i w_i (x_i - m_i(theta))^2 + c(theta)'x + f_struct(x; theta),  theta in R^8
 
 "randn(r, c, s)" of the paper's generator is s / sqrt(c) times standard normals. Every family draws its
-constants from one stream seeded by (name, dim, seed), and returns theta -> terms.
+constants from one stream seeded by (name, dim, seed); its parts are functions theta -> terms.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from soctk import Box, Budget, FeasibleSet, Simplex
+from soctk import Box, Budget, ConicForm, FeasibleSet, Simplex
 from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, LogSumExp, Norms, Quadratic, Term
+from soctk_tasks.task import Task
 
 CONTEXT_DIM = 8
 HUBER_DELTA = 0.35
@@ -135,18 +136,32 @@ def huber(stream: Stream, dim: int) -> Terms:
 
 @dataclass(frozen=True)
 class Family:
-    """A family's set, the strength a of its quadratic, and its structured part."""
+    """What makes the tasks of one name: the set, the strength a of the quadratic, and the structured part."""
 
+    name: str
     kind: str
     strength: float
     structure: Callable[[Stream, int], Terms]
 
+    def __call__(self, dim: int, seed: int) -> Task:
+        """Return the task with the constants of (name, dim, seed)."""
+        stream = Stream(self.name, dim, seed)
+        common = base(stream, dim, self.kind, self.strength)
+        structure = self.structure(stream, dim)
 
-FAMILIES = {
-    "simplex_socp": Family("simplex", 1.0, lambda s, d: cones(s, d, "simplex", (max(4, d // 3),))),
-    "box_socp": Family("box", 1.0, lambda s, d: cones(s, d, "box", (max(4, d // 3),))),
-    "budget_twocone_socp": Family("budget", 1.0, lambda s, d: cones(s, d, "budget", (max(4, d // 4), max(3, d // 5)))),
-    "simplex_logistic": Family("simplex", 0.35, logistic),
-    "box_logsumexp": Family("box", 0.35, logsumexp),
-    "budget_huber": Family("budget", 1.0, huber),
-}
+        def form(context: Tensor) -> ConicForm:
+            cost, terms = common(context)
+            constant = torch.zeros(context.shape[0], 1, dtype=torch.float64)
+            return ConicForm(constant, cost, (*terms, *structure(context)), (context.shape[0],))
+
+        return Task(self.name, dim, seed, GEOMETRIES[self.kind].make_set(dim), CONTEXT_DIM, form)
+
+
+FAMILIES = (
+    Family("simplex_socp", "simplex", 1.0, lambda s, d: cones(s, d, "simplex", (max(4, d // 3),))),
+    Family("box_socp", "box", 1.0, lambda s, d: cones(s, d, "box", (max(4, d // 3),))),
+    Family("budget_twocone_socp", "budget", 1.0, lambda s, d: cones(s, d, "budget", (max(4, d // 4), max(3, d // 5)))),
+    Family("simplex_logistic", "simplex", 0.35, logistic),
+    Family("box_logsumexp", "box", 0.35, logsumexp),
+    Family("budget_huber", "budget", 1.0, huber),
+)

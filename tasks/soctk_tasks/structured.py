@@ -12,7 +12,7 @@ from torch import Tensor
 
 from soctk import Decision, ValueData, minimize
 from soctk.checks import ArrayLike, check_count
-from soctk_tasks.decision import Task
+from soctk_tasks.task import Task
 
 SOLVE_TOLERANCE = 1e-6
 """Relative gap of the reference optima, in units of the energy's spread."""

@@ -31,7 +31,7 @@ from soctk import ConicForm, ValueData
 from soctk.checks import ArrayLike, check_count
 from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
-from soctk_tasks.decision import TrueObjective
+from soctk_tasks.task import TrueObjective
 
 LOW, HIGH = -3.0, 3.0
 SIZES = {"train": 6000, "validation": 1000, "test": 2000}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import soctk
-from soctk_evaluation.timing import MODELS, TOLERANCE, Measured, Race
+from soctk_evaluation.experiments.timing import MODELS, TOLERANCE, Measured, Race
 
 DIM, ONE_BY_ONE = 10, 5
 

@@ -53,7 +53,7 @@ def heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def start_sweep(run: str, store: Path, folder: Path, count: int, jobs: int) -> subprocess.Popen[str]:
+def start_sweep(run: str, store: Path, folder: Path, count: int, jobs: int, *more: float) -> subprocess.Popen[str]:
     """Start a sweep of `count` fake cells."""
     folder.mkdir(exist_ok=True)
     command = [
@@ -64,6 +64,7 @@ def start_sweep(run: str, store: Path, folder: Path, count: int, jobs: int) -> s
         str(folder),
         str(count),
         str(jobs),
+        *map(str, more),
     ]
     return subprocess.Popen(
         command,
@@ -76,9 +77,9 @@ def start_sweep(run: str, store: Path, folder: Path, count: int, jobs: int) -> s
     )
 
 
-def sweep(run: str, store: Path, folder: Path, count: int, jobs: int) -> str:
+def sweep(run: str, store: Path, folder: Path, count: int, jobs: int, *more: float) -> str:
     """Run a sweep to its end and return what it printed; its errors where it failed."""
-    process = start_sweep(run, store, folder, count, jobs)
+    process = start_sweep(run, store, folder, count, jobs, *more)
     out, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     return out.strip()

@@ -10,7 +10,9 @@ import support
 import torch
 
 import soctk
-from soctk_evaluation.approximation import (
+from soctk_evaluation.cli import main
+from soctk_evaluation.experiments.approximation import (
+    EXPERIMENT,
     MEASURED,
     QUICK_RECIPE,
     RECIPE,
@@ -21,13 +23,12 @@ from soctk_evaluation.approximation import (
     run_cell,
     sized,
 )
-from soctk_evaluation.cells import Cell
-from soctk_evaluation.cli import main
-from soctk_evaluation.measures import ERROR
-from soctk_evaluation.names import APPROXIMATORS
-from soctk_evaluation.report import to_markdown
-from soctk_evaluation.store import Contents, ResultsStore
-from soctk_evaluation.summary import build_tables
+from soctk_evaluation.harness.cell import Cell
+from soctk_evaluation.harness.names import APPROXIMATORS
+from soctk_evaluation.harness.store import Contents, ResultsStore
+from soctk_evaluation.tables.measures import ERROR
+from soctk_evaluation.tables.report import to_markdown
+from soctk_evaluation.tables.summary import build_tables
 
 SIZES = {"train": 60, "validation": 20, "test": 30}
 FIT = soctk.FitConfig(starts=1, epochs=1, batch_rows=30, lbfgs_iterations=3)
@@ -71,7 +72,7 @@ def test_cells_are_all_combinations_with_one_recipe() -> None:
     assert {cell.config for cell in cells} == {cells[0].config}
     assert dict(cells[0].config)["fit.lbfgs_iterations"] == RECIPE.lbfgs_iterations
     quick = approximation_cells(["Mixed"], [5], ["soc"], [0], fit=QUICK_RECIPE)
-    assert quick[0].key != approximation_cells(["Mixed"], [5], ["soc"], [0])[0].key
+    assert EXPERIMENT.key(quick[0]) != EXPERIMENT.key(approximation_cells(["Mixed"], [5], ["soc"], [0])[0])
 
 
 @pytest.mark.parametrize("method", APPROXIMATORS)

@@ -14,7 +14,7 @@ import pytest
 import support
 
 from soctk_evaluation.cli import main
-from soctk_evaluation.store import ResultsStore
+from soctk_evaluation.harness.store import ResultsStore
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,8 @@ from soctk_evaluation.store import ResultsStore
         (["--dims", "0"], "--dims: expected integers of at least 1, got 0"),
         (["--seeds", "-1"], "--seeds: expected integers of at least 0, got -1"),
         (["--jobs", "-2"], "--jobs: expected a positive number"),
+        (["--cell-time-limit", "0"], "--cell-time-limit: expected a positive number of seconds, got 0.0"),
+        (["--scheduler", "tcp://here:8786"], "--scheduler: expected --backend dask with it"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_2(

@@ -7,9 +7,16 @@ import math
 import pytest
 
 import soctk
-from soctk_evaluation.cells import Cell
-from soctk_evaluation.leaderboard import MEASURED, data_seed, leaderboard_cells, load_problem, run_cell
-from soctk_evaluation.store import problem_of
+from soctk_evaluation.experiments.leaderboard import (
+    EXPERIMENT,
+    MEASURED,
+    data_seed,
+    leaderboard_cells,
+    load_problem,
+    run_cell,
+)
+from soctk_evaluation.harness.cell import Cell
+from soctk_evaluation.harness.store import problem_of
 
 SIZES = {"train": 20, "validation": 10, "test": 6, "candidates": 8}
 FIT = soctk.FitConfig(epochs=1, lbfgs_iterations=2)
@@ -29,12 +36,13 @@ def test_cells_are_all_combinations_long_ones_first() -> None:
 
 def test_the_recipe_and_the_sizes_are_in_the_key_and_its_progress_bar_is_not() -> None:
     def key(**changes: object) -> str:
-        return leaderboard_cells(["box_socp"], [4], ["soc"], [0], fit=soctk.FitConfig(**changes))[0].key  # type: ignore[arg-type]
+        config = soctk.FitConfig(**changes)  # type: ignore[arg-type]
+        return EXPERIMENT.key(leaderboard_cells(["box_socp"], [4], ["soc"], [0], fit=config)[0])
 
     assert key() == key(progress=True)
     assert key() != key(epochs=3)
     small = leaderboard_cells(["box_socp"], [4], ["soc"], [0], sizes={"test": 20})
-    assert small[0].key != key()
+    assert EXPERIMENT.key(small[0]) != key()
 
 
 def test_an_unknown_protocol_is_refused() -> None:
@@ -84,5 +92,11 @@ def test_a_policys_row_has_regret_and_no_relative_error(method: str) -> None:
 
 def test_identity_and_measurements_make_a_valid_row() -> None:
     cell = one_cell("oracle")
-    rest = {"status": "ok", "key": cell.key, "versions": cell.versions, "machine": "test", "started": "now"}
+    rest = {
+        "status": "ok",
+        "key": EXPERIMENT.key(cell),
+        "versions": EXPERIMENT.versions(cell),
+        "machine": "test",
+        "started": "now",
+    }
     assert problem_of({**cell.identity, **dict.fromkeys(MEASURED), **rest}) is None

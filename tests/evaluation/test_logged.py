@@ -12,7 +12,7 @@ import torch
 import soctk
 from soctk.io.checkpoint import read_notes
 from soctk_evaluation.cli import main
-from soctk_evaluation.logged import _split, read_logged
+from soctk_evaluation.cli.logged import _split, read_logged
 
 COUNT, EACH, DIM = 40, 6, 3
 SET = ["--set", "box", "--lower", "-1"]

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import support
 
-from soctk_evaluation.store import ResultsStore, StoreError
+from soctk_evaluation.harness.store import ResultsStore, StoreError
 
 WRITER = """
 import sys, support
-from soctk_evaluation.store import ResultsStore
+from soctk_evaluation.harness.store import ResultsStore
 store = ResultsStore(sys.argv[1])
 for number in range(int(sys.argv[3])):
     store.append(support.row(method=sys.argv[2], seed=number, key=f"{sys.argv[2]}-{number}", note="x" * 5000))
@@ -133,7 +133,7 @@ def test_file_size_limit_leaves_a_valid_file_and_a_clear_error(store: ResultsSto
     before = store.path.read_bytes()
     script = f"""
 import resource, support
-from soctk_evaluation.store import ResultsStore, StoreError
+from soctk_evaluation.harness.store import ResultsStore, StoreError
 resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) + 40}, resource.RLIM_INFINITY))
 try:
     ResultsStore({str(store.path)!r}).append(support.row(key="second"))
@@ -162,7 +162,7 @@ def test_a_store_that_cannot_be_opened_is_a_clear_error(tmp_path: Path) -> None:
 
 READER = """
 import os, sys, support
-from soctk_evaluation.store import ResultsStore, StoreError
+from soctk_evaluation.harness.store import ResultsStore, StoreError
 if os.geteuid() == 0:
     os.setuid(65534)  # root may write read-only files; nobody may not
 store = ResultsStore(sys.argv[1])

@@ -7,52 +7,59 @@ import torch
 
 from soctk import FitConfig
 from soctk_evaluation.cli import main
-from soctk_evaluation.store import ResultsStore
-from soctk_evaluation.structured import LEARNED, MEASURED, SIZES, TRIVIAL, run_cell, structured_cells
-from soctk_evaluation.structured_report import structured_table, write_structured
+from soctk_evaluation.experiments import find_experiment, restoration, smoothing
+from soctk_evaluation.experiments.structured import MEASURED, structured_cells
+from soctk_evaluation.harness.experiment import Results
+from soctk_evaluation.harness.names import STRUCTURED, STRUCTURED_TRIVIAL
+from soctk_evaluation.harness.store import ResultsStore
+from soctk_evaluation.tables.structured import structured_table, write_structured
 
 SMALL = {
     "smoothing": {"steps": 6, "channels": 2, "train": 12, "validation": 6, "test": 5, "candidates": 6},
     "restoration": {"size": 8, "train": 8, "validation": 4, "test": 4, "candidates": 6},
 }
+SETTINGS = {"smoothing": smoothing.SETTING, "restoration": restoration.SETTING}
 RECIPE = FitConfig(starts=1, epochs=1, newton_iterations=2, lbfgs_iterations=4, level_iterations=2)
 
 
 def cells(experiment: str, methods, protocols=("structured",)):
     recipes = dict.fromkeys(protocols, RECIPE)
-    options = {"stand_in": True} if experiment == "restoration" else {}
-    return structured_cells(experiment, methods, protocols, [0], SMALL[experiment], recipes=recipes, **options)
+    more = restoration.photographs(stand_in=True) if experiment == "restoration" else {}
+    return structured_cells(SETTINGS[experiment], methods, protocols, [0], SMALL[experiment] | more, recipes=recipes)
 
 
-@pytest.mark.parametrize("experiment", SIZES)
-def test_every_row_is_measured_against_certified_optima(experiment: str, tmp_path) -> None:
-    methods = ("soc", *TRIVIAL[experiment])
+@pytest.mark.parametrize("experiment", SETTINGS)
+def test_every_row_is_measured_against_certified_optima(experiment: str, tmp_path, capsys) -> None:
+    methods = ("soc", *STRUCTURED_TRIVIAL[experiment])
     rows = []
     for cell in cells(experiment, methods):
-        row = run_cell(cell, tmp_path)
+        row = find_experiment(experiment).run(cell, tmp_path)
         assert set(row) - {"status"} <= set(MEASURED)
         assert row["regret_mean"] >= -1e-6 * row["spread"]  # no decision is better than a certified optimum
         assert row["reference_gap"] <= 1e-5
         assert row["regret_n"] == SMALL[experiment]["test"]
         rows.append(cell.identity | dict.fromkeys(MEASURED) | row | {"status": row.get("status", "ok"), "machine": "a"})
     assert rows[0]["gap_max"] <= 1e-4
-    text = write_structured(rows, markdown=tmp_path / "page.md", figure=tmp_path / "picture.svg", folder=tmp_path)
+    files = {"markdown": tmp_path / "page.md", "figure": tmp_path / "picture.svg"}
+    write_structured(Results(rows, [], folder=tmp_path), files)
+    text = capsys.readouterr().out
     assert all(name.replace("_", " ") in text for name in methods)
     page = (tmp_path / "page.md").read_text()
     assert page.count("|") > 30
     assert f"`soctk {experiment}` on a," in page.replace(";", ",")  # the rows' machine, not this one
     assert "<svg" in (tmp_path / "picture.svg").read_text()
     larger = [rows[1] | {"config": rows[1]["config"] | {"train": 999}}]  # without a model: it comes second
-    both = write_structured(larger + rows, markdown=None, figure=None, folder=tmp_path)
+    write_structured(Results(larger + rows, []), {})
+    both = capsys.readouterr().out
     assert both.index("| soc ") < both.index("The same with 999 training")
 
 
 def test_all_five_models_take_both_recipes() -> None:
     for protocol in ("structured", "plain"):
-        found = cells("smoothing", LEARNED, [protocol])
-        assert {cell.method for cell in found} == set(LEARNED)
+        found = cells("smoothing", STRUCTURED, [protocol])
+        assert {cell.method for cell in found} == set(STRUCTURED)
         assert all(cell.protocol == protocol for cell in found)
-        row = run_cell(found[-1])
+        row = smoothing.run_cell(found[-1])
         assert row["relative_error"] > 0
 
 
@@ -79,13 +86,15 @@ def test_the_better_model_is_bold_and_missing_seeds_are_said() -> None:
 
 
 def test_the_commands(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("soctk_evaluation.structured.SIZES", SMALL)
+    for name, setting in SETTINGS.items():
+        for size, value in SMALL[name].items():
+            monkeypatch.setitem(setting.sizes, size, value)
     for experiment, more in (("smoothing", []), ("restoration", ["--stand-in"])):
         store = tmp_path / f"{experiment}.jsonl"
         asked = [
             experiment,
             "--methods",
-            *TRIVIAL[experiment],
+            *STRUCTURED_TRIVIAL[experiment],
             "--seeds",
             "0",
             "--jobs",
@@ -95,7 +104,7 @@ def test_the_commands(tmp_path, monkeypatch, capsys) -> None:
             *more,
         ]
         assert main(asked) == 0
-        assert len(ResultsStore(store).read().rows) == len(TRIVIAL[experiment])
+        assert len(ResultsStore(store).read().rows) == len(STRUCTURED_TRIVIAL[experiment])
         page = tmp_path / "again.md"
         assert main(["report", str(store), "--markdown", str(page)]) == 0
     assert main(["smoothing", "--methods", "dcp"]) == 2
@@ -108,7 +117,7 @@ def test_restoration_without_photographs_says_how_to_get_them(monkeypatch, capsy
     def none(**_):
         raise FacesNotFoundError("no photographs found: set SOCTK_FACES")
 
-    monkeypatch.setattr("soctk_evaluation.structured.load_faces", none)
+    monkeypatch.setattr("soctk_evaluation.experiments.restoration.load_faces", none)
     assert main(["restoration", "--store", str(tmp_path / "r.jsonl")]) == 2
     assert "SOCTK_FACES" in capsys.readouterr().err
     assert torch.get_num_threads() >= 1

@@ -12,9 +12,9 @@ import support
 import torch
 from rich.console import Console
 
-from soctk_evaluation.report import print_tables, to_csv, to_html, to_markdown
-from soctk_evaluation.store import BadLine, Contents
-from soctk_evaluation.summary import Table, build_tables
+from soctk_evaluation.harness.store import BadLine, Contents
+from soctk_evaluation.tables.report import print_tables, to_csv, to_html, to_markdown
+from soctk_evaluation.tables.summary import Table, build_tables
 
 REGRETS = {"relu": 0.4, "soc": 0.2, "quadratic": 0.1, "oracle": 1e-9}
 

@@ -15,9 +15,10 @@ import fake_cells
 import pytest
 import support
 
-from soctk_evaluation.store import ResultsStore, StoreError
-from soctk_evaluation.sweep import run_cells
-from soctk_evaluation.workers import interrupts_held
+from soctk_evaluation.harness.limits import TimeLimitError, time_limit
+from soctk_evaluation.harness.store import ResultsStore, StoreError
+from soctk_evaluation.harness.sweep import run_cells
+from soctk_evaluation.harness.workers import interrupts_held
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -138,11 +139,11 @@ def test_a_full_disk_stops_the_sweep_with_a_clear_error_and_a_resume_works(store
     limit = store.path.stat().st_size + 100
     script = f"""
 import resource, fake_cells
-from soctk_evaluation.store import ResultsStore, StoreError
-from soctk_evaluation.sweep import run_cells
+from soctk_evaluation.harness.store import ResultsStore, StoreError
+from soctk_evaluation.harness.sweep import run_cells
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
 try:
-    run_cells([fake_cells.cell(seed, {str(folder)!r}) for seed in range(3)], fake_cells.good,
+    run_cells([fake_cells.cell(seed, {str(folder)!r}) for seed in range(3)], fake_cells.fake(fake_cells.good),
               ResultsStore({str(store.path)!r}), progress=False)
 except StoreError as error:
     print(error)
@@ -156,13 +157,79 @@ except StoreError as error:
 def test_wrong_arguments_are_refused_before_anything_runs(store: ResultsStore, tmp_path: Path) -> None:
     cells = [fake_cells.cell(0, tmp_path)]
     with pytest.raises(ValueError, match="loky, dask"):
-        run_cells(cells, fake_cells.good, store, backend="ray")
+        run_cells(cells, fake_cells.fake(fake_cells.good), store, backend="ray")
     with pytest.raises(ValueError, match="jobs"):
-        run_cells(cells, fake_cells.good, store, jobs=0)
+        run_cells(cells, fake_cells.fake(fake_cells.good), store, jobs=0)
+    with pytest.raises(ValueError, match="time_limit"):
+        run_cells(cells, fake_cells.fake(fake_cells.good), store, time_limit=0.0)
     with pytest.raises(StoreError):
-        run_cells(cells, fake_cells.good, ResultsStore(tmp_path))
+        run_cells(cells, fake_cells.fake(fake_cells.good), ResultsStore(tmp_path))
     assert starts(tmp_path) == {}
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("run", ["hangs", "stuck"])
+def test_a_cell_that_takes_too_long_fails_and_is_run_again_only_with_a_larger_limit(
+    store: ResultsStore, tmp_path: Path, run: str, jobs: int
+) -> None:
+    """One that computes is interrupted; one that never comes back to Python loses its worker."""
+    folder = tmp_path / "trace"
+    counts = "done={} skipped={} failed=0 quarantined=0 late={}"
+    assert support.sweep(run, store.path, folder, 3, jobs, 0.5) == counts.format(2, 0, 1)
+    assert statuses(store) == {0: "ok", 1: "failed: time limit of 0.5 s", 2: "ok"}
+    assert support.sweep(run, store.path, folder, 3, jobs, 0.5) == counts.format(0, 3, 0)
+    assert support.sweep(run, store.path, folder, 3, jobs) == "done=0 skipped=3 failed=0 quarantined=0"
+    assert starts(folder)[1] == 1
+    (folder / "quick").touch()
+    if run == "hangs":
+        assert support.sweep(run, store.path, folder, 3, jobs, 20.0) == counts.format(1, 2, 0)
+        assert set(statuses(store).values()) == {"ok"}
+    wait_until(lambda: not alive(folder))
+
+
+def test_a_limit_is_over_with_its_block() -> None:
+    with time_limit(0.05, own_process=False):
+        pass
+    with pytest.raises(TimeLimitError), time_limit(0.05, own_process=False):
+        wait_until(lambda: False)
+    time.sleep(0.1)
+
+
+def test_cells_that_belong_together_are_stored_all_or_none(store: ResultsStore, tmp_path: Path) -> None:
+    experiment = fake_cells.fake(fake_cells.uneven, together=lambda cell: cell.seed // 2)
+    cells = [fake_cells.cell(seed, tmp_path) for seed in range(4)]
+    report = run_cells(cells, experiment, store, progress=False)
+    assert (report.done, len(report.failed)) == (2, 1)
+    assert statuses(store) == {0: "failed: ValueError: not yet", 1: "failed: ValueError: not yet", 2: "ok", 3: "ok"}
+    report = run_cells(cells, experiment, store, progress=False)
+    assert (report.done, report.skipped, report.failed) == (2, 2, [])
+    assert starts(tmp_path) == {0: 2, 1: 2, 2: 1, 3: 1}
+    assert [one["score"] for one in store.read().latest().values() if one["seed"] < 2] == [0.0, 1.0]
+
+
+def test_the_next_sweep_removes_what_a_killed_one_left_and_nothing_of_one_that_runs(
+    store: ResultsStore, tmp_path: Path
+) -> None:
+    folder = tmp_path / "trace"
+
+    def left() -> list[Path]:
+        return list(store.path.parent.glob(".*running*"))
+
+    killed, running = (support.start_sweep("slow", store.path, folder, 4, 1) for _ in range(2))
+    try:
+        wait_until(lambda: len(left()) == 2 and len(store.done()) == 2)
+        killed.kill()
+        killed.wait()
+        assert len(left()) == 2
+        assert support.sweep("good", store.path, folder, 5, 1).startswith("done=")
+        assert [str(running.pid) in one.name for one in left()] == [True]
+        (folder / "quick").touch()
+        assert running.wait(timeout=30) == 0
+    finally:
+        killed.kill()
+        running.kill()
+    assert left() == []
 
 
 @pytest.mark.parametrize("others", [0, 1])

@@ -12,10 +12,12 @@ from tolerances import CLARABEL, DOUBLE, VALUE
 
 from soctk import Dual
 from soctk_evaluation.cli import main
-from soctk_evaluation.equivalence import SETTINGS, Trial, _model, _points, equivalence_cells, run_cell
-from soctk_evaluation.rates import absorption, least_error, rate_cells, trained_pieces
-from soctk_evaluation.store import ResultsStore
-from soctk_evaluation.theory_report import write_equivalence, write_rates
+from soctk_evaluation.experiments.equivalence import SETTINGS, Trial, _model, _points, equivalence_cells, run_cell
+from soctk_evaluation.experiments.rates import absorption, least_error, rate_cells, trained_pieces
+from soctk_evaluation.harness.experiment import Results
+from soctk_evaluation.harness.store import ResultsStore
+from soctk_evaluation.tables.equivalence import equivalence_tables, grouped
+from soctk_evaluation.tables.rates import rates_tables
 
 SMALL = {"dim": 6, "width": 5, "depth": 3, "rows": 3, "trials": 4}
 
@@ -94,9 +96,9 @@ def test_the_lower_bound_in_one_dimension() -> None:
 
 
 def test_the_commands_write_pages_and_pictures_and_resume(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("soctk_evaluation.equivalence.SIZES", SMALL | {"blocks": 2, "trials": 2})
-    monkeypatch.setattr("soctk_evaluation.rates.NETS", {1: (2, 4)})
-    monkeypatch.setattr("soctk_evaluation.rates.WIDTHS", ((2,),))
+    monkeypatch.setattr("soctk_evaluation.experiments.equivalence.SIZES", SMALL | {"blocks": 2, "trials": 2})
+    monkeypatch.setattr("soctk_evaluation.experiments.rates.NETS", {1: (2, 4)})
+    monkeypatch.setattr("soctk_evaluation.experiments.rates.WIDTHS", ((2,),))
     for name in ("equivalence", "rates"):
         store, page, picture = (tmp_path / f"{name}.{kind}" for kind in ("jsonl", "md", "svg"))
         options = ["--store", str(store), "--markdown", str(page), "--figure", str(picture), "--jobs", "1"]
@@ -116,7 +118,7 @@ def test_the_commands_write_pages_and_pictures_and_resume(tmp_path, capsys, monk
 def test_tables_name_the_largest_value_of_all_seeds() -> None:
     cells = equivalence_cells(["passthrough"], ["random"], [0, 1], SMALL | {"trials": 1})
     rows = [cell.identity | run_cell(cell) | {"status": "ok"} for cell in cells]
-    text = write_equivalence(rows, None, None)
+    text = equivalence_tables(grouped(Results(rows, [])))
     largest = max(row["clarabel_error_max"] for row in rows)
     assert f"{largest:.1e}" in text
     assert "| SCS | runs solved | 2 | |" in text
@@ -127,6 +129,6 @@ def test_rates_tables_hold_every_cell() -> None:
         cell.identity | {"pieces": number + 1, "sup_error": 0.1, "bound": 0.05, "status": "ok"}
         for number, cell in enumerate(rate_cells())
     ]
-    text = write_rates(rows, None, None)
+    text = rates_tables(Results(rows, []))
     assert text.count("\n|") >= len(rows)
     assert np.isfinite(least_error(3, 10))

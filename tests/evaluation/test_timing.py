@@ -7,8 +7,8 @@ import json
 import pytest
 
 from soctk_evaluation.cli import main
-from soctk_evaluation.timing import OTHERS, Race
-from soctk_evaluation.timing_report import LABELS
+from soctk_evaluation.experiments.timing import OTHERS, Race
+from soctk_evaluation.tables.timing import LABELS
 
 
 def test_a_race_is_stored_once_and_shown(tmp_path, capsys):

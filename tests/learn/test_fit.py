@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import soctk
-from soctk.learn.adam import batches_per_epoch, mini_batches
-from soctk.learn.profiling import Residuals
+from soctk.learn.phases.adam import batches_per_epoch, mini_batches
+from soctk.learn.residuals import Residuals
 from soctk.learn.units import Standardized, standardize
 from soctk.losses import relative_error, residual_loss, value_loss
 from soctk.maps.linear import DenseMap
@@ -64,15 +64,17 @@ def test_scales_of_the_values_do_not_matter(scale):
     assert errors[1] == pytest.approx(errors[0], rel=0.5)
 
 
+@pytest.mark.filterwarnings("ignore:data:UserWarning")
 def test_one_value_one_candidate_one_instance_and_constant_values_stay_finite():
     data = smooth_data()
-    for part in (
-        soctk.ValueData(data.context[:1], data.x[:1, :1], data.value[:1, :1]),
-        soctk.ValueData(data.context, data.x[:, :1], data.value[:, :1]),
-        soctk.ValueData(data.context, data.x, torch.full_like(data.value, 2.0)),
+    single = soctk.ValueData(data.context[:1], data.x[:1, :1], data.value[:1, :1])
+    for part, validation in (
+        (single, single),
+        (soctk.ValueData(data.context, data.x[:, :1], data.value[:, :1]), None),
+        (soctk.ValueData(data.context, data.x, torch.full_like(data.value, 2.0)), None),
     ):
         model = soctk.SOCICNN(3, 2)
-        report = soctk.fit(model, part, QUICK)
+        report = soctk.fit(model, part, QUICK, validation)
         assert math.isfinite(report.best_validation)
         assert torch.isfinite(model.evaluate(part.x, part.context)).all()
 
@@ -81,7 +83,8 @@ def test_divergence_keeps_the_last_good_state():
     data = smooth_data()
     model = soctk.SOCICNN(3, 2)
     config = soctk.FitConfig(epochs=2, learning_rate=1e30, clip=1e30, lbfgs_iterations=0, newton_iterations=0)
-    report = soctk.fit(model, data, config)
+    with pytest.warns(RuntimeWarning, match="as it was before"):
+        report = soctk.fit(model, data, config)
     assert report.status == "diverged"
     assert all(bool(torch.isfinite(tensor).all()) for tensor in model.state_dict().values())
 
@@ -106,12 +109,12 @@ def test_wrong_dimensions_say_what_was_expected():
 
 
 def test_projecting_out_the_affine_part_is_least_squares():
-    """The profiled residual has the norm of the best affine fit, and no gradient in the affine part."""
+    """The projected residual has the norm of the best affine fit, and no gradient in the affine part."""
     data = smooth_data()
     model = soctk.SOCICNN(3, 2, diagonal=True)
     standardize(model, data)
     part = Standardized.of(model, data, torch.float64)
-    residual = Residuals.profiled(part).residual(model)
+    residual = Residuals.projected(part).residual(model)
     raw = (model._value(part.x, part.context) - part.value).detach()
     columns = torch.cat([torch.ones_like(part.x[..., :1]), part.x], dim=-1)
     best = raw - (columns @ torch.linalg.lstsq(columns, raw.unsqueeze(-1)).solution).squeeze(-1)
@@ -251,9 +254,8 @@ def single_instance(candidates: int = 900) -> soctk.ValueData:
 def test_an_epoch_has_every_value_once_in_batches_that_are_not_too_large(instances, candidates, batch):
     values = torch.arange(float(instances * candidates)).reshape(instances, candidates)
     part = Standardized(torch.zeros(instances, 0), torch.zeros(instances, candidates, 1), values)
-    config = soctk.FitConfig(batch_rows=batch)
-    pieces = list(mini_batches(part, config, torch.Generator().manual_seed(0)))
-    assert len(pieces) == batches_per_epoch(config, instances, candidates)
+    pieces = list(mini_batches(part, batch, torch.Generator().manual_seed(0)))
+    assert len(pieces) == batches_per_epoch(batch, instances, candidates)
     assert max(piece.value.numel() for piece in pieces) <= batch
     assert torch.equal(torch.cat([piece.value.flatten() for piece in pieces]).sort().values, values.flatten())
     assert all(piece.x.shape[:2] == piece.value.shape for piece in pieces)

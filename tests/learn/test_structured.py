@@ -8,9 +8,10 @@ from tolerances import DOUBLE, VALUE, close
 from zoo import shaken
 
 import soctk
-from soctk.learn.profiling import Residuals
-from soctk.learn.structured import structured_start, whitened
+from soctk.learn.phases.structured_start import structured_start
+from soctk.learn.residuals import Residuals
 from soctk.learn.units import Standardized, standardize
+from soctk.learn.whitening import whitened
 from soctk.losses import relative_error
 
 SMALL = {"hidden": 0, "quadratics": 6, "norm_size": 2, "affine_hidden": 0}
@@ -88,7 +89,7 @@ def test_whitened_coordinates_leave_the_function_alone(data: soctk.ValueData) ->
 def test_a_loss_in_pieces_is_the_loss(data: soctk.ValueData, monkeypatch: pytest.MonkeyPatch) -> None:
     model = soctk.RecurrentSOCICNN(8, 2)
     parts = residuals(model, data)
-    monkeypatch.setattr("soctk.learn.profiling.LARGEST_PIECE", 2**15)
+    monkeypatch.setattr("soctk.learn.residuals.LARGEST_PIECE", 2**15)
     assert len(parts.pieces(model)) > 1
     assert sum(part.instances for part in parts.pieces(model)) == data.instances
     close(parts.total(model), parts.loss(model).detach(), VALUE)

@@ -1,0 +1,126 @@
+"""The `soctk` command line: finds the command asked for and carries it out. Light, so that `--help` is fast."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import cast
+
+import tyro
+
+from soctk_evaluation.cli.commands import ACTIONS, EXPERIMENTS
+from soctk_evaluation.cli.report import show
+from soctk_evaluation.experiments import experiment_names, find_experiment
+from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.request import Run, Sweep, UsageError, check_request
+from soctk_evaluation.harness.store import ResultsStore, StoreError, cell_of, is_done
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        args: the arguments; `sys.argv[1:]` by default.
+
+    Returns:
+        0; 1 where cells failed or a file could not be written; 2 for a wrong argument; 130 after Ctrl-C.
+    """
+    args = sys.argv[1:] if args is None else args
+    commands = _commands(args[:1])
+    request = tyro.extras.subcommand_cli_from_dict(
+        commands,
+        prog="soctk",
+        args=args,
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),
+        description="Learn a convex objective and decide with it.",
+    )
+    name = next(name for name, kind in commands.items() if type(request) is kind)
+    try:
+        if name in ACTIONS:
+            module, _, function = ACTIONS[name][1].partition(":")
+            return getattr(import_module(module), function)(request)
+        return run_experiment(find_experiment(name), cast(Run, request))
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except UsageError as error:
+        return _fail(str(error), 2)
+    except (StoreError, OSError) as error:
+        return _fail(str(error), 1)
+
+
+def _commands(asked: Sequence[str]) -> dict[str, type]:
+    """Return what each command takes; another package's experiment is imported only when it is asked for."""
+    commands: dict[str, type] = dict(EXPERIMENTS)
+    for name in experiment_names():
+        if name in asked and name not in EXPERIMENTS:
+            options = find_experiment(name).options
+            commands[name] = type(name, (options,), {"__doc__": options.__doc__})
+        elif name not in EXPERIMENTS:
+            commands[name] = type(
+                name, (Sweep,), {"__doc__": f"An experiment of another package: soctk {name} --help."}
+            )
+    return commands | {name: kind for name, (kind, _) in ACTIONS.items()}
+
+
+def run_experiment(experiment: Experiment, request: Run) -> int:
+    """Run the cells asked for that the store lacks, show all that were asked for, return the exit code."""
+    check_request(request)
+    cells = experiment.cells(request)
+    store, limit = ResultsStore(request.store), request.cell_time_limit
+    rows = store.read().newest() if request.any_code else []
+    earlier = {cell_of(row): row["key"] for row in rows if is_done(row, limit)}
+    asked = {cell: earlier.get(cell_of(cell.identity)) for cell in cells}
+    missing = [cell for cell, key in asked.items() if key is None]
+    keys = {key or experiment.key(cell) for cell, key in asked.items()}
+    from soctk_evaluation.harness.sweep import run_cells
+
+    try:
+        with _workers(request) as (jobs, backend):
+            report = run_cells(missing, experiment, store, jobs=jobs, backend=backend, time_limit=limit)
+    except KeyboardInterrupt:
+        stored = len(keys & (store.done(limit) | set(asked.values())))
+        return _fail(f"interrupted: {stored} of {len(asked)} cells are in {store.path}; run it again for the rest", 130)
+    stored = len(asked) - len(missing) + report.skipped
+    if stored:
+        print(f"{stored} of {len(asked)} cells were in {store.path} already", file=sys.stderr)
+    show(experiment, store, request, cells, keys)
+    if report.failed:
+        print(f"soctk: {len(report.failed)} cells failed; the same command tries them again", file=sys.stderr)
+    if report.late:
+        print(f"soctk: {len(report.late)} cells reached the time limit; a larger one tries them again", file=sys.stderr)
+    return 1 if report.failed or report.late or report.quarantined else 0
+
+
+@contextmanager
+def _workers(request: Run) -> Iterator[tuple[int, str]]:
+    """Yield the number of workers and their backend, connected to the scheduler asked for."""
+    if not isinstance(request, Sweep):
+        yield 1, "loky"
+        return
+    jobs = request.jobs or os.cpu_count() or 1
+    if request.backend != "dask":
+        yield jobs, request.backend
+        return
+    if find_spec("distributed") is None:
+        raise UsageError('--backend dask needs the package distributed: pip install "soctk[cluster]"')
+    import distributed  # pyright: ignore[reportMissingImports]
+
+    if request.scheduler is None:
+        try:
+            distributed.get_client()
+        except ValueError:
+            raise UsageError("--backend dask: expected --scheduler ADDRESS, as tcp://host:8786") from None
+        yield jobs, "dask"
+        return
+    with distributed.Client(request.scheduler):
+        yield jobs, "dask"
+
+
+def _fail(message: str, code: int) -> int:
+    """Print a message for the user and return the exit code."""
+    print(f"soctk: {message}", file=sys.stderr)
+    return code

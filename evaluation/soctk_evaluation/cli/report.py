@@ -1,0 +1,70 @@
+"""`soctk report`: the rows of a store as tables, pages and pictures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from soctk_evaluation.cli.commands import Report
+from soctk_evaluation.experiments import experiment_names, find_experiment
+from soctk_evaluation.harness.cell import Cell
+from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.request import UsageError
+from soctk_evaluation.harness.store import Contents, ResultsStore
+
+KINDS = ("html", "markdown", "csv", "figure")
+
+
+def report(command: Report) -> int:
+    """Show every experiment that a store has rows of."""
+    store = ResultsStore(command.store)
+    if not store.path.is_file():
+        raise UsageError(f"no results file {store.path}; `soctk leaderboard` makes one")
+    found = list(dict.fromkeys(row["experiment"] for row in store.read().rows))
+    names = [name for name in found if name in experiment_names()]
+    unknown = [name for name in found if name not in names]
+    if unknown:
+        print(f"soctk: rows of unknown experiments skipped: {', '.join(unknown)}", file=sys.stderr)
+    if len(names) > 1 and _files(command):
+        raise UsageError(f"{store.path} holds rows of {' and '.join(names)}: expected one experiment for a file")
+    if not names:
+        print(f"no results in {store.path} yet")
+    for name in names:
+        show(find_experiment(name), store, command)
+    return 0
+
+
+def show(
+    experiment: Experiment,
+    store: ResultsStore,
+    request: Any,
+    cells: Sequence[Cell] = (),
+    keys: Collection[str] | None = None,
+) -> None:
+    """Show an experiment's rows and write the files asked for.
+
+    Args:
+        experiment: whose rows.
+        store: where they are.
+        request: the command, which may name files of `KINDS`.
+        cells: what was asked for; none where the store is shown as it is.
+        keys: of the rows to show; all by default.
+    """
+    files = _files(request)
+    for kind in files:
+        if kind not in experiment.kinds:
+            raise UsageError(f"--{kind}: expected {' or '.join(experiment.kinds)} for rows of {experiment.name}")
+    contents = store.read(experiment.problem_of)
+    if contents.bad:
+        first = contents.bad[0]
+        lines = f"{len(contents.bad)} damaged line{'' if len(contents.bad) == 1 else 's'}"
+        print(f"soctk: {lines} of {store.path} skipped (line {first.number}: {first.reason})", file=sys.stderr)
+    rows = [row for row in contents.rows if keys is None or row["key"] in keys]
+    experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.path.with_suffix("")), files)
+
+
+def _files(request: Any) -> dict[str, Path]:
+    given = {kind: getattr(request, kind, None) for kind in KINDS}
+    return {kind: path for kind, path in given.items() if path is not None}

@@ -1,0 +1,380 @@
+"""Time for a decision, with its quality beside it: this library and the solvers it replaces, one thread, one process.
+
+Every method decides the same contexts of the same model (a SOC-ICNN with every branch on and random weights) over the
+same set. A method that decides one context at a time is given a few of them. Beside each of this library's own times
+stands the time that its arithmetic alone would take: its floating-point operations, over the rate of a large matrix
+product measured in the same run. Those of products and factorisations follow from the sizes, with symmetric matrices
+halved; the others are counted while PyTorch carries out the same steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import clarabel  # pyright: ignore[reportMissingTypeStubs]
+import cvxpy as cp
+import numpy as np
+import scs
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import soctk
+from soctk import ConicForm, ConvexSurrogate, Decision, DecisionLayer, FeasibleSet
+from soctk.decide.batched import solve_batched
+from soctk.decide.lifted import LiftedProblem
+from soctk.decide.newton import DEFAULT_ITERATIONS
+from soctk.terms import Network, Quadratic
+from soctk_baselines import CvxpyLayerDecider
+from soctk_evaluation.harness.cell import Cell, make_config
+from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.key import SOLVER
+from soctk_evaluation.tables.timing import write_timing
+
+CONTEXT_DIM = 8
+SHAKE = 0.1
+MODELS = ("compact", "wide")
+TOLERANCE = 1e-6
+MOST_CONTEXTS = 2**16
+COUNTED = 64
+"""Contexts whose elementwise operations are counted."""
+UNCOUNTED = {"where", "_to_copy", "copy_", "clone", "fill_", "zero_", "masked_fill", "masked_fill_", "neg", "abs"}
+PROCEDURE = 5
+"""Counts the ways in which this file has measured: rows of another way are measured again."""
+ROUGH_SCS = 1e-3
+MEASURED_FOR = 0.2
+"""Seconds: what is over sooner is repeated until then, because the best of three is a matter of luck there."""
+SETS: dict[str, Callable[[int], FeasibleSet]] = {
+    "simplex": soctk.Simplex,
+    "box": soctk.Box,
+    "budget": lambda dim: soctk.Budget(dim, total=0.3 * dim),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one method took for one decision.
+
+    Attributes:
+        seconds: for a decision: the best of the repeats.
+        instances: decisions made in a repeat.
+        gap_max: the largest certified relative gap; NaN for derivatives.
+        certified: the share of decisions with a relative gap of at most 1e-6.
+        iterations: the median, where the method counts its own.
+        limit: seconds that the arithmetic alone would take, for this library's own methods.
+    """
+
+    seconds: float
+    instances: int
+    gap_max: float = float("nan")
+    certified: float = float("nan")
+    iterations: float = float("nan")
+    limit: float = float("nan")
+
+
+def example(kind: str, dim: int, seed: int = 0) -> ConvexSurrogate:
+    """Return a SOC-ICNN with all weights moved at random.
+
+    Args:
+        kind: "compact", the leaderboard's with every branch on; "wide", a backbone of two layers of 64 ReLUs, a full
+            quadratic and a full norm, a size as the paper's.
+        dim: the decision dimension.
+        seed: of the weights.
+    """
+    if kind == "compact":
+        model = soctk.make_surrogate("soc", dim, CONTEXT_DIM, seed=seed)
+        model.set_structure(model.structure_count - 1)
+    else:
+        model = soctk.SOCICNN(dim, CONTEXT_DIM, hidden=(64, 64), quadratics=(dim,), norms=(dim,), seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(SHAKE * torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
+    return model
+
+
+class Race:
+    """All methods on one model and set.
+
+    Args:
+        model: "compact" or "wide".
+        feasible_set: "simplex", "box" or "budget".
+        dim: the decision dimension.
+        repeats: of each measurement at least; the best counts.
+    """
+
+    def __init__(self, model: str, feasible_set: str, dim: int, repeats: int = 3) -> None:
+        self.dim, self.repeats = dim, repeats
+        self.model, self.feasible_set = example(model, dim), SETS[feasible_set](dim)
+        self.flops_per_second = matrix_product_rate()
+
+    def contexts(self, count: int) -> Tensor:
+        """Return the first contexts of a fixed sample."""
+        generator = torch.Generator().manual_seed(1)
+        return torch.randn(max(count, MOST_CONTEXTS), CONTEXT_DIM, generator=generator, dtype=torch.float64)[:count]
+
+    def best(self, run: Callable[[], Any]) -> tuple[float, Any]:
+        """Return the least time of all repeats, after one run to warm up, and what the last returned."""
+        answer, least = run(), float("inf")
+        for _ in self._repeats(MEASURED_FOR):
+            started = time.perf_counter()
+            answer = run()
+            least = min(least, time.perf_counter() - started)
+        return least, answer
+
+    def _repeats(self, seconds: float) -> Iterator[int]:
+        """Count the repeats of a measurement: until they have taken so long, `repeats` at least."""
+        started = time.perf_counter()
+        for repeat in itertools.count():
+            if repeat >= self.repeats and time.perf_counter() - started >= seconds:
+                return
+            yield repeat
+
+    def newton(self, batch: int) -> Measured:
+        """`soctk.minimize` for a whole batch."""
+        rows = self.contexts(batch)
+        seconds, decision = self.best(lambda: soctk.minimize(self.model, self.feasible_set, rows, tol=TOLERANCE))
+        with FlopCounterMode(display=False) as products, ElementwiseCounter() as others, torch.no_grad():
+            form = self.model.form_at(rows)
+        flops = products.get_total_flops() + others.total
+        flops += float(decision.iterations.sum()) * (step_flops(form) + elementwise_step_flops(form, self.feasible_set))
+        return self._scored(decision, seconds, batch, flops / self.flops_per_second / batch)
+
+    def layer(self, batch: int) -> Measured:
+        """`soctk.DecisionLayer`, forward and backward."""
+        rows, layer = self.contexts(batch).requires_grad_(), DecisionLayer(self.model, self.feasible_set)
+
+        def run() -> None:
+            layer(rows).square().sum().backward()
+
+        return Measured(self.best(run)[0] / batch, batch)
+
+    def cvxpy(self, solver: str, count: int) -> Measured:
+        """CVXPY re-solving one compiled DPP program, one context at a time."""
+        form = self.model.conic_form(self.contexts(max(count, 2))).detach()
+        lifted = LiftedProblem(form, self.feasible_set)
+        values = [tensor.numpy() for tensor in lifted.parameter_values(form)]
+
+        def run() -> Tensor:
+            answers = []
+            for row in range(count):
+                lifted.solve([value[row] for value in values], solver, {})
+                answers.append(torch.from_numpy(np.array(lifted.x.value)))
+            return torch.stack(answers)
+
+        seconds, x = self.best(run)
+        return self._certified(x, seconds, count)
+
+    def direct(self, solver: str, count: int) -> Measured:
+        """The solver called on cone data that are already assembled: its own solve time alone."""
+        total, answers = 0.0, []
+        for context in self.contexts(count):
+            x = cp.Variable(self.dim)
+            problem = cp.Problem(cp.Minimize(self.model.to_cvxpy(x, context)), self.feasible_set.constraints(x))
+            data, chain, inverse = problem.get_problem_data(solver, solver_opts={})
+            least, solution = float("inf"), None
+            for _ in self._repeats(MEASURED_FOR / count):
+                solution, seconds = _direct_clarabel(data) if solver == "CLARABEL" else _direct_scs(data)
+                least = min(least, seconds)
+            total += least
+            problem.unpack_results(solution, chain, inverse)  # pyright: ignore[reportArgumentType]
+            answers.append(torch.from_numpy(np.array(x.value)))
+        return self._certified(torch.stack(answers), total, count)
+
+    def cvxpylayers(self, count: int, *, backward: bool) -> Measured:
+        """A cvxpylayers layer on the same lift."""
+        decider = CvxpyLayerDecider(self.model, self.feasible_set)
+        rows = self.contexts(count).requires_grad_()
+
+        def run() -> Tensor:
+            x = decider.layer(rows)
+            if backward:
+                x.square().sum().backward()
+            return x.detach()
+
+        seconds, x = self.best(run)
+        return Measured(seconds / count, count) if backward else self._certified(x, seconds, count)
+
+    def _scored(self, decision: Decision, seconds: float, count: int, limit: float) -> Measured:
+        gap = decision.relative_gap
+        return Measured(
+            seconds / count,
+            count,
+            float(gap.max()),
+            float((gap <= TOLERANCE).double().mean()),
+            float(decision.iterations.double().median()),
+            limit,
+        )
+
+    def _certified(self, x: Tensor, seconds: float, count: int) -> Measured:
+        """Project the answers to the set and certify them: infeasibility is not rewarded."""
+        points = self.feasible_set.project(x)
+        certificate = soctk.certify(self.model, self.feasible_set, points, self.contexts(count))
+        gap = certificate.relative_gap
+        return Measured(seconds / count, count, float(gap.max()), float((gap <= TOLERANCE).double().mean()))
+
+
+def _direct_clarabel(data: dict[str, Any]) -> tuple[Any, float]:
+    from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL, dims_to_solver_cones
+
+    settings = clarabel.DefaultSettings()  # pyright: ignore[reportAttributeAccessIssue]
+    settings.verbose = False
+    solver = clarabel.DefaultSolver(  # pyright: ignore[reportAttributeAccessIssue]
+        data["P"] if data.get("P") is not None else np.zeros((0, 0)),
+        data["c"],
+        data["A"],
+        data["b"],
+        dims_to_solver_cones(data[CLARABEL.DIMS]),
+        settings,
+    )
+    solution = solver.solve()
+    return solution, solution.solve_time
+
+
+def _direct_scs(data: dict[str, Any]) -> tuple[Any, float]:
+    from cvxpy.reductions.solvers.conic_solvers.scs_conif import SCS, dims_to_solver_dict
+
+    arguments = {name: data[name] for name in ("A", "b", "c")}
+    if data.get("P") is not None:
+        arguments["P"] = data["P"]
+    solver = scs.SCS(
+        arguments, dims_to_solver_dict(data[SCS.DIMS]), verbose=False, eps_abs=ROUGH_SCS, eps_rel=ROUGH_SCS
+    )
+    solution = solver.solve()
+    return solution, solution["info"]["solve_time"] / 1000
+
+
+class ElementwiseCounter(TorchDispatchMode):
+    """Counts the numbers that elementwise operations yield and that sums and the like take.
+
+    Sums, products, quotients, roots, logarithms, minima and maxima count as one each; conditions, selections and copies
+    as none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Carry out and count one operation."""
+        answer = func(*args, **(kwargs or {}))
+        if isinstance(answer, Tensor) and answer.is_floating_point() and func.overloadpacket.__name__ not in UNCOUNTED:
+            if torch.Tag.pointwise in func.tags:
+                self.total += answer.numel()
+            elif torch.Tag.reduction in func.tags:
+                self.total += args[0].numel()
+        return answer
+
+
+def elementwise_step_flops(form: ConicForm, feasible_set: FeasibleSet) -> float:
+    """Return the operations of a Newton step beside `step_flops`, with a share of the start and of the certificates."""
+    form = form.select(torch.arange(min(form.size, COUNTED)))
+    start = feasible_set.center().expand(form.size, -1).clone()
+    with ElementwiseCounter() as counter, torch.no_grad():
+        result = solve_batched(form, feasible_set, tol=TOLERANCE, max_iter=DEFAULT_ITERATIONS, start=start)
+    return counter.total / float(result.iterations.sum())
+
+
+def step_flops(form: ConicForm) -> float:
+    """Return the operations of a Newton step's matrix products and its factorisation, symmetric matrices halved.
+
+    Quadratic terms and groups of rows have a Hessian in x that can be kept: n^2 operations for each group.
+    """
+    n = form.dim
+    total = n**3 / 3 + 6 * n**2
+    for term in form.terms:
+        total += 2 * 3 * term.map.rows * n  # forward, adjoint, and the adjoint of the certificate
+        size = getattr(term, "size", 1)
+        if isinstance(term, Network):
+            total += 4 * 2 * _mixed(term) + term.map.rows * n**2
+            total += 2 * n * _mixed(term)
+        elif not isinstance(term, Quadratic):
+            total += (term.map.rows // size) * n**2 * (1 if size == 1 else 3)
+    return total
+
+
+def _mixed(term: Network) -> int:
+    """Return the number of weights between a network's layers."""
+    return sum(outer * inner for inner, outer in itertools.pairwise(term.widths))
+
+
+def matrix_product_rate(size: int = 768, repeats: int = 5) -> float:
+    """Return the floating-point operations a second of a float64 matrix product on this machine."""
+    a = torch.randn(size, size, dtype=torch.float64)
+    least = float("inf")
+    for _ in range(repeats):
+        started = time.perf_counter()
+        torch.mm(a, a)
+        least = min(least, time.perf_counter() - started)
+    return 2 * size**3 / least
+
+
+OTHERS = ("cvxpy_clarabel", "cvxpy_scs", "clarabel", "scs_1e-3", "cvxpylayers", "cvxpylayers_backward")
+MEASURED = ("decide_ms", "instances", "gap_max", "certified", "iterations", "limit_ms")
+"""The measurements in a row."""
+
+
+def timing_cells(asked: Any) -> list[Cell]:
+    """Return the cells asked for; those of a race, which are measured side by side, come together."""
+    own = [(method, batch) for batch in asked.batches for method in ("newton", "layer")]
+    return [
+        Cell("timing", name, dim, method, 0, "exact", make_config(config | {"batch": batch}))
+        for dim in asked.dims
+        for config in ({"model": model, "count": asked.count, "procedure": PROCEDURE} for model in asked.models)
+        for name in asked.sets
+        for method, batch in (*own, *((other, 1) for other in OTHERS))
+    ]
+
+
+def _race_of(cell: Cell) -> tuple[str, str, int]:
+    return dict(cell.config)["model"], cell.task, cell.dim
+
+
+@lru_cache(maxsize=1)
+def _race(model: str, feasible_set: str, dim: int) -> Race:
+    return Race(model, feasible_set, dim)
+
+
+def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
+    """Measure one method of a race on one thread; return the measurements of `MEASURED`."""
+    torch.set_num_threads(1)
+    race, config = _race(*_race_of(cell)), dict(cell.config)
+    count, batch = config["count"], config["batch"]
+    runs: dict[str, Callable[[], Measured]] = {
+        "newton": lambda: race.newton(batch),
+        "layer": lambda: race.layer(batch),
+        "cvxpy_clarabel": lambda: race.cvxpy("CLARABEL", count),
+        "cvxpy_scs": lambda: race.cvxpy("SCS", count),
+        "clarabel": lambda: race.direct("CLARABEL", count),
+        "scs_1e-3": lambda: race.direct("SCS", count),
+        "cvxpylayers": lambda: race.cvxpylayers(count, backward=False),
+        "cvxpylayers_backward": lambda: race.cvxpylayers(count, backward=True),
+    }
+    measured = runs[cell.method]()
+    return {
+        "decide_ms": 1000 * measured.seconds,
+        "instances": measured.instances,
+        "gap_max": measured.gap_max,
+        "certified": measured.certified,
+        "iterations": measured.iterations,
+        "limit_ms": 1000 * measured.limit,
+    }
+
+
+EXPERIMENT = Experiment(
+    "timing",
+    timing_cells,
+    run_cell,
+    MEASURED,
+    write_timing,
+    needed=("decide_ms", "config.batch", "config.model"),
+    code=lambda cell: (*SOLVER, "soctk_baselines.cvxpy_layer"),
+    together=_race_of,  # the ratios of a race belong together
+)

@@ -1,0 +1,1 @@
+"""What runs experiments: cells, their keys, the results store, the sweep and its workers."""

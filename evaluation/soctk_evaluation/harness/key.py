@@ -1,0 +1,113 @@
+"""The key of a result: a hash of the cell, of the source code that determines it and of the libraries' versions.
+
+A source file belongs to the longest name of these lists that it is at or under. What is `NEUTRAL` changes no key: how
+results are run, stored and shown, and the certified solver, which finds the same optimum within the same tolerance
+whatever its code. An experiment adds its own file and what its `code` names, the solver where that is what it measures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from soctk_evaluation.harness.cell import Cell
+
+SHARED = ("soctk", "soctk_tasks", "soctk_evaluation.metrics", "soctk_evaluation.harness.recipe")
+"""Data, models, terms, learning and tasks: of every result."""
+
+SOLVER = ("soctk.decide", "soctk.simd")
+"""The certified solver."""
+
+NEUTRAL = (
+    *SOLVER,
+    *("soctk.__init__", "soctk.exports", "soctk.io", "soctk.memo", "soctk.sklearn", "soctk.status"),
+    *("soctk_tasks.__init__", "soctk_baselines.__init__", "soctk_evaluation.__init__"),
+    *("soctk_evaluation.cli", "soctk_evaluation.harness", "soctk_evaluation.tables"),
+    "soctk_evaluation.experiments.__init__",
+)
+"""What determines no result unless an experiment names it."""
+
+PRESETS = "soctk_baselines.presets"
+BASELINES = {
+    "dcp": ("soctk_baselines.dcp", PRESETS),
+    "pcf": ("soctk_baselines.pcf", PRESETS),
+    "lpcf": ("soctk_baselines.lpcf_surrogate", "soctk_baselines.pcf", PRESETS),
+    "ickan": ("soctk_baselines.ickan", PRESETS),
+    "quadratic": ("soctk_baselines.quadratic", PRESETS),
+    "constant": ("soctk_baselines.policies",),
+    "affine": ("soctk_baselines.policies",),
+}
+"""The source of the methods that are not in the library. Another method's is the package that registers it."""
+
+LIBRARIES = ("torch", "numpy", "scipy", "cvxpy", "clarabel")
+"""The libraries whose version determines a result."""
+
+EXTRA_LIBRARIES = {"lpcf": ("lpcf", "jax"), "dcp": ("cvxpylayers", "diffcp", "scs")}
+"""Further libraries that determine the result of one method."""
+
+
+def key_of(cell: Cell, versions: dict[str, str]) -> str:
+    """Return the hash of everything that determines a cell's result."""
+    text = json.dumps(cell.identity | {"versions": versions}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+@cache
+def versions_of(method: str, code: tuple[str, ...]) -> dict[str, str]:
+    """Return what a result of a method was made with.
+
+    Args:
+        method: the cell's method.
+        code: the source that determines every result of the experiment, `SHARED` aside.
+
+    Returns:
+        "code", a hash that all rows of an experiment have in common; "method_code", that of a method from outside the
+        library; the libraries' versions.
+    """
+    found = {"code": code_version((*SHARED, *code))}
+    points = tuple(metadata.entry_points(group="soctk.surrogates", name=method))
+    providers = {point.dist.name for point in points if point.dist is not None} - {"soctk"}
+    own = BASELINES.get(method) or tuple(point.module.split(".")[0] for point in points)
+    if not set(own) <= set(SHARED):
+        found["method_code"] = code_version(own)
+    names = (*LIBRARIES, *EXTRA_LIBRARIES.get(method, ()), *sorted(providers))
+    return found | {name: _version(name) for name in names}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+@cache
+def code_version(names: tuple[str, ...]) -> str:
+    """Return a hash of the source files of packages and modules, those aside that belong to others of `NEUTRAL`."""
+    digest = hashlib.sha256()
+    for package in sorted({name.split(".")[0] for name in names}):
+        for module, file in sources(package):
+            if owner(module, (*names, *NEUTRAL)) in names:
+                digest.update(f"{module}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def owner(module: str, names: tuple[str, ...]) -> str | None:
+    """Return the longest of the names that a module is at or under, None where there is none."""
+    return max((name for name in names if f"{module}.".startswith(f"{name}.")), key=len, default=None)
+
+
+def sources(package: str) -> list[tuple[str, Path]]:
+    """Return (module, file) of every source file of a package, sorted; a package's own file is its `__init__`."""
+    spec = find_spec(package)
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is None:
+        return [(package, Path(spec.origin))] if spec.origin else []
+    roots = [Path(root) for root in spec.submodule_search_locations]
+    found = [(file.relative_to(root).with_suffix(""), file) for root in roots for file in root.rglob("*.py")]
+    return sorted((".".join((package, *path.parts)), file) for path, file in found)

@@ -1,0 +1,55 @@
+"""The names and the order of rows; light, so that `--help` is fast."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+
+LEARNED = ("relu", "softplus", "norm", "quad", "soc", "dcp", "pcf", "lpcf", "ickan")
+"""Learned surrogates, in the order they are shown; those that other packages add come after them."""
+
+TRIVIAL = ("quadratic", "constant", "affine", "oracle")
+"""Rows that every method should be compared with; "oracle" is the true objective itself."""
+
+POLICIES = ("constant", "affine")
+"""The rows that decide without an objective."""
+
+DECIDERS = ("affine", "oracle")
+"""The rows that only a decision task has."""
+
+APPROXIMATORS = ("relu", "softplus", "norm", "quad", "soc", "ickan", "quadratic", "constant")
+"""The rows of the approximation experiment: the paper's methods, a least-squares quadratic and the training mean."""
+
+STRUCTURED = ("relu", "softplus", "quad", "norm", "soc")
+"""The learned surrogates of the structured experiments."""
+
+STRUCTURED_TRIVIAL = {
+    "smoothing": ("zero", "reference", "moving_average"),
+    "restoration": ("observation", "constant", "mean_image", "moving_average", "clean_image"),
+}
+"""Their rows that decide without a learned objective; "clean_image" is what the corruption was applied to."""
+
+ORDER = (*LEARNED, *TRIVIAL)
+
+
+def default_methods() -> tuple[str, ...]:
+    """Return a full leaderboard's methods: the learned ones (lpcf where installed), then the trivial rows."""
+    learned = tuple(name for name in LEARNED if name != "lpcf" or find_spec("lpcf") is not None)
+    return (*learned, *TRIVIAL)
+
+
+def known_methods() -> tuple[str, ...]:
+    """Return every method that can be asked for, those of other installed packages included."""
+    added = sorted(entry.name for entry in entry_points(group="soctk.surrogates"))
+    return tuple(dict.fromkeys((*LEARNED, *TRIVIAL, *added)))
+
+
+def in_order(methods: set[str]) -> list[str]:
+    """Return methods in the order of the leaderboard's rows, unknown ones after the learned ones."""
+
+    def place(name: str) -> tuple[int, str]:
+        if name in TRIVIAL:
+            return len(ORDER) + TRIVIAL.index(name), name
+        return (LEARNED.index(name) if name in LEARNED else len(LEARNED)), name
+
+    return sorted(methods, key=place)

@@ -1,0 +1,88 @@
+"""What the commands that run an experiment take, and how a request is checked. Light, so that `--help` is fast."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from soctk_evaluation.harness.names import default_methods
+
+LEAST = {"dims": 1, "seeds": 0, "batches": 1, "count": 1}
+"""The least integer that an option of this name may hold."""
+
+
+class UsageError(ValueError):
+    """What was asked for does not exist or makes no sense; the message is for the user."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run an experiment; cells already in the store are not run again.
+
+    Attributes:
+        store: the results file, made where it does not exist.
+        any_code: take cells that another version of the code measured as done.
+        cell_time_limit: seconds that a cell may take; one that took longer is tried again only with a larger limit.
+        markdown: where to write the tables.
+        figure: where to draw the results, SVG or PNG.
+    """
+
+    store: Path = Path("results.jsonl")
+    any_code: bool = False
+    cell_time_limit: float | None = None
+    markdown: Path | None = None
+    figure: Path | None = None
+
+
+@dataclass(frozen=True)
+class Sweep(Run):
+    """Run an experiment in parallel; cells already in the store are not run again.
+
+    Attributes:
+        jobs: worker processes, one thread each; 0 for one a core.
+        backend: run on this machine or on a dask cluster.
+        scheduler: address of the dask cluster's scheduler, as tcp://host:8786.
+    """
+
+    jobs: int = 0
+    backend: Literal["loky", "dask"] = "loky"
+    scheduler: str | None = None
+
+
+def check_request(request: Run) -> None:
+    """Check the numbers of a request.
+
+    Raises:
+        UsageError: a number out of range, or a scheduler without the backend that has one.
+    """
+    for name, least in LEAST.items():
+        given = getattr(request, name, ())
+        values = given if isinstance(given, tuple) else (given,)
+        if any(value < least for value in values):
+            raise UsageError(f"--{name}: expected integers of at least {least}, got {' '.join(map(str, values))}")
+    if request.cell_time_limit is not None and not request.cell_time_limit > 0:
+        raise UsageError(f"--cell-time-limit: expected a positive number of seconds, got {request.cell_time_limit}")
+    if isinstance(request, Sweep):
+        if request.jobs < 0:
+            raise UsageError(f"--jobs: expected a positive number, got {request.jobs}")
+        if request.scheduler is not None and request.backend != "dask":
+            raise UsageError("--scheduler: expected --backend dask with it")
+
+
+def check_names(given: Sequence[str], known: Sequence[str], kind: str) -> None:
+    """Raise UsageError at a name that is not known, with the nearest that is."""
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise UsageError(f"unknown {kind} {name!r}{hint}; expected some of {' '.join(known)}")
+
+
+def check_methods(given: Sequence[str], known: Sequence[str]) -> None:
+    """Raise UsageError at a method that is not known or whose package is missing."""
+    check_names(given, known, "method")
+    if "lpcf" in given and "lpcf" not in default_methods():
+        raise UsageError('method lpcf needs a package that is missing: pip install "soctk[pcf]"')

@@ -1,0 +1,247 @@
+"""The results store: one JSON line a result, safe against crashes, full disks and several writers at once."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+IDENTITY: dict[str, type | tuple[type, ...]] = {
+    "experiment": str,
+    "task": str,
+    "dim": int,
+    "method": str,
+    "seed": int,
+    "protocol": str,
+    "status": str,
+    "key": str,
+    "config": dict,
+    "versions": dict,
+    "machine": str,
+    "started": str,
+}
+"""The fields every row has, whatever the experiment. All further fields are measurements."""
+
+LEAST = {"dim": 1, "seed": 0}
+LIMIT = 2**63
+"""Integers are less than that in size, so that every reader can hold them."""
+
+TIME_LIMIT = "cell_time_limit"
+"""The field of a row that says how many seconds its cell was given and did not keep to."""
+
+
+class StoreError(RuntimeError):
+    """The store could not be read or written; the message says why and the file is still valid."""
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line of a store that is not a result: its number (from 1) and the reason."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a store holds: the rows in the order they were written, and the lines that were skipped."""
+
+    rows: list[Row]
+    bad: list[BadLine]
+
+    def latest(self) -> dict[str, Row]:
+        """Return the last row of every key, ordered by when that row was written."""
+        found: dict[str, Row] = {}
+        for row in self.rows:
+            found.pop(row["key"], None)
+            found[row["key"]] = row
+        return found
+
+    def newest(self) -> list[Row]:
+        """Return the last row of every cell, whatever code and libraries measured it."""
+        found: dict[str, Row] = {}
+        for row in self.rows:
+            cell = cell_of(row)
+            found.pop(cell, None)
+            found[cell] = row
+        return list(found.values())
+
+
+class ResultsStore:
+    """A file of results, one JSON object a line.
+
+    Any number of processes may append at once: each row is one write under a file lock. A line torn by a
+    crash or damaged later is skipped, counted and reported by `read`, and its cell counts as not done.
+
+    Args:
+        path: the file; it and its folder are made by the first `append`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def append(self, *rows: Row) -> None:
+        """Add rows, all or none, and wait until they are on the disk. NaN and infinite numbers are written as null.
+
+        Raises:
+            ValueError: a row lacks a field of `IDENTITY`, or holds something that is not JSON.
+            StoreError: the disk is full or the file cannot be written; nothing of the rows stays in the file.
+        """
+        lines = b"".join(map(encode, rows))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as descriptor:
+                _write(descriptor, lines)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {self.path}: {error.strerror or error}; earlier results are intact"
+            ) from None
+
+    def read(self, problem: Callable[[Row], str | None] = lambda row: None) -> Contents:
+        """Return every valid row and every line that is not one; an absent file is an empty store.
+
+        Args:
+            problem: why a row is not valid for its reader, or None where it is.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        try:
+            with locked(self.path, os.O_RDONLY, fcntl.LOCK_SH) as descriptor:
+                size = os.fstat(descriptor).st_size
+                data = b"".join(iter(lambda: os.read(descriptor, max(size, 1)), b""))
+        except FileNotFoundError:
+            return Contents([], [])
+        except OSError as error:
+            raise StoreError(f"cannot read {self.path}: {error.strerror or error}") from None
+        return _parse(data, problem)
+
+    def done(self, time_limit: float | None = None) -> set[str]:
+        """Return the keys whose last row needs no further run where a cell may take so many seconds."""
+        return {key for key, row in self.read().latest().items() if is_done(row, time_limit)}
+
+
+def is_done(row: Row, time_limit: float | None = None) -> bool:
+    """Return whether a row needs no further run: it is measured, quarantined, or took too long and gets no longer."""
+    given = row.get(TIME_LIMIT)
+    return not row["status"].startswith("failed") or (given is not None and given >= (time_limit or 0.0))
+
+
+def is_measured(row: Row) -> bool:
+    """Return whether a row has a result: its cell neither failed nor killed its workers."""
+    return not row["status"].startswith(("failed", "quarantined"))
+
+
+def cell_of(row: Row) -> str:
+    """Return which cell a row, or the identity of a cell, belongs to, whatever code and libraries measured it."""
+    names = ("experiment", "task", "dim", "method", "seed", "protocol", "config")
+    return json.dumps([row[name] for name in names], sort_keys=True)
+
+
+def encode(row: Row) -> bytes:
+    """Return the row as one JSON line, NaN and infinity as null; ValueError where it is not a valid row."""
+    clean = _finite(row)
+    reason = problem_of(clean)
+    if reason is not None:
+        raise ValueError(f"row: {reason}")
+    try:
+        return json.dumps(clean, allow_nan=False).encode() + b"\n"
+    except TypeError as error:
+        raise ValueError(f"row: {error}") from None
+
+
+def problem_of(row: Any) -> str | None:
+    """Return why `row` is not a valid row, or None where it is one."""
+    if not isinstance(row, dict):
+        return f"expected a JSON object, got {type(row).__name__}"
+    for name, kind in IDENTITY.items():
+        if name not in row:
+            return f"field {name!r} is missing"
+        if not isinstance(row[name], kind) or isinstance(row[name], bool):
+            return f"field {name!r}: unexpected {type(row[name]).__name__}"
+    for name, least in LEAST.items():
+        if not least <= row[name] < LIMIT:
+            return f"field {name!r}: expected an integer of at least {least}, got {row[name]}"
+    if not isinstance(row.get(TIME_LIMIT, 0.0), int | float):
+        return f"field {TIME_LIMIT!r}: expected a number, got {type(row[TIME_LIMIT]).__name__}"
+    return None if row["key"] else "field 'key' is empty"
+
+
+def _parse(data: bytes, problem: Callable[[Row], str | None]) -> Contents:
+    rows: list[Row] = []
+    bad: list[BadLine] = []
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line, parse_constant=_refuse, parse_int=_integer, parse_float=_float)
+            reason = problem_of(row) or problem(row)
+        except (ValueError, RecursionError) as error:
+            row, reason = {}, f"not valid JSON ({error})"
+        if reason is None:
+            rows.append(row)
+        else:
+            bad.append(BadLine(number, reason))
+    return Contents(rows, bad)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _integer(text: str) -> int:
+    if abs(value := int(text)) >= LIMIT:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return value
+
+
+def _float(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return value
+
+
+def _finite(value: Any) -> Any:
+    """Return `value` with every NaN and infinity replaced by None, at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+@contextlib.contextmanager
+def locked(path: Path, flags: int, lock: int) -> Iterator[int]:
+    """Open a file or folder and hold a lock on it; processes started meanwhile do not hold it."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, lock)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, line: bytes) -> None:
+    """Append lines whole or not at all; a torn line before them is ended first."""
+    end = os.fstat(descriptor).st_size
+    if end and os.pread(descriptor, 1, end - 1) != b"\n":
+        line = b"\n" + line
+    try:
+        written = os.write(descriptor, line)
+        if written < len(line):
+            raise OSError("only a part of the row fitted: disk full or file size limit reached")
+        os.fsync(descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, end)
+        raise

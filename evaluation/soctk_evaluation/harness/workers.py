@@ -1,0 +1,225 @@
+"""What runs inside a worker of a sweep, and the pools of workers."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+from soctk_evaluation.harness.cell import Cell
+from soctk_evaluation.harness.limits import TimeLimitError, time_limit
+from soctk_evaluation.harness.marks import Marks
+from soctk_evaluation.harness.store import TIME_LIMIT, ResultsStore, Row
+
+RunCell = Callable[[Cell, Path], Mapping[str, Any]]
+
+PR_SET_PDEATHSIG = 1
+LATE = "failed: time limit"
+"""How the status of a cell begins that took too long."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Cells whose rows are stored together, most often one; keys and versions are fixed before the sweep starts."""
+
+    cells: tuple[Cell, ...]
+    keys: tuple[str, ...]
+    versions: tuple[dict[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """The job in words, for progress lines."""
+        first, more = self.cells[0], len(self.cells) - 1
+        return first.name + (f" and {more} more" if more else "")
+
+    @property
+    def key(self) -> str:
+        """The key of its first cell, which no other job has."""
+        return self.keys[0]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: its status ("ok", "failed: ...", "quarantined: ...") and the seconds it took."""
+
+    job: Job
+    status: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """Runs jobs in a worker: measures, then appends the rows to the store itself.
+
+    Attributes:
+        run_cell: a cell and a folder for files of its own -> the cell's measurements.
+        store: where the rows go.
+        marks: of the jobs that are being run.
+        measured: the measurements' names, null in the row of a cell that failed.
+        time_limit: seconds that a cell may take.
+    """
+
+    run_cell: RunCell
+    store: ResultsStore
+    marks: Marks
+    measured: tuple[str, ...] = ()
+    time_limit: float | None = None
+
+    def __call__(self, job: Job) -> Outcome:
+        """Run a job; an exception becomes rows with status "failed: ..." and is not raised."""
+        clock = time.perf_counter()
+        if self.store.done(self.time_limit).issuperset(job.keys):
+            return Outcome(job, "ok (already stored)", 0.0)
+        try:
+            rows = [self._measure(job, index) for index in range(len(job.cells))]
+        except TimeLimitError:
+            return self.late(job, time.perf_counter() - clock)
+        except Exception as error:
+            return self._failed(job, f"failed: {one_line(error)}", time.perf_counter() - clock)
+        self.store.append(*rows)
+        self.marks.end(job.key)
+        status = next((row["status"] for row in rows if row["status"] != "ok"), "ok")
+        return Outcome(job, status, time.perf_counter() - clock)
+
+    def late(self, job: Job, seconds: float) -> Outcome:
+        """Store that a cell took longer than it may."""
+        return self._failed(job, f"{LATE} of {self.time_limit:g} s", seconds, {TIME_LIMIT: self.time_limit})
+
+    def quarantine(self, job: Job) -> Outcome:
+        """Store that the job kills whatever runs it, so that no later sweep tries it again."""
+        return self._failed(job, "quarantined: killed its worker twice", 0.0)
+
+    def overdue(self, seconds: float) -> bool:
+        """Return whether a cell that died after so many seconds did so because it took too long."""
+        return self.time_limit is not None and seconds >= self.time_limit
+
+    def _measure(self, job: Job, index: int) -> Row:
+        started = datetime.now(UTC)
+        self.marks.start(job.key)
+        with time_limit(self.time_limit, own_process=_is_worker):
+            measurements = dict(self.run_cell(job.cells[index], self.store.path.with_suffix("")))
+        return self._row(job, index, {"status": "ok", **measurements}, started)
+
+    def _failed(self, job: Job, status: str, seconds: float, more: Mapping[str, Any] | None = None) -> Outcome:
+        fields = {"status": status, **(more or {})}
+        self.store.append(*(self._row(job, index, fields, datetime.now(UTC)) for index in range(len(job.cells))))
+        self.marks.end(job.key)
+        return Outcome(job, status, seconds)
+
+    def _row(self, job: Job, index: int, fields: Mapping[str, Any], started: datetime) -> Row:
+        """Return the whole row: what the cell is, what was measured, and where and when."""
+        identity = job.cells[index].identity
+        return {
+            **{name: value for name, value in identity.items() if name != "config"},
+            **dict.fromkeys(self.measured),
+            **{name: value for name, value in fields.items() if name != "status"},
+            "status": str(fields["status"]),
+            "key": job.keys[index],
+            "config": identity["config"],
+            "versions": job.versions[index],
+            "machine": machine(),
+            "started": started.isoformat(timespec="seconds"),
+        }
+
+
+def one_line(error: BaseException) -> str:
+    """Return the error's type and message on one line of at most 300 characters."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")[:300]
+
+
+@cache
+def machine() -> str:
+    """Return this machine in words: processor, cores, system. No name or address."""
+    processor = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = (line.split(":", 1) for line in info.read_text().splitlines() if line.startswith("model name"))
+        processor = next((value.strip() for _, value in lines), processor)
+    return f"{processor}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+
+
+_is_worker = False
+
+
+def prepare_worker(parent: int) -> None:
+    """Tie this worker's life to its parent's and leave Ctrl-C to the parent.
+
+    Without this, killing the parent leaves the workers running and writing. Linux only; elsewhere workers end
+    when their queue breaks.
+    """
+    global _is_worker
+    _is_worker = True
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back for the moment in which workers are started, and let it come after that.
+
+    Workers and the threads that start further ones inherit the blocked signal, so that a Ctrl-C, which a terminal
+    sends to all of them, never meets a worker that is still starting. Another thread of this process may still take
+    the signal for all of it: the handler remembers that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    from joblib.externals.loky.backend import resource_tracker
+
+    resource_tracker.ensure_running()  # its start unblocks the signal
+    pressed: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append((number, frame)))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, before)
+        if pressed and callable(before):
+            before(*pressed[0])
+
+
+def run_parallel(work: Work, jobs: Iterable[Job], workers: int, backend: str) -> Iterator[Outcome]:
+    """Run jobs in a pool, outcomes as they come; a worker's death ends the whole pool with an error."""
+    from joblib import Parallel, delayed, parallel_config
+
+    options: dict[str, Any] = {}
+    if backend == "loky":
+        options = {"inner_max_num_threads": 1, "initializer": prepare_worker, "initargs": (os.getpid(),)}
+    with parallel_config(backend=backend, n_jobs=workers, **options):
+        # One cell a task, and none waiting in the pool: the marks then name exactly the cells in flight.
+        pool = Parallel(return_as="generator_unordered", batch_size=cast(Any, 1), pre_dispatch="n_jobs")
+        with interrupts_held():
+            outcomes = cast(Generator[Outcome, None, None], pool(delayed(work)(job) for job in jobs))
+        with contextlib.closing(outcomes):
+            yield from outcomes
+
+
+def run_alone(work: Work, jobs: Iterable[Job]) -> Iterator[Outcome]:
+    """Run jobs one after the other in one worker process, so that its death has one possible cause."""
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    pool = ProcessPoolExecutor(1, initializer=prepare_worker, initargs=(os.getpid(),), env=limits)
+    try:
+        for job in jobs:
+            with interrupts_held():
+                future = pool.submit(work, job)
+            yield future.result()
+    finally:
+        pool.shutdown(wait=True, kill_workers=True)

@@ -1,0 +1,1 @@
+"""From rows to tables, pages and pictures."""

@@ -1,0 +1,234 @@
+"""Pictures of results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from soctk_evaluation.harness.store import Row
+from soctk_evaluation.tables.equivalence import DIAGNOSTICS, SETTING, Groups
+from soctk_evaluation.tables.summary import Line, Table
+
+PAPER = {"dcp": 0.284, "pcf": 0.139, "relu": 0.234, "softplus": 0.507, "norm": 0.229, "quad": 0.179, "soc": 0.197}
+"""The paper's mean regrets over the six tasks at d = 10 (arXiv 2604.22355, Experiment 3)."""
+INK, LEARNED, TRIVIAL, PUBLISHED = "#333333", "#1f6fb4", "#8a8a8a", "#c0392b"
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
+    """Write a picture and close it; the path's ending says the format. The same picture is the same file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with plt.rc_context({"svg.hashsalt": "soctk"}):
+        figure.savefig(path, dpi=dpi, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(figure)
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def open_frame(axes: Axes, grid: Literal["both", "x", "none"] = "none") -> None:
+    """Draw a frame without top and right, and a light grid below the data."""
+    if grid != "none":
+        axes.grid(axis=grid, color="#e5e5e5")
+        axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def regret_figure(table: Table, path: Path) -> None:
+    """Draw the mean regret of every method over the tasks, each task as a dot, beside the paper's figure.
+
+    Args:
+        table: one dimension and protocol; at d = 10 the paper's means are drawn too.
+        path: where to write; the ending says the format.
+    """
+    lines = [line for line in (*table.learned, *table.trivial) if line.mean is not None]
+    lines.sort(key=lambda line: -(line.mean or 0.0))
+    trivial = {line.method for line in table.trivial}
+    figure, axes = plt.subplots(figsize=(7.2, 0.36 * len(lines) + 1.3), layout="constrained")
+    for row, line in enumerate(lines):
+        _draw(axes, row, line, TRIVIAL if line.method in trivial else LEARNED)
+        if table.dim == 10 and line.method in PAPER:
+            axes.plot([PAPER[line.method]], [row], marker="D", ms=6, mfc="none", mec=PUBLISHED, mew=1.3, zorder=4)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(lines)), [line.method for line in lines])
+    for label, line in zip(axes.get_yticklabels(), lines, strict=True):
+        label.set_color(TRIVIAL if line.method in trivial else INK)
+    axes.set_xlabel("mean regret f(x̂) − f(x*), log scale")
+    axes.set_title(f"Six decision tasks, d = {table.dim}: smaller is better", loc="left", fontsize=10)
+    open_frame(axes, "x")
+    handles = [
+        Line2D([], [], marker="o", ls="", color=LEARNED, ms=8, label="learned, mean of tasks"),
+        Line2D([], [], marker="o", ls="", color=TRIVIAL, ms=8, label="trivial row"),
+        Line2D([], [], marker="o", ls="", color=LEARNED, ms=4, alpha=0.35, label="one task"),
+    ]
+    if table.dim == 10:
+        handles.append(Line2D([], [], marker="D", ls="", mfc="none", mec=PUBLISHED, label="mean in the paper"))
+    axes.legend(handles=handles, fontsize=8, frameon=False, loc="lower left")
+    save_figure(figure, path)
+
+
+def _draw(axes: Axes, row: int, line: Line, color: str) -> None:
+    tasks = [regret.mean for regret in line.regrets if regret.mean is not None]
+    axes.plot([max(value, 1e-9) for value in tasks], [row] * len(tasks), "o", ms=4, color=color, alpha=0.35)
+    axes.plot([line.mean or 0.0], [row], "o", ms=8, color=color, zorder=3)
+
+
+MARKS = {
+    "soc": ("o", LEARNED),
+    "quad": ("s", "#6baed6"),
+    "norm": ("D", "#31a354"),
+    "ickan": ("^", "#e6862d"),
+    "relu": ("v", "#7b4fa3"),
+    "softplus": ("P", "#c45a9a"),
+    "quadratic": ("|", INK),
+    "constant": ("x", TRIVIAL),
+}
+"""Marker and colour of each method in `error_figure`; others are grey dots."""
+SMALLEST_ERROR = 1e-9
+
+
+def error_figure(tables: Sequence[Table], path: Path) -> None:
+    """Draw the relative error of every method on every target, one panel for each dimension.
+
+    Args:
+        tables: of the approximation experiment, one for each dimension.
+        path: where to write; the ending says the format.
+    """
+    names = list(dict.fromkeys(task for table in tables for task in table.tasks))
+    size = (3.2 * len(tables) + 1.7, 0.34 * len(names) + 1.5)
+    figure, grid = plt.subplots(1, len(tables), figsize=size, layout="constrained", sharex=True, squeeze=False)
+    methods: dict[str, Line2D] = {}
+    for table, axes in zip(tables, grid.flat, strict=True):
+        for line in (*table.trivial, *table.learned):
+            marker, color = MARKS.get(line.method, (".", TRIVIAL))
+            points = [
+                (max(score.mean, SMALLEST_ERROR), names.index(task))
+                for task, score in zip(table.tasks, line.regrets, strict=True)
+                if score.mean is not None
+            ]
+            style = {"marker": marker, "color": color, "ls": "", "ms": 9 if marker == "|" else 6, "mew": 1.5}
+            axes.plot([x for x, _ in points], [row for _, row in points], **style, alpha=0.85)
+            methods[line.method] = Line2D([], [], label=line.method, **style)
+        axes.set_xscale("log")
+        axes.set_yticks(range(len(names)), names if axes is grid[0, 0] else [""] * len(names))
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_title(f"d = {table.dim}", loc="left", fontsize=10)
+        open_frame(axes, "both")
+    figure.supxlabel("relative l2 test error, log scale: smaller is better", fontsize=9)
+    shown = [methods[name] for name in MARKS if name in methods]
+    shown += [line for name, line in methods.items() if name not in MARKS]
+    figure.legend(handles=shown, fontsize=8, frameon=False, loc="outside upper center", ncols=len(shown))
+    save_figure(figure, path)
+
+
+def timing_figure(rows: Sequence[Row], path: Path) -> None:
+    """Draw the time for a decision by every method, one panel for each model and dimension, its worst gap beside it.
+
+    Args:
+        rows: of `soctk timing`.
+        path: where to write; the ending says the format.
+    """
+    shown = [row for row in rows if row["gap_max"] is not None]
+    if not shown:
+        return
+    panels = sorted({(row["config"]["model"], row["dim"]) for row in shown})
+    models, dims = sorted({model for model, _ in panels}), sorted({dim for _, dim in panels})
+    names = list(dict.fromkeys(_timed(row) for row in reversed(shown)))
+    size = (3.1 * len(dims) + 1.6, (0.24 * len(names) + 0.5) * len(models) + 0.5)
+    figure, grid = plt.subplots(len(models), len(dims), figsize=size, layout="constrained", sharex=True, squeeze=False)
+    for (model, dim), axes in zip(panels, grid.flat, strict=True):
+        for row in shown:
+            if (row["config"]["model"], row["dim"]) != (model, dim):
+                continue
+            place, color = names.index(_timed(row)), LEARNED if row["method"] == "newton" else TRIVIAL
+            axes.plot([row["decide_ms"]], [place], "o", ms=6, color=color)
+            gap = f"gap {row['gap_max']:.0e}"
+            axes.annotate(
+                gap, (row["decide_ms"], place), (7, -2.5), textcoords="offset points", fontsize=6.5, color=INK
+            )
+        axes.set_xscale("log")
+        axes.margins(x=0.3)
+        axes.set_yticks(range(len(names)), names if dim == dims[0] else [""] * len(names), fontsize=8)
+        axes.set_title(f"{model} model, d = {dim}", loc="left", fontsize=9)
+        open_frame(axes, "x")
+    figure.supxlabel("milliseconds for a decision, one thread, log scale", fontsize=9)
+    save_figure(figure, path)
+
+
+def _timed(row: Row) -> str:
+    own = row["method"] == "newton"
+    return f"soctk, batch {row['config']['batch']}" if own else str(row["method"]).replace("_", " ")
+
+
+SOURCES = {"closed form": LEARNED, "Clarabel": PUBLISHED, "SCS": "#8a6d1f"}
+"""The colour of each source of a diagnostic."""
+SMALLEST = 1e-18
+
+
+def equivalence_figure(groups: Groups, path: Path) -> None:
+    """Draw the largest value of every diagnostic, one mark for each kind of weights and setting."""
+    names = list(DIAGNOSTICS)[::-1]
+    drawn, axes = plt.subplots(figsize=(7.6, 0.26 * len(names) + 1.2), layout="constrained")
+    for marker, (key, group) in zip("osD^", groups.items(), strict=False):
+        for place, name in enumerate(names):
+            value = max(row[f"{name}_max"] for row in group)
+            axes.plot([max(value, SMALLEST)], [place], marker, ms=5, color=SOURCES[DIAGNOSTICS[name][0]], alpha=0.75)
+        axes.plot([], [], marker, color=TRIVIAL, label=f"{key[0]}, {SETTING.get(key[1], key[1])}")
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(names)), [f"{DIAGNOSTICS[n][0]}: {DIAGNOSTICS[n][1]}" for n in names], fontsize=8)
+    for label, name in zip(axes.get_yticklabels(), names, strict=True):
+        label.set_color(SOURCES[DIAGNOSTICS[name][0]])
+    axes.set_xlabel(f"largest over all trials, log scale; exact zeros at {SMALLEST:.0e}")
+    axes.legend(fontsize=7.5, frameon=False, loc="upper right", title="weights, passthrough", title_fontsize=7.5)
+    open_frame(axes, "both")
+    save_figure(drawn, path)
+
+
+def rates_figure(
+    absorption: Mapping[int, list[tuple[int, float]]],
+    trained: Sequence[Row],
+    bound: Callable[[int, float], float],
+    path: Path,
+) -> None:
+    """Draw the errors of tangent planes and of trained networks against pieces, with what the theory says of both.
+
+    Args:
+        absorption: (pieces, largest error) of the tangent planes by dimension.
+        trained: rows of the trained networks.
+        bound: the least error of so many affine pieces in a dimension.
+        path: where to write.
+    """
+    drawn, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.6), layout="constrained")
+    for color, (dim, points) in zip(SOURCES.values(), absorption.items(), strict=False):
+        counts, errors = np.array(points).T
+        left.plot(counts, errors, "o", ms=5, color=color, label=f"d = {dim}, measured")
+        left.plot(counts, errors[-1] * (counts / counts[-1]) ** (-2 / dim), "-", lw=1, color=color, alpha=0.6)
+    left.plot([], [], "-", lw=1, color=TRIVIAL, label="N^(-2/d) through the last point")
+    left.set_title("Tangent planes on a net", loc="left", fontsize=10)
+    if trained:
+        counts, errors = np.array([(row["pieces"], row["sup_error"]) for row in trained]).T
+        right.plot(counts, errors, "o", ms=5, color=SOURCES["closed form"], label="trained ReLU-ICNN")
+        span = np.geomspace(1, 2 * counts.max(), 50)
+        least = [bound(2, n) for n in span]
+        right.plot(span, least, "-", color=SOURCES["Clarabel"], label="no fewer pieces can")
+        right.fill_between(span, least, 1e-4, color=SOURCES["Clarabel"], alpha=0.08)
+        right.set_ylim(5e-4, 0.5)
+    right.set_title("Affine pieces of ||x||²/2 on [-1, 1]²", loc="left", fontsize=10)
+    for axes, shown in ((left, absorption), (right, trained)):
+        if shown:  # an empty panel has no logarithmic scale
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.legend(fontsize=7.5, frameon=False, loc="lower left")
+        axes.set_xlabel("affine pieces N")
+        axes.set_ylabel("largest error")
+        open_frame(axes, "both")
+    save_figure(drawn, path)

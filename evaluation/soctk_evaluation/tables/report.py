@@ -1,0 +1,176 @@
+"""Show tables: on the terminal, as Markdown, CSV and a sortable HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from soctk_evaluation.tables import markdown
+from soctk_evaluation.tables.summary import Line, Regret, Table
+
+ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a rendered table: its text, its number for sorting, and whether it is the best."""
+
+    text: str
+    value: float | None = None
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A table as text: a heading, sections of rows (learned, trivial, the solver's own regret), and notes."""
+
+    title: str
+    header: list[str]
+    sections: list[list[list[Entry]]]
+    notes: list[str]
+
+
+def render(table: Table) -> Rendered:
+    """Return a table as text, the best learned entries marked."""
+    best = [table.best(column) for column in range(len(table.tasks))]
+    overall = table.best()
+    columns = [name for name in table.measure.columns if name != "mean"]
+    learned = [
+        _entries(line, columns, [name == line.method for name in best], overall == line.method)
+        for line in table.learned
+    ]
+    trivial = [_entries(line, columns, [False] * len(best), False) for line in table.trivial]
+    solver = [_solver_entries(name, values, len(columns)) for name, values in table.solver.items()]
+    header = ["method", *table.tasks, *table.measure.columns.values()]
+    return Rendered(table.title, header, [part for part in (learned, trivial, solver) if part], table.notes)
+
+
+def _entries(line: Line, columns: Sequence[str], best: Sequence[bool], best_mean: bool) -> list[Entry]:
+    regrets = [_regret(regret, bold) for regret, bold in zip(line.regrets, best, strict=True)]
+    others = [Entry(_plain(name, line.numbers[name]), line.numbers[name]) for name in columns]
+    return [Entry(line.method), *regrets, Entry(_small(line.mean), line.mean, best_mean), *others]
+
+
+def _solver_entries(name: str, values: list[float | None], others: int) -> list[Entry]:
+    known = [value for value in values if value is not None]
+    mean = sum(known) / len(known) if len(known) == len(values) else None
+    numbers = [Entry(_small(value), value) for value in (*values, mean)]
+    return [Entry(f"solver's own regret ({name})"), *numbers, *[Entry(ABSENT)] * others]
+
+
+def _regret(regret: Regret, bold: bool) -> Entry:
+    if regret.mean is None:
+        return Entry("missing")
+    text = _small(regret.mean) + ("" if regret.stderr is None else f" ± {_small(regret.stderr)}")
+    if not regret.complete:
+        text += f" ({regret.seeds} of {regret.expected} seeds)"
+    return Entry(text, regret.mean, bold)
+
+
+def _small(value: float | None) -> str:
+    """Return two or three significant digits, without exponent where that is short."""
+    if value is None:
+        return ABSENT
+    return f"{value:.4f}" if 0.001 <= abs(value) < 100 else f"{value:.1e}" if value else "0"
+
+
+def _plain(name: str, value: float | None) -> str:
+    if value is None:
+        return ABSENT
+    return {"params": "{:.0f}", "fit_seconds": "{:.1f}", "decide_ms": "{:.2f}"}.get(name, "").format(value) or _small(
+        value
+    )
+
+
+FILE_WIDTH = 200
+"""Columns of a table that does not go to a terminal, whose width would say nothing."""
+
+
+def print_tables(tables: Sequence[Table], console: Console | None = None) -> None:
+    """Print tables to the terminal, without the standard errors, which would not fit beside six tasks."""
+    out = console or Console()
+    if not out.is_terminal:
+        out.width = max(out.width, FILE_WIDTH)
+    for rendered in map(render, tables):
+        shown = RichTable(title=Text(rendered.title), box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+        for index, heading in enumerate(rendered.header):
+            rows = [row[index] for section in rendered.sections for row in section]
+            width = max((len(_terminal(entry)) for entry in rows), default=1) if index else 9
+            shown.add_column(Text(heading.replace("_", " ")), justify="right" if index else "left", min_width=width)
+        for section in rendered.sections:
+            for row in section:
+                shown.add_row(*[_terminal(entry) for entry in row])
+            shown.add_section()
+        out.print(shown)
+        for note in rendered.notes:
+            out.print(f"  {note}", markup=False, highlight=False)
+
+
+def _terminal(entry: Entry) -> Text:
+    """Return an entry with its standard error left out; a note on missing seeds stays."""
+    value, _, rest = entry.text.partition(" ± ")
+    _, parenthesis, seeds = rest.partition(" (")
+    return Text(value + parenthesis + seeds, style="bold" if entry.bold else "")
+
+
+def to_markdown(tables: Sequence[Table]) -> str:
+    """Return tables as Markdown; trivial rows in italics, apart from the learned ones."""
+    return "\n".join(_markdown(render(table)) for table in tables)
+
+
+def _markdown(rendered: Rendered) -> str:
+    lines = [f"## {markdown.escape(rendered.title)}", "", *markdown.head(rendered.header)]
+    for number, section in enumerate(rendered.sections):
+        if number:
+            lines.append(markdown.line(*[""] * len(rendered.header)))
+        for row in section:
+            texts = [f"**{entry.text}**" if entry.bold else entry.text for entry in row]
+            texts[0] = f"*{texts[0]}*" if number else texts[0]
+            lines.append(markdown.line(*texts))
+    return "\n".join([*lines, "", *[f"- {markdown.escape(note)}" for note in rendered.notes], ""])
+
+
+def to_csv(tables: Sequence[Table]) -> str:
+    """Return tables as CSV, one line for each method and task, numbers in full precision."""
+    records = [
+        {
+            "dim": table.dim,
+            "protocol": table.protocol,
+            "kind": kind,
+            "method": line.method,
+            "task": task,
+            "regret_mean": regret.mean,
+            "regret_stderr": regret.stderr,
+            "seeds": regret.seeds,
+            "seeds_expected": regret.expected,
+            "mean_over_tasks": line.mean,
+            **line.numbers,
+        }
+        for table in tables
+        for kind, lines in (("learned", table.learned), ("trivial", table.trivial))
+        for line in lines
+        for task, regret in zip(table.tasks, line.regrets, strict=True)
+    ]
+    return pd.DataFrame(records).to_csv(index=False)
+
+
+def to_html(tables: Sequence[Table]) -> str:
+    """Return tables as one HTML page that needs no other file; a click on a heading sorts each section."""
+    from jinja2 import Environment
+
+    template = files("soctk_evaluation.tables").joinpath("assets/report.html.jinja").read_text(encoding="utf-8")
+    return Environment(autoescape=True).from_string(template).render(tables=[render(table) for table in tables])
+
+
+WRITERS: dict[str, Callable[[Sequence[Table]], str]] = {
+    "html": to_html,
+    "markdown": to_markdown,
+    "csv": to_csv,
+}

@@ -1,0 +1,173 @@
+"""The pages of the structured experiments: faces restored, trajectories smoothed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean, median
+from typing import Any
+
+from soctk_evaluation.harness.experiment import Files, Results
+from soctk_evaluation.harness.names import STRUCTURED as LEARNED
+from soctk_evaluation.harness.names import STRUCTURED_TRIVIAL as TRIVIAL
+from soctk_evaluation.harness.store import Row
+from soctk_evaluation.tables.markdown import escape, head, line, write_text
+
+PAPER = {
+    "smoothing": {
+        "relu": (0.1920, 0.4515, 0.5458),
+        "softplus": (0.2359, 0.4150, 0.5528),
+        "quad": (0.0914, 0.0697, 0.3094),
+        "norm": (0.1154, 0.0903, 0.3708),
+        "soc": (0.0671, 0.0524, 0.2810),
+    },
+    "restoration": {
+        "relu": (0.0492, 0.0254, 0.2497),
+        "softplus": (0.4434, 0.0821, 0.4736),
+        "quad": (0.0474, 0.0111, 0.1633),
+        "norm": (0.0473, 0.0074, 0.1377),
+        "soc": (0.0461, 0.0041, 0.1303),
+    },
+}
+"""The paper's relative error, regret and decision error."""
+TITLES = {
+    "structured": "The recipe as it comes (structured start where there are branches)",
+    "plain": "One plain recipe for all five models (AdamW, then L-BFGS, from random weights)",
+}
+INTRODUCTION = {
+    "smoothing": "Reference trajectories of 40 steps in four dimensions are smoothed over [-1, 1]^160; the context is "
+    "the reference, the models are recurrent (`soctk.RecurrentSOCICNN`).",
+    "restoration": "Photographs of faces, blurred, noisy and with holes, are restored over [0, 1]^n; the context is "
+    "the observation and its mask, the models are convolutional (`soctk.ConvSOCICNN`).",
+}
+PAGE = """# {title}
+
+Measured by `soctk {experiment}` on {machine}; the rows are in
+[`evaluation/results/{experiment}.jsonl`](../evaluation/results/{experiment}.jsonl), and
+`soctk report evaluation/results/{experiment}.jsonl --markdown docs/{experiment}.md --figure
+docs/images/{experiment}.{kind}` writes this page.
+
+{introduction} Here: {data}.
+Regret is the true energy's, against optima certified to a gap of {reference:.0e} of the energy's spread ({spread:.3g});
+decision error is the root mean square of x̂ − x*. Trivial decisions are in italics: a model that loses to one learned
+nothing worth deciding with. Every model is minimised to a certified gap (the largest is in the table), not for some
+steps from the data as in the paper: where a learned minimum is wrong it shows, and a smaller relative error can go with
+a larger regret than the paper's.
+
+![Decisions](images/{experiment}.{kind})
+
+"""
+COLUMNS = ("method", "relative error", "regret", "decision error", "gap max", "params", "fit s", "decide ms")
+NEEDED = ("regret_mean", "regret_stderr", "reference_gap", "spread")
+NEEDED += tuple(f"config.{name}" for name in ("train", "validation", "test", "candidates"))
+"""What the tables cannot do without."""
+
+
+def write_structured(results: Results, files: Files) -> None:
+    """Show the tables, and write the page and the picture asked for.
+
+    The problem that most models have rows of comes first, then the larger one. Seeds are expected as asked for, or as
+    many as there are of any method.
+    """
+    if not results.measured:
+        print("no results yet")
+        return
+    experiment = results.measured[0]["experiment"]
+    expected = len({cell.seed for cell in results.cells})
+    done, *others = _problems(results.measured)
+    tables = _tables(experiment, done, expected)
+    for rest in others:
+        tables += f"\n\nThe same with {_data(_example(rest))}:\n\n{_tables(experiment, rest, expected)}"
+    print(tables)
+    if "markdown" in files:
+        page = PAGE.format(
+            title={"smoothing": "Trajectories smoothed", "restoration": "Faces restored"}[experiment],
+            experiment=experiment,
+            kind=files["figure"].suffix.removeprefix(".") if "figure" in files else "svg",
+            machine=escape(results.rows[-1]["machine"]),
+            introduction=INTRODUCTION[experiment],
+            data=_data(_example(done)),
+            reference=max(row["reference_gap"] for row in done),
+            spread=done[0]["spread"],
+        )
+        write_text(files["markdown"], page + tables)
+    if "figure" in files:
+        from soctk_evaluation.tables.pictures import face_figure, trajectory_figure
+
+        draw = trajectory_figure if experiment == "smoothing" else face_figure
+        draw(results.folder / decision_folder(done[0]["config"]), files["figure"])
+
+
+def decision_folder(config: Mapping[str, Any]) -> str:
+    """Return the name of the folder for a problem's kept decisions."""
+    return "-".join(str(config[name]) for name in ("train", "size", "steps") if name in config)
+
+
+def _problems(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows of each size of the data."""
+    found: dict[tuple[int, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["dim"], row["config"]["train"]), []).append(row)
+
+    def rank(size: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+        return len({row["method"] for row in found[size] if row["method"] in LEARNED}), size
+
+    return [found[size] for size in sorted(found, key=rank, reverse=True)]
+
+
+def _tables(experiment: str, rows: Sequence[Row], expected: int) -> str:
+    """Return a table for each recipe."""
+    expected = expected or len({row["seed"] for row in rows})
+    return "\n\n".join(
+        f"## {TITLES[protocol]}\n\n{structured_table(experiment, rows, protocol, expected)}"
+        for protocol in TITLES
+        if any(row["protocol"] == protocol for row in rows)
+    )
+
+
+def _example(rows: Sequence[Row]) -> Row:
+    """Return a row of a learned model, where there is one."""
+    return next((row for row in rows if row["method"] in LEARNED), rows[0])
+
+
+def _data(row: Row) -> str:
+    """Return what the rows were learned from, in words."""
+    config = row["config"]
+    parts = f"{config['train']} training, {config['validation']} validation and {config['test']} test instances"
+    images = f", {config['size']} × {config['size']} pixels ({config['images']})" if "images" in config else ""
+    starts = f", {config['fit.starts']} start(s) of each fit" if "fit.starts" in config else ""
+    return escape(f"{parts} with {config['candidates']} candidates each{images}{starts}")
+
+
+def structured_table(experiment: str, rows: Sequence[Row], protocol: str, expected: int) -> str:
+    """Return one recipe's table, the trivial rows below the learned ones, the best learned regret in bold."""
+    lines = head([*COLUMNS, "paper: rel. error / regret / error"])
+    groups = {name: [r for r in rows if r["method"] == name and r["protocol"] == protocol] for name in LEARNED}
+    learned = {name: group for name, group in groups.items() if group}
+    best = min(learned, key=lambda name: mean(row["regret_mean"] for row in learned[name]), default=None)
+    for name, group in learned.items():
+        lines.append(_line(name, group, expected, PAPER[experiment].get(name), bold=name == best))
+    for name in TRIVIAL[experiment]:
+        group = [row for row in rows if row["method"] == name]
+        if group:
+            lines.append(_line(f"*{name.replace('_', ' ')}*", group, expected, None, bold=False))
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, group: Sequence[Row], expected: int, paper: tuple[float, ...] | None, *, bold: bool) -> str:
+    def known(field: str, form: str, pool: Callable[[list[float]], float] = mean) -> str:
+        values = [row[field] for row in group if row[field] is not None]
+        return format(pool(values), form) if values else "–"
+
+    spread = mean(row["regret_stderr"] for row in group) / len(group) ** 0.5
+    regret = f"{mean(row['regret_mean'] for row in group):.2e} ± {spread:.0e}"
+    return line(
+        name if len(group) >= expected else f"{name} ({len(group)} of {expected} seeds)",
+        known("relative_error", ".2e"),
+        f"**{regret}**" if bold else regret,
+        known("decision_error", ".2e"),
+        known("gap_max", ".0e", max),
+        known("params", ".0f", median),
+        known("fit_seconds", ".0f"),
+        known("decide_ms", ".3g"),
+        " / ".join(f"{value:g}" for value in paper) if paper else "",
+    )

@@ -1,0 +1,113 @@
+"""How a fit is configured: every number and every switch of the recipe (`soctk.learn.recipe`)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from soctk.checks import check_count, check_positive
+
+OptimizerName = Literal["auto", "levenberg_marquardt", "lbfgs"]
+MAY_BE_ZERO = (
+    "epochs",
+    "newton_iterations",
+    "newton_weights",
+    "lbfgs_iterations",
+    "level_iterations",
+    "optima_iterations",
+)
+SWITCHES = ("structured", "choose_structure", "project_affine", "race", "level_regression", "progress")
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """The recipe: AdamW with a one-cycle rate, then second-order iterations in float64.
+
+    Attributes:
+        seed: of the mini-batches; the same seed gives bitwise the same fit on a CPU with one thread.
+        starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
+        epochs: AdamW passes over the data; 0 skips the phase.
+        learning_rate: peak of the one-cycle schedule (10 % warm-up).
+        weight_decay: AdamW's.
+        batch_rows: observed values in a mini-batch; whole instances are drawn, so with all their candidates.
+        clip: largest gradient norm.
+        newton_iterations: Levenberg-Marquardt steps of a second-order phase.
+        newton_weights: phases of more weights use L-BFGS instead, as do models that say so (`gauss_newton`).
+        lbfgs_iterations: L-BFGS steps of a second-order phase.
+        level_iterations: of L-BFGS on b0 alone, each as cheap as evaluating it.
+        rows: observed values a second-order phase uses.
+        history: correction pairs of L-BFGS.
+        validate_every: L-BFGS iterations between validations.
+        patience: validations without improvement before L-BFGS stops.
+        optima_iterations: L-BFGS steps for each of `optima_weights`; used where optima are known.
+        optima_weights: of the mean squared residual of their conditions of optimality, in standardised units.
+        penalty: of the squared weights in Levenberg-Marquardt steps on the curved part. Without it, branches drift to
+            large curvatures and slopes that cancel, which the affine part then has to follow. Not where the
+            branches are over windows.
+        structured: where the model has branches over windows, begin with the structured start instead of AdamW and go
+            on in whitened coordinates; False for the recipe that models without such branches get.
+        level_weight: weight of the squared mean residual of an instance; the residual's variation within the
+            instance, all that matters to a decision, has weight 1.
+        optimizer: of the second-order phases. "auto": Levenberg-Marquardt for models and up to as many weights as
+            above, and L-BFGS for all weights together after the curved part alone; else one of them throughout.
+        choose_structure: whether validation data choose the structure; False leaves the model with its own.
+        project_affine: whether the best affine function of every instance is projected out while the curved part is
+            learned, where the model keeps the two apart; False learns all weights together from the start.
+        race: whether starts and structures are only compared after a share of the iterations, and the best goes on;
+            False trains each to the end.
+        level_regression: whether b0 is left out of all other phases and learned last, where the model keeps it apart;
+            False learns it with the other weights, by `level_weight`.
+        time_limit: seconds, or None.
+        progress: show a progress bar.
+
+    Raises:
+        ValueError: a number out of its range, a switch that is neither True nor False, an unknown optimizer.
+    """
+
+    seed: int = 0
+    starts: int = 4
+    epochs: int = 4
+    learning_rate: float = 2e-2
+    weight_decay: float = 0.0
+    batch_rows: int = 1600
+    clip: float = 10.0
+    newton_iterations: int = 25
+    newton_weights: int = 3000
+    lbfgs_iterations: int = 300
+    level_iterations: int = 500
+    rows: int = 9_600
+    history: int = 40
+    validate_every: int = 20
+    patience: int = 5
+    optima_iterations: int = 100
+    optima_weights: tuple[float, ...] = (0.1, 1.0, 10.0)
+    penalty: float = 1e-7
+    level_weight: float = 0.1
+    structured: bool = True
+    optimizer: OptimizerName = "auto"
+    choose_structure: bool = True
+    project_affine: bool = True
+    race: bool = True
+    level_regression: bool = True
+    time_limit: float | None = None
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        for name in MAY_BE_ZERO:
+            check_count(getattr(self, name), name, minimum=0)
+        for name in ("starts", "batch_rows", "rows", "history", "validate_every", "patience"):
+            check_count(getattr(self, name), name)
+        for name in ("learning_rate", "clip", "level_weight"):
+            check_positive(getattr(self, name), name)
+        for weight in self.optima_weights:
+            check_positive(weight, "optima_weights")
+        if not (math.isfinite(self.penalty) and self.penalty >= 0):
+            raise ValueError(f"penalty: expected a finite number of at least 0, got {self.penalty!r}")
+        for name in SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
+        if self.optimizer not in get_args(OptimizerName):
+            raise ValueError(f"optimizer: expected one of {', '.join(get_args(OptimizerName))}, got {self.optimizer!r}")
+        if self.time_limit is not None:
+            check_positive(self.time_limit, "time_limit")

@@ -1,0 +1,1 @@
+"""The phases that a recipe is made of, one a file."""

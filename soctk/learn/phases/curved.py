@@ -1,0 +1,35 @@
+"""The curved part alone, the best affine function of every instance projected out (`soctk.learn.residuals`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from soctk.learn.optimizers import Optimizer
+from soctk.learn.phases.phase import Phase
+from soctk.learn.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Curved(Phase):
+    """Second-order iterations on all weights but the affine part's, undisturbed by how well that follows the context.
+
+    Attributes:
+        optimizer: the method.
+        rows: observed values, about.
+    """
+
+    optimizer: Optimizer
+    rows: int
+
+    def steps(self, trainer: Trainer) -> int:
+        return self.optimizer.iterations
+
+    def run(self, trainer: Trainer) -> None:
+        affine = {id(weight) for weight in trainer.affine.parameters()}
+        weights = [weight for weight in trainer.weights() if id(weight) not in affine]
+        train, held_out = trainer.projected(self.rows)
+        if weights:
+            self.optimizer.run(trainer, weights, train, held_out)
+        else:
+            trainer.report.best_validation = float(held_out.loss(trainer.model).detach())
+        trainer.keep()

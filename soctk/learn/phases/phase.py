@@ -1,0 +1,32 @@
+"""What a phase is, and how several are run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from soctk.learn.trainer import Trainer
+
+
+class Phase(ABC):
+    """A step of a training; its options are fields of a frozen dataclass."""
+
+    @abstractmethod
+    def run(self, trainer: Trainer) -> None:
+        """Change the model's weights, record what happened, leave the model at the state to go on with."""
+
+    def steps(self, trainer: Trainer) -> int:
+        """Return how many steps progress will be told of, about."""
+        return 0
+
+
+def run_in_turn(phases: Iterable[Phase], trainer: Trainer) -> None:
+    """Run phases, each while time is left."""
+    for phase in phases:
+        if trainer.time_left:
+            phase.run(trainer)
+
+
+def steps_of(phases: Iterable[Phase], trainer: Trainer) -> int:
+    """Return how many steps the phases take, about."""
+    return sum(phase.steps(trainer) for phase in phases)

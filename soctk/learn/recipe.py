@@ -1,0 +1,144 @@
+"""The recipe: which phases a surrogate is trained by, in which order, with which options.
+
+    a dense model               Race(Adam, Curved)                  Refine(Curved, Slope, Everything, Level)
+    one without b0 and v apart  Race(Adam, Everything)              Refine(Everything)
+    branches over windows       Race(StructuredStart, Everything)   Refine(Everything), both in whitened coordinates
+
+and `KnownOptima` where there are any. With one start and one structure there is no race. `print(recipe_for(...))` shows
+a model's; `FitConfig` holds every number and a switch for every part.
+"""
+
+from __future__ import annotations
+
+import math
+
+from soctk.learn.config import FitConfig
+from soctk.learn.optimality import Optima
+from soctk.learn.optimizers import LBFGS, LevenbergMarquardt, Optimizer, Suited
+from soctk.learn.phases.adam import Adam
+from soctk.learn.phases.curved import Curved
+from soctk.learn.phases.everything import Everything
+from soctk.learn.phases.known_optima import KnownOptima
+from soctk.learn.phases.level import Level
+from soctk.learn.phases.own import Own
+from soctk.learn.phases.phase import Phase
+from soctk.learn.phases.race import Race, can_redraw
+from soctk.learn.phases.refine import Refine
+from soctk.learn.phases.slope import Slope
+from soctk.learn.phases.structured_start import StructuredStart, can_place
+from soctk.learn.residuals import can_project
+from soctk.surrogate import ConvexSurrogate
+
+RACE_SHARE = 0.6
+"""The share of a phase's iterations, on half the rows, that every start gets before the best goes on."""
+LATER_PENALTY = 1e-3
+"""Branches over windows are fitted once more with this share of the penalty, which by then is what holds them up."""
+
+LEVEL_PATIENCE = 3
+"""L-BFGS on b0 alone, which is cheap, is given this many times as long to improve."""
+
+Recipe = tuple[Phase, ...]
+
+
+def recipe_for(model: ConvexSurrogate, config: FitConfig, candidates: int, known: Optima | None = None) -> Recipe:
+    """Return the phases that `soctk.fit` trains a surrogate by.
+
+    Args:
+        model: the surrogate.
+        config: numbers and switches.
+        candidates: observed values of an instance, the fewest of training and validation data.
+        known: optimal decisions, where there are any.
+    """
+    own = model.traits.own
+    return (Own(own),) if own is not None else _Maker(model, config, candidates).recipe(known)
+
+
+class _Maker:
+    """Makes the phases of one recipe."""
+
+    def __init__(self, model: ConvexSurrogate, config: FitConfig, candidates: int) -> None:
+        traits = model.traits
+        self.config, self.windowed = config, traits.windowed
+        self.whitened = config.structured and self.windowed is not None and len(self.windowed.branches) > 0
+        self.apart = config.project_affine and can_project(model, candidates)
+        self.regressed = config.level_regression and traits.affine is not None
+        self.level_weight = 0.0 if self.regressed else config.level_weight
+        self.starts = config.starts if can_redraw(model) else 1
+        self.structures = traits.structures if config.choose_structure else 1
+
+    def recipe(self, known: Optima | None) -> Recipe:
+        config, begin = self.config, self.begin()
+        several = self.starts * self.structures > 1
+        second_order = config.lbfgs_iterations + config.newton_iterations > 0
+        refine: Recipe = (Refine(self.refine()),) if second_order else ()
+        optima: Recipe = (self.known_optima(known),) if known is not None and config.optima_iterations > 0 else ()
+        if not several or not (begin or second_order):
+            return (*begin, *refine, *optima)
+        if not config.race:
+            return (self.race(begin, refine), *optima)
+        brief: Recipe = (self.shape(RACE_SHARE, config.rows // 2),) if second_order else ()
+        return (self.race(begin, brief), *refine, *optima)
+
+    def race(self, begin: Recipe, then: Recipe) -> Race:
+        return Race(self.starts, self.structures, (*begin, *then), then if self.whitened else None)
+
+    def begin(self) -> Recipe:
+        """Return the first phase: where branches over windows are placed, AdamW elsewhere."""
+        config = self.config
+        if self.whitened and self.windowed is not None and can_place(self.windowed):
+            return (StructuredStart(config.rows, self.level_weight, config.seed),)
+        if config.epochs == 0:
+            return ()
+        step = (config.epochs, config.learning_rate, config.weight_decay, config.batch_rows, config.clip)
+        return (Adam(*step, self.level_weight, config.seed),)
+
+    def shape(self, share: float, rows: int) -> Phase:
+        """Return the phase for the curved part: alone, or with all other weights."""
+        if self.apart:
+            return Curved(self.suited(share, self.config.penalty), rows)
+        optimizers = self.for_windows(share) if self.whitened else (self.suited(share, self.config.penalty),)
+        return Everything(optimizers, rows, self.level_weight, self.whitened)
+
+    def refine(self) -> Recipe:
+        config = self.config
+        phases: list[Phase] = [self.shape(1.0, config.rows)]
+        if self.apart:
+            polish = self.newton(1.0, 0.0) if config.optimizer == "levenberg_marquardt" else self.lbfgs(1.0)
+            phases += [Slope(), Everything((polish,), config.rows, self.level_weight)]
+        return (*phases, self.level()) if self.regressed else tuple(phases)
+
+    def level(self) -> Level:
+        config = self.config
+        patience = LEVEL_PATIENCE * config.patience
+        return Level(LBFGS(config.level_iterations, config.history, config.validate_every, patience))
+
+    def known_optima(self, known: Optima) -> KnownOptima:
+        config = self.config
+        steps = LBFGS(config.optima_iterations, config.history, config.validate_every, config.patience)
+        level = self.level() if self.regressed else None
+        return KnownOptima(known, config.optima_weights, steps, config.rows, self.level_weight, level, config.seed)
+
+    # -- methods ---------------------------------------------------------------------------------------
+
+    def lbfgs(self, share: float) -> LBFGS:
+        config = self.config
+        steps = math.ceil(share * config.lbfgs_iterations)
+        return LBFGS(steps, config.history, config.validate_every, config.patience)
+
+    def newton(self, share: float, penalty: float) -> LevenbergMarquardt:
+        return LevenbergMarquardt(math.ceil(share * self.config.newton_iterations), penalty)
+
+    def suited(self, share: float, penalty: float) -> Optimizer:
+        """Return Levenberg-Marquardt for few weights, L-BFGS for many, or the one asked for."""
+        newton, lbfgs = self.newton(share, penalty), self.lbfgs(share)
+        chosen = {"levenberg_marquardt": newton, "lbfgs": lbfgs}
+        return chosen.get(self.config.optimizer) or Suited(newton, self.config.newton_weights, lbfgs)
+
+    def for_windows(self, share: float) -> tuple[Optimizer, ...]:
+        """Return both in turn: after the structured start Levenberg-Marquardt alone stays damped."""
+        config = self.config
+        newton = [self.newton(share, penalty) for penalty in (config.penalty, LATER_PENALTY * config.penalty)]
+        if config.optimizer == "levenberg_marquardt":
+            return tuple(newton)
+        suited = [Suited(each, config.newton_weights) for each in newton] if config.optimizer == "auto" else []
+        return (self.lbfgs(share), *suited)

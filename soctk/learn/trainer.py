@@ -1,0 +1,201 @@
+"""A model in training: what every phase of a recipe reads and changes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from soctk.conditioning import AffinePart
+from soctk.learn.data import ValueData
+from soctk.learn.progress import Progress
+from soctk.learn.report import FitReport, FitStatus
+from soctk.learn.residuals import Residuals
+from soctk.learn.search import Run, Search
+from soctk.learn.units import Standardized, standardize
+from soctk.surrogate import ConvexSurrogate
+from soctk.traits import Windowed
+
+CANDIDATES_FOR_ONE = 2
+"""Candidates for each coefficient of an instance's affine function; many contexts tell more than many candidates."""
+
+
+class Trainer:
+    """A model in training, its data and what has been reached.
+
+    The model takes the data's units (`standardize`) and is float64 while in training; `finish` brings it back.
+
+    Args:
+        model: the surrogate.
+        data: training data.
+        validation: validation data.
+        deadline: `time.perf_counter()` value to stop at.
+
+    Attributes:
+        best: the state to go on with: the best on validation data.
+        report: what was done so far.
+        progress: told of every step.
+        start: the number of the initial weights that are tried (`Race`).
+
+    Raises:
+        ValueError: numbers that the model's cannot hold; the model stays as it was.
+    """
+
+    def __init__(
+        self, model: ConvexSurrogate, data: ValueData, validation: ValueData, deadline: float = math.inf
+    ) -> None:
+        self.model, self.data, self.validation, self.deadline = model, data, validation, deadline
+        self._home, self._structure = model.dtype, model.traits.structure
+        self._before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        standardize(model, data)
+        # The units stay exact while the weights visit float32.
+        self._units = {name: buffer.double().clone() for name, buffer in model.named_buffers(recurse=False)}
+        self.model.to(torch.float64)
+        self.best = self.state()
+        self.report = FitReport(FitStatus.ITERATION_LIMIT)
+        self.progress = Progress(0, enabled=False)
+        self.start = self._done = 0
+        self._expired = False
+        self._residuals: dict[tuple[str, int, float], tuple[Residuals, Residuals]] = {}
+
+    # -- the weights -----------------------------------------------------------------------------------
+
+    @property
+    def affine(self) -> AffinePart:
+        """The module of b0 and v, for phases that learn it apart."""
+        part = self.model.traits.affine
+        if part is None:
+            raise ValueError(f"{type(self.model).__name__} does not keep its affine part apart")
+        return part
+
+    @property
+    def windowed(self) -> Windowed:
+        """The model, for phases of branches over windows."""
+        windowed = self.model.traits.windowed
+        if windowed is None:
+            raise ValueError(f"{type(self.model).__name__} has no branches over windows")
+        return windowed
+
+    def weights(self) -> list[nn.Parameter]:
+        """Return the weights that may move."""
+        return [weight for weight in self.model.parameters() if weight.requires_grad]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return a copy of the model's state."""
+        return {name: tensor.detach().double().clone() for name, tensor in self.model.state_dict().items()}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Give the model the weights of a state, in float64; its units stay as they are."""
+        self.model.to(torch.float64).load_state_dict(state | self._units)
+
+    def keep(self) -> None:
+        """Go on from the present state."""
+        self.best = self.state()
+
+    # -- the data --------------------------------------------------------------------------------------
+
+    def standardized(self, dtype: torch.dtype = torch.float64) -> tuple[Standardized, Standardized]:
+        """Return training and validation data in the model's units."""
+        return Standardized.of(self.model, self.data, dtype), Standardized.of(self.model, self.validation, dtype)
+
+    def projected(self, rows: int) -> tuple[Residuals, Residuals]:
+        """Return the residuals in the curved part: as many instances as `rows` allow.
+
+        Of each as many candidates as leave half of their information when its affine function is projected out.
+        """
+        key = ("projected", rows, 0.0)
+        if key not in self._residuals:
+            share = min(self.data.candidates, CANDIDATES_FOR_ONE * (self.model.dim + 1))
+            count = max(1, rows // share)
+            train, held_out = self.standardized()
+            self._residuals[key] = (
+                Residuals.projected(train.instances(count).candidates(share)),
+                Residuals.projected(held_out.instances(count).candidates(share)),
+            )
+        return self._residuals[key]
+
+    def leveled(self, rows: int, level_weight: float) -> tuple[Residuals, Residuals]:
+        """Return the residuals in all weights: an equal share of every instance's candidates, twice for validation."""
+        key = ("leveled", rows, level_weight)
+        if key not in self._residuals:
+            windowed = self.model.traits.windowed
+            # At least two of each instance, where it has them: a single value says nothing of the variation within it.
+            share = min(self.data.candidates, max(2, rows // self.data.instances))
+            if windowed is not None:  # weights shared by all places: few instances tell much
+                share = self.data.candidates
+            parts = [part.instances(max(1, rows // share)) for part in self.standardized()]
+            parts = [parts[0].candidates(share), parts[1].candidates(2 * share)]
+            features = [{} if windowed is None else windowed.features(part.x, part.context) for part in parts]
+            pairs = zip(parts, features, strict=True)
+            train, held_out = (Residuals.leveled(part, level_weight, more) for part, more in pairs)
+            self._residuals[key] = train, held_out
+        return self._residuals[key]
+
+    # -- searches --------------------------------------------------------------------------------------
+
+    def search(
+        self,
+        weights: list[nn.Parameter],
+        validate: Callable[[], Tensor],
+        iterations: int,
+        patience: int,
+        *,
+        shown: bool = True,
+        **more: int,
+    ) -> Search:
+        """Return a search over `weights` that ends at the deadline; `shown` as progress or not."""
+        on_step = self.progress.advance if shown else None
+        return Search(weights, validate, iterations, patience, deadline=self.deadline, on_step=on_step, **more)
+
+    def record(self, run: Run, *, whole: bool = True) -> None:
+        """Put a run's curves behind those before it.
+
+        Args:
+            run: the run.
+            whole: whether it was of the surrogate as a whole, so that status and validation loss are the fit's.
+        """
+        report = self.report
+        report.train += [(self._done + step, value) for step, value in run.train]
+        report.validation += [(self._done + step, value) for step, value in run.validation]
+        self._done += run.iterations
+        self._expired = self._expired or run.status == FitStatus.TIME_LIMIT
+        if whole:
+            report.status, report.best_validation = run.status, run.best
+
+    @torch.no_grad()
+    def judge(self, status: FitStatus, iterations: int) -> None:
+        """Go on from what other means have reached; its loss is the mean squared error on validation data."""
+        part = Standardized.of(self.model, self.validation, torch.float64)
+        loss = float((self.model._value(part.x, part.context) - part.value).square().mean())
+        self.record(Run(status, iterations, validation=[(iterations, loss)], best=loss))
+        self.keep()
+
+    @property
+    def time_left(self) -> bool:
+        """Whether no run has met the deadline."""
+        return not self._expired
+
+    def finish(self) -> FitReport:
+        """Leave the model at the best state, in the type it came in, and say how it went."""
+        self.load(self.best)
+        self.model.to(self._home).eval()
+        if self._expired:
+            self.report.status = FitStatus.TIME_LIMIT
+        return self.report
+
+    def undo(self) -> None:
+        """Leave the model with the structure, weights and units that it came with, and say so."""
+        traits = self.model.traits
+        if traits.structures > 1:
+            traits.set_structure(self._structure)
+        self.model.load_state_dict(self._before)
+        self.report.status = FitStatus.DIVERGED
+        warnings.warn(
+            "fit: the validation error was never a finite number, so the model is as it was before; look for values "
+            "far from the others in data and validation",
+            RuntimeWarning,
+            stacklevel=3,
+        )

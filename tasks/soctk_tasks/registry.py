@@ -1,0 +1,45 @@
+"""Tasks by name: the paper's six, and what other packages add through the entry-point group `soctk.tasks`.
+
+An entry point is a function `(dim, seed) -> Task`. Nothing is imported until its name is asked for, and a leaderboard
+without `--tasks` stays that of the six.
+"""
+
+from __future__ import annotations
+
+from soctk.checks import check_choice, check_count
+from soctk.plugins import find_plugin, plugin_names
+from soctk_tasks.families import FAMILIES
+from soctk_tasks.task import Task
+
+GROUP = "soctk.tasks"
+TASKS = tuple(family.name for family in FAMILIES)
+"""The paper's six tasks."""
+
+
+def task_names() -> tuple[str, ...]:
+    """Return the names of all tasks: the paper's six, then those of other installed packages, sorted."""
+    return (*TASKS, *(name for name in plugin_names(GROUP) if name not in TASKS))
+
+
+def make_task(name: str, dim: int = 10, seed: int = 0) -> Task:
+    """Return a task by name, its constants fixed by (name, dim, seed).
+
+    Args:
+        name: one of `task_names()`; another package's task of one of the six names is not reached.
+        dim: decision dimension n.
+        seed: of the random constants.
+
+    Raises:
+        ValueError: an unknown name, dim < 1 or seed < 0.
+        TypeError: another package's function returns no `Task`.
+    """
+    check_choice(name, "name", task_names())
+    check_count(dim, "dim")
+    check_count(seed, "seed", minimum=0)
+    if name in TASKS:
+        return FAMILIES[TASKS.index(name)](dim, seed)
+    entry = find_plugin(GROUP, name)
+    task = entry.load()(dim, seed)
+    if not isinstance(task, Task):
+        raise TypeError(f"{entry.value}: expected a soctk_tasks.Task, got {type(task).__name__}")
+    return task

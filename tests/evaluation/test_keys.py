@@ -1,0 +1,230 @@
+"""What changes a cell's key and what does not."""
+
+from __future__ import annotations
+
+import ast
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+import fake_cells
+import pytest
+import support
+
+from soctk_evaluation.experiments import BUILT_IN, find_experiment
+from soctk_evaluation.harness import key, workers
+from soctk_evaluation.harness.cell import Cell, make_config
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {
+    "soctk": ROOT / "soctk",
+    "soctk_baselines": ROOT / "baselines" / "soctk_baselines",
+    "soctk_tasks": ROOT / "tasks" / "soctk_tasks",
+    "soctk_evaluation": ROOT / "evaluation" / "soctk_evaluation",
+}
+FAKE = fake_cells.fake(fake_cells.good)
+BASE = fake_cells.cell(0, config=make_config({"train": 1000, "widths": [8, 8]}))
+
+
+def test_the_key_is_the_same_in_another_process() -> None:
+    script = f"""
+import fake_cells
+from soctk_evaluation import Cell
+print(fake_cells.fake(fake_cells.good).key({BASE!r}))"""
+    run = subprocess.run([sys.executable, "-c", script], env=support.environment(), capture_output=True, text=True)
+    assert run.stdout.strip() == FAKE.key(BASE), run.stderr
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(BASE, experiment="other"),
+        replace(BASE, task="other"),
+        replace(BASE, dim=2),
+        replace(BASE, method="other"),
+        replace(BASE, seed=1),
+        replace(BASE, protocol="paper"),
+        replace(BASE, config=make_config({"train": 1001, "widths": [8, 8]})),
+        replace(BASE, config=make_config({"train": 1000, "widths": [8, 9]})),
+    ],
+)
+def test_everything_that_determines_the_result_changes_the_key(other: Cell) -> None:
+    assert FAKE.key(other) != FAKE.key(BASE)
+
+
+def test_the_order_of_the_config_does_not_matter() -> None:
+    assert FAKE.key(replace(BASE, config=make_config({"widths": [8, 8], "train": 1000}))) == FAKE.key(BASE)
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Forget the hashes of source files, before and after."""
+    for cached in (key.versions_of, key.code_version):
+        cached.cache_clear()
+    yield
+    for cached in (key.versions_of, key.code_version):
+        cached.cache_clear()
+
+
+def test_library_versions_change_the_key(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = FAKE.key(BASE)
+    key.versions_of.cache_clear()
+    monkeypatch.setattr(key, "_version", lambda name: "0")
+    assert FAKE.key(BASE) != before
+
+
+@pytest.fixture
+def tree(tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of the project's source, of which keys are made."""
+    for name, folder in PACKAGES.items():
+        shutil.copytree(folder, tmp_path / name, ignore=lambda _, names: [n for n in names if "__pycache__" in n])
+    monkeypatch.setattr(key, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
+    return tmp_path
+
+
+ROWS = [
+    *(("leaderboard", method, "exact") for method in ("soc", "dcp", "pcf", "lpcf", "ickan", "quadratic", "affine")),
+    ("leaderboard", "soc", "paper"),
+    *(("approximation", method, "values") for method in ("soc", "ickan", "constant")),
+    *((name, "soc", "structured") for name in ("smoothing", "restoration")),
+    ("rates", "relu", "values"),
+    ("equivalence", "trained", "exact"),
+    *(("timing", method, "exact") for method in ("newton", "cvxpylayers")),
+]
+
+
+def keys() -> dict[tuple[str, str, str], str]:
+    """Return a key of each of `ROWS`, of the source as it is now."""
+    key.versions_of.cache_clear()
+    key.code_version.cache_clear()
+    cells = {row: Cell(row[0], "any", 3, row[1], 0, row[2]) for row in ROWS}
+    return {row: find_experiment(row[0]).key(cell) for row, cell in cells.items()}
+
+
+def changed_by(tree: Path, path: str) -> set[tuple[str, str, str]]:
+    """Return the rows whose keys change when a line is added to a file, which is made where it does not exist."""
+    before = keys()
+    with (tree / path).open("a") as file:
+        file.write("\nnew = 1\n")
+    after = keys()
+    return {row for row in ROWS if before[row] != after[row]}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"soctk_evaluation/{room}/unlisted.py" for room in ("tables", "cli", "harness")),
+        "soctk_evaluation/tables/report.py",
+        "soctk_evaluation/cli/command_line.py",
+        "soctk_evaluation/harness/sweep.py",
+        "soctk_evaluation/experiments/__init__.py",
+        "soctk/__init__.py",
+        "soctk/io/checkpoint.py",
+    ],
+)
+def test_how_results_are_asked_for_run_stored_and_shown_changes_no_key(tree: Path, path: str) -> None:
+    assert changed_by(tree, path) == set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "soctk/learn/fit.py",
+        "soctk/learn/unlisted.py",
+        "soctk/unlisted.py",
+        "soctk/models/dense.py",
+        "soctk/terms/norm.py",
+        "soctk_tasks/families.py",
+        "soctk_evaluation/metrics.py",
+        "soctk_evaluation/harness/recipe.py",
+    ],
+)
+def test_data_models_terms_and_learning_change_every_key(tree: Path, path: str) -> None:
+    assert changed_by(tree, path) == set(ROWS)
+
+
+def test_a_baseline_changes_its_own_rows(tree: Path) -> None:
+    found = changed_by(tree, "soctk_baselines/pcf.py")
+    assert {method for _, method, _ in found} == {"pcf", "lpcf"}  # the real lpcf takes its sizes from pcf
+    assert {method for _, method, _ in changed_by(tree, "soctk_baselines/policies.py")} == {"affine", "constant"}
+    assert changed_by(tree, "soctk_baselines/ickan.py") == {row for row in ROWS if row[1] == "ickan"}
+
+
+def test_an_experiment_changes_its_own_rows(tree: Path) -> None:
+    assert changed_by(tree, "soctk_evaluation/experiments/rates.py") == {("rates", "relu", "values")}
+    both = changed_by(tree, "soctk_evaluation/experiments/structured.py")
+    assert {name for name, _, _ in both} == {"smoothing", "restoration"}
+
+
+def test_the_certified_solver_changes_only_what_measures_it_or_is_not_certified(tree: Path) -> None:
+    found = changed_by(tree, "soctk/decide/minimize.py")
+    assert {name for name, _, protocol in found if protocol != "paper"} == {"timing", "equivalence", "restoration"}
+    assert ("leaderboard", "soc", "paper") in found
+    assert ("leaderboard", "soc", "exact") not in found
+
+
+def imported(module: str) -> set[str]:
+    """Return the modules of the project that a module imports, by name or through a package's own names."""
+    package, *rest = module.split(".")
+    tree = ast.parse(PACKAGES[package].joinpath(*rest).with_suffix(".py").read_text())
+    found = set()
+    for node in (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) and each.module):
+        if node.module in PACKAGES:
+            named = [getattr(import_module(node.module), alias.name) for alias in node.names]
+            found |= {each.__module__ for each in named if hasattr(each, "__module__")}
+        elif node.module.split(".")[0] in PACKAGES:
+            found.add(node.module)
+    return found
+
+
+def declared(name: str) -> tuple[str, ...]:
+    """Return the source that an experiment declares, whatever the cell."""
+    experiment = find_experiment(name)
+    code = {each for row in ROWS if row[0] == name for each in experiment.code(Cell(name, "", 1, row[1], 0, row[2]))}
+    return (experiment.run.__module__, *sorted(code))
+
+
+def test_every_source_file_is_declared_or_neutral() -> None:
+    baselines = {name for names in key.BASELINES.values() for name in names}
+    own = {name for experiment in BUILT_IN for name in declared(experiment)}
+    names = (*key.SHARED, *key.NEUTRAL, *baselines, *own)
+    for package in PACKAGES:
+        files = key.sources(package)
+        assert files
+        assert [module for module, _ in files if key.owner(module, names) is None] == []
+        modules = {module for module, _ in files}
+        for name in (name for name in names if name.split(".")[0] == package and package != "soctk"):
+            assert any(key.owner(module, (name,)) for module in modules), f"{name} names nothing"
+
+
+@pytest.mark.parametrize("method", key.BASELINES)
+def test_what_a_baseline_imports_is_declared_with_it(method: str) -> None:
+    names = key.BASELINES[method]
+    for module in set(names) - {key.PRESETS}:
+        assert {other for other in imported(module) if other.startswith("soctk_baselines")} <= set(names)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_an_experiment_imports_is_declared_with_it(name: str) -> None:
+    names = (*declared(name), *(module for modules in key.BASELINES.values() for module in modules))
+    for module in (each for each in declared(name) if each.startswith("soctk_evaluation")):
+        for other in imported(module):
+            assert key.owner(other, (*key.SHARED, *key.NEUTRAL, *names)) is not None, f"{module} imports {other}"
+
+
+def test_rows_of_an_experiment_share_its_code_version_and_baselines_have_one_of_their_own() -> None:
+    experiment = find_experiment("leaderboard")
+    soc, pcf = (experiment.versions(Cell("leaderboard", "any", 3, name, 0, "exact")) for name in ("soc", "pcf"))
+    assert soc["code"] == pcf["code"]
+    assert "method_code" in pcf
+    assert "method_code" not in soc
+
+
+def test_the_machine_is_named_without_its_host_name() -> None:
+    assert platform.node() not in workers.machine() or not platform.node()

@@ -1,0 +1,128 @@
+"""Reports of rows that nobody made: markup is shown as text, what cannot be shown is counted and skipped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import support
+
+from soctk_evaluation.cli import main
+from soctk_evaluation.experiments import BUILT_IN, find_experiment
+from soctk_evaluation.harness.store import ResultsStore
+
+RESULTS = Path(__file__).resolve().parents[2] / "evaluation" / "results"
+EVIL = "<script>alert(1)</script> [link](javascript:alert(1)) a|b\nc"
+
+
+def stored(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_no_row_of_the_project_is_skipped(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(RESULTS / f"{name}.jsonl")]) == 0
+    assert "skipped" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_markup_in_rows_is_text_in_every_page(name: str, tmp_path: Path) -> None:
+    rows = stored(name)
+    for row in rows:
+        config = {k: [EVIL] if isinstance(v, list) else EVIL for k, v in row["config"].items() if k != "batch"}
+        row |= {"machine": EVIL, "config": row["config"] | config}
+    others = [rows[0] | {field: EVIL, "key": field} for field in ("task", "method", "protocol", "status")]
+    for field in ("images", "decided_by"):
+        others += [rows[0] | {field: EVIL, "key": field, "seed": 7}] if field in rows[0] else []
+    store = written(tmp_path / "rows.jsonl", [*others, *rows])
+    page = tmp_path / "page.md"
+    assert main(["report", store, "--markdown", str(page)]) == 0
+    text = page.read_text()
+    assert "alert" in text
+    assert "<script" not in text
+    assert "](javascript" not in text.replace("\\[link]", "")
+    tables = [line for line in text.splitlines() if line.startswith("| ")]
+    assert not any(" a|b" in line for line in tables)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dim": 10**30}, "an integer of 31 digits"),
+        ({"dim": 1e30}, "field 'dim': unexpected float"),
+        ({"dim": 0}, "field 'dim': expected an integer of at least 1, got 0"),
+        ({"seed": -1}, "field 'seed': expected an integer of at least 0, got -1"),
+        ({"params": 10**400}, "an integer of 401 digits"),
+        ({"regret_mean": "1e999"}, "1e999 is not finite"),
+        ({"regret_mean": [1.0]}, "field 'regret_mean': expected a number or null, got list"),
+        ({"regret_mean": True}, "field 'regret_mean': expected a number or null, got bool"),
+        ({"cell_time_limit": "long", "status": "failed: time limit"}, "field 'cell_time_limit': expected a number"),
+    ],
+)
+def test_a_row_that_cannot_be_shown_costs_only_itself(change: dict, reason: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "rows.jsonl"
+    text = json.dumps(support.row(key="bad", method="pcf") | change).replace('"1e999"', "1e999")
+    path.write_text(f"{json.dumps(support.row())}\n{text}\n")
+    assert main(["report", str(path)]) == 0
+    shown = capsys.readouterr()
+    assert "soctk: 1 damaged line of" in shown.err
+    assert f"line 2: {'not valid JSON (' if reason.startswith(('an', '1e')) else ''}{reason}" in shown.err
+    assert "soc" in shown.out
+    assert "pcf" not in shown.out
+    assert ResultsStore(path).done() >= {"box-10-soc-0-exact-aaa"}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_measurement_of_another_type_is_found(name: str, tmp_path: Path, capsys) -> None:
+    experiment, rows = find_experiment(name), stored(name)
+    numbers = sorted(set(experiment.measured) - set(experiment.text))
+    broken = [rows[-1] | {field: "abc", "key": field} for field in numbers]
+    for field in experiment.needed:
+        rest = {k: v for k, v in rows[-1].items() if k != field}
+        rest["config"] = {k: v for k, v in rest["config"].items() if f"config.{k}" != field}
+        broken.append(rest | {"key": f"no {field}"})
+    store = written(tmp_path / "rows.jsonl", [*broken, *rows])
+    page = tmp_path / "page.md"
+    assert main(["report", store, "--markdown", str(page)]) == 0
+    assert f"{len(broken)} damaged line" in capsys.readouterr().err
+    assert main(["report", str(RESULTS / f"{name}.jsonl"), "--markdown", str(tmp_path / "right.md")]) == 0
+    notes = [line for line in page.read_text().splitlines() if "damaged line" not in line]
+    assert notes == (tmp_path / "right.md").read_text().splitlines()
+
+
+def test_cells_without_a_result_are_no_obstacle(tmp_path: Path) -> None:
+    for name in BUILT_IN:
+        empty = dict.fromkeys(find_experiment(name).measured)
+        failed = [
+            row | empty | {"status": "failed: x", "seed": 9, "key": f"failed {row['key']}"} for row in stored(name)
+        ]
+        for rows in (failed, [*failed, stored(name)[0]], [*failed, stored(name)[-1]], [*failed, *stored(name)]):
+            files = ["--markdown", str(tmp_path / "page.md"), "--figure", str(tmp_path / "page.svg")]
+            assert main(["report", written(tmp_path / "rows.jsonl", rows), *files]) == 0, name
+
+
+def test_several_experiments_in_one_store(tmp_path: Path, capsys) -> None:
+    rows = [*stored("rates"), *stored("smoothing"), support.row(experiment="unheard_of")]
+    store = written(tmp_path / "rows.jsonl", rows)
+    assert main(["report", store]) == 0
+    shown = capsys.readouterr()
+    assert "rows of unknown experiments skipped: unheard_of" in shown.err
+    assert "lower bound" in shown.out
+    assert "moving average" in shown.out
+    assert main(["report", store, "--markdown", str(tmp_path / "page.md")]) == 2
+    assert "holds rows of rates and smoothing" in capsys.readouterr().err
+
+
+def test_a_kind_of_file_that_an_experiment_has_not_is_refused(tmp_path: Path, capsys) -> None:
+    store = written(tmp_path / "rows.jsonl", stored("rates"))
+    assert main(["report", store, "--html", str(tmp_path / "page.html")]) == 2
+    assert "--html: expected markdown or figure for rows of rates" in capsys.readouterr().err
+    assert main(["report", written(tmp_path / "empty.jsonl", [])]) == 0
+    assert "no results in" in capsys.readouterr().out

@@ -1,0 +1,207 @@
+"""The recipe: what is done for which model, every switch, and what a phase of one's own needs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from tolerances import DOUBLE
+
+import soctk
+from soctk.learn.optimizers import LBFGS, LevenbergMarquardt, Suited
+from soctk.learn.phases.adam import Adam
+from soctk.learn.phases.curved import Curved
+from soctk.learn.phases.everything import Everything
+from soctk.learn.phases.level import Level
+from soctk.learn.phases.own import Own
+from soctk.learn.phases.phase import Phase
+from soctk.learn.phases.race import Race, redrawn
+from soctk.learn.phases.refine import Refine
+from soctk.learn.phases.slope import Slope
+from soctk.learn.phases.structured_start import StructuredStart
+from soctk.learn.recipe import recipe_for
+from soctk.learn.report import FitStatus
+from soctk.learn.search import Search
+from soctk.learn.trainer import Trainer
+from soctk.losses import value_loss
+from soctk.traits import TrainingTraits
+
+QUICK = soctk.FitConfig(starts=2, epochs=3, newton_iterations=6, lbfgs_iterations=40, level_iterations=60)
+
+
+def outline(phases: tuple[Phase, ...]) -> list:
+    """Return the kinds of phases, nested as they are."""
+    return [
+        (type(phase), outline(phase.phases)) if isinstance(phase, Race | Refine) else type(phase) for phase in phases
+    ]
+
+
+def bowls(instances: int = 60, candidates: int = 16) -> soctk.ValueData:
+    """Return values of a shifted squared distance in 3 variables that moves with the context."""
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(instances, 2, generator=generator, dtype=DOUBLE)
+    x = torch.rand(instances, candidates, 3, generator=generator, dtype=DOUBLE)
+    center = context @ torch.randn(2, 3, generator=generator, dtype=DOUBLE)
+    return soctk.ValueData(context, x, 3.0 + 7.0 * (x - center.unsqueeze(1)).square().sum(dim=-1))
+
+
+def model(seed: int = 0) -> soctk.SOCICNN:
+    return soctk.SOCICNN(
+        3, 2, hidden=(2,), diagonal=True, norms=(2,), structures=(("diagonal",), ("norm0",)), seed=seed
+    )
+
+
+AFTER = [Curved, Slope, Everything, Level]
+OUTLINES = {
+    "dense": (model, {}, [(Race, [Adam, Curved]), (Refine, AFTER)]),
+    "one start, its own structure": (model, {"starts": 1, "choose_structure": False}, [Adam, (Refine, AFTER)]),
+    "no race": (model, {"race": False}, [(Race, [Adam, (Refine, AFTER)])]),
+    "nothing projected out": (
+        model,
+        {"project_affine": False},
+        [(Race, [Adam, Everything]), (Refine, [Everything, Level])],
+    ),
+    "no level": (model, {"level_regression": False}, [(Race, [Adam, Curved]), (Refine, AFTER[:3])]),
+    "no AdamW": (model, {"epochs": 0}, [(Race, [Curved]), (Refine, AFTER)]),
+    "AdamW alone": (model, {"newton_iterations": 0, "lbfgs_iterations": 0}, [(Race, [Adam])]),
+    "nothing": (model, {"epochs": 0, "newton_iterations": 0, "lbfgs_iterations": 0}, []),
+    "no affine part": (
+        lambda: soctk.make_surrogate("pcf", 3, 2),
+        {},
+        [(Race, [Adam, Everything]), (Refine, [Everything])],
+    ),
+    "windows": (
+        lambda: soctk.RecurrentSOCICNN(4, 2),
+        {},
+        [(Race, [StructuredStart, Everything]), (Refine, [Everything])],
+    ),
+    "windows, plain": (
+        lambda: soctk.RecurrentSOCICNN(4, 2),
+        {"structured": False},
+        [(Race, [Adam, Everything]), (Refine, [Everything])],
+    ),
+    "least squares": (lambda: soctk.make_surrogate("quadratic", 3, 2), {}, [Own]),
+}
+
+
+@pytest.mark.parametrize("name", OUTLINES)
+def test_the_recipe_of_every_kind_of_model_and_every_switch(name: str) -> None:
+    make, changes, expected = OUTLINES[name]
+    assert outline(recipe_for(make(), dataclasses.replace(QUICK, **changes), 16)) == expected
+
+
+def test_few_candidates_leave_nothing_to_project_out() -> None:
+    assert outline(recipe_for(model(), QUICK, 4))[1] == (Refine, [Everything, Level])
+
+
+def test_the_optimizer_asked_for_is_used_throughout() -> None:
+    def used(optimizer: str, make=model) -> set[type]:
+        *_, refine = recipe_for(make(), dataclasses.replace(QUICK, optimizer=optimizer), 16)  # type: ignore[arg-type]
+        curved, *others = refine.phases  # type: ignore[attr-defined]
+        everything = [phase for phase in (curved, *others) if isinstance(phase, Everything)]
+        found = [curved.optimizer] if isinstance(curved, Curved) else []
+        return {type(each) for each in (*found, *(each for phase in everything for each in phase.optimizers))}
+
+    for make in (model, lambda: soctk.RecurrentSOCICNN(4, 2)):
+        assert used("auto", make) == {Suited, LBFGS}
+        assert used("lbfgs", make) == {LBFGS}
+        assert used("levenberg_marquardt", make) == {LevenbergMarquardt}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "lbfgs"},
+        {"optimizer": "levenberg_marquardt"},
+        {"choose_structure": False},
+        {"project_affine": False},
+        {"race": False},
+        {"level_regression": False},
+        {"project_affine": False, "level_regression": False, "race": False},
+    ],
+    ids=str,
+)
+def test_every_switch_makes_another_fit_that_learns_all_the_same(changes: dict) -> None:
+    data = bowls()
+    models = [model(), model()]
+    for each, config in zip(models, (QUICK, dataclasses.replace(QUICK, **changes)), strict=True):
+        soctk.fit(each, data, config)
+    values = [each.evaluate(data.x, data.context).detach() for each in models]
+    assert not torch.equal(*values)
+    assert float(value_loss(models[1], data).detach()) < 0.1 * float(data.value.var())
+
+
+@pytest.mark.parametrize("structure", [0, 1])
+def test_without_a_choice_the_structure_stays(structure: int) -> None:
+    mine = model()
+    mine.set_structure(structure)
+    soctk.fit(mine, bowls(), dataclasses.replace(QUICK, choose_structure=False))
+    assert mine.structure == structure
+
+
+def test_without_a_race_the_fit_is_the_best_of_the_single_ones() -> None:
+    """To the last bit: nothing of one start touches another."""
+    data, brief = bowls(), dataclasses.replace(QUICK, choose_structure=False)
+    together = model(seed=3)
+    report = soctk.fit(together, data, dataclasses.replace(brief, starts=2, race=False))
+    singles = [model(seed=3), redrawn(model(seed=3), 1)]
+    losses = [soctk.fit(each, data, dataclasses.replace(brief, starts=1)).best_validation for each in singles]
+    assert report.best_validation == min(losses)
+    best = singles[losses.index(min(losses))].state_dict()
+    assert all(torch.equal(tensor, best[name]) for name, tensor in together.state_dict().items())
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="optimizer: expected one of auto, levenberg_marquardt, lbfgs, got 'adam'"):
+        soctk.FitConfig(optimizer="adam")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="race: expected True or False, got 'no'"):
+        soctk.FitConfig(race="no")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no weights to train"):
+        soctk.fit(soctk.from_quadratic(torch.eye(3), torch.zeros(3), 0.0), bowls())
+
+
+class Mean(soctk.ConvexSurrogate):
+    """The mean of the values, found in a way of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.mean = torch.nn.Parameter(torch.ones(1, 1, dtype=DOUBLE))
+
+    def _conic_form(self, context: torch.Tensor) -> soctk.ConicForm:
+        return soctk.ConicForm(self.mean, torch.zeros(1, 1, 3, dtype=self.dtype), (), (context.shape[0],))
+
+    @property
+    def traits(self) -> TrainingTraits:
+        return TrainingTraits(own=self.take_mean)
+
+    @torch.no_grad()
+    def take_mean(self, trainer: Trainer) -> None:
+        train, _ = trainer.standardized()
+        self.mean.fill_(float(train.value.mean()))
+        trainer.judge(FitStatus.CONVERGED, 1)
+
+
+def test_a_surrogate_may_have_a_training_of_its_own() -> None:
+    data = bowls()
+    mine = Mean()
+    report = soctk.fit(mine, data, validation=data)
+    assert report.status == "converged"
+    assert report.validation == [(1, report.best_validation)]
+    assert mine(data.x[0, 0], data.context[0]).item() == pytest.approx(float(data.value.mean()))
+
+
+def test_an_interrupted_fit_leaves_a_model_of_its_own_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    data = bowls()
+    for mine in (soctk.SOCICNN(3, 2, dtype=torch.float32), soctk.RecurrentSOCICNN(3, 1, variant="soc", hidden=2)):
+        part = soctk.ValueData(torch.cat([data.context, data.context[:, :1]], dim=1), data.x, data.value)
+        monkeypatch.setattr(Search, "step", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            soctk.fit(mine, data if mine.context_dim == 2 else part, QUICK)
+        kinds = {tensor.dtype for tensor in mine.state_dict().values() if tensor.is_floating_point()}
+        assert kinds == {mine.dtype} == {torch.float32 if mine.context_dim == 2 else DOUBLE}
+        assert not mine.training
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in mine.state_dict().values())

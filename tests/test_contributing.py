@@ -1,0 +1,173 @@
+"""CONTRIBUTING.md's walks, run as they stand: every file, its entry points, what is done with it, its contract tests.
+
+A fenced block that begins with `# NAME.py` is a file, a toml block declares entry points, other Python blocks are run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import soctk
+from soctk import registry
+from soctk_tasks import TASKS, task_names
+
+TESTS = Path(__file__).parent
+PAGE = (TESTS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+@dataclass
+class Walk:
+    """One section of the page.
+
+    Attributes:
+        files: text by name.
+        entries: entry points, group -> name -> value.
+        code: what is run once they are installed.
+    """
+
+    files: dict[str, str] = field(default_factory=dict)
+    entries: dict[str, dict[str, str]] = field(default_factory=dict)
+    code: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, section: str) -> Walk:
+        walk = cls()
+        for language, block in re.findall(r"```(\w+)\n(.*?)```", section, flags=re.DOTALL):
+            name = re.match(r"# (\w+\.py)\n", block)
+            if language == "toml":
+                walk.entries |= tomllib.loads(block)["project"]["entry-points"]
+            elif name:
+                walk.files[name[1]] = block
+            else:
+                walk.code.append(block)
+        return walk
+
+    @property
+    def modules(self) -> list[str]:
+        return [name.removesuffix(".py") for name in self.files]
+
+    @contextmanager
+    def installed(self, folder: Path) -> Iterator[None]:
+        """Put the files and the package's metadata on the path, and take away again what was imported from them."""
+        for name, text in self.files.items():
+            (folder / name).write_text(text)
+        info = folder / "walk-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: walk\nVersion: 1.0\n")
+        lines = [
+            line
+            for group, entries in self.entries.items()
+            for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
+        ]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        classes = dict(registry._classes)
+        sys.path.insert(0, str(folder))
+        importlib.invalidate_caches()
+        try:
+            yield
+        finally:
+            sys.path.remove(str(folder))
+            for module in self.modules:
+                sys.modules.pop(module, None)
+            registry._classes.clear()
+            registry._classes.update(classes)
+
+    def run(self) -> SimpleNamespace:
+        """Run the code in order; return its names."""
+        namespace: dict[str, object] = {}
+        for block in self.code:
+            exec(compile(block, "CONTRIBUTING.md", "exec"), namespace)
+        return SimpleNamespace(**namespace)
+
+
+WALKS = {
+    title: Walk.of(section) for title, section in re.findall(r"^## Add a (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_surrogate(folder: Path) -> None:
+    with WALKS["surrogate"].installed(folder):
+        assert "separable" in soctk.surrogate_names()
+        walk = WALKS["surrogate"].run()
+        assert type(walk.model).__module__ == "separable"
+        assert (walk.decision.status == "optimal").all()
+        assert float(walk.decision.gap.max()) <= 1e-5
+        assert torch.equal(walk.decision.lower_bound <= walk.decision.value, torch.ones(10, dtype=torch.bool))
+    assert "separable" not in soctk.surrogate_names()
+    with pytest.raises(soctk.CheckpointError, match=r"class: expected .* got 'separable:Separable'"):
+        soctk.load("separable.safetensors")
+
+
+def test_a_fresh_process_loads_the_surrogates_file_through_its_entry_point(folder: Path) -> None:
+    """Nothing of the package is imported when `load` meets its name, nor is its name enough."""
+    walk = WALKS["surrogate"]
+    with walk.installed(folder):
+        soctk.save(soctk.make_surrogate("separable", dim=3), "model")
+        registry._classes.clear()
+        sys.modules.pop("separable")
+        assert type(soctk.load("model")) is sys.modules["separable"].Separable
+        registry._classes.clear()
+        (folder / "walk-1.0.dist-info" / "entry_points.txt").write_text("")
+        with pytest.raises(soctk.CheckpointError, match="registered"):
+            soctk.load("model")
+
+
+def test_a_task(folder: Path) -> None:
+    with WALKS["task"].installed(folder):
+        assert task_names() == (*TASKS, "newsvendor")
+        walk = WALKS["task"].run()
+        assert (walk.optimum.status == "optimal").all()
+        assert float(walk.optimum.relative_gap.max()) <= 1e-8
+        assert 0 <= walk.scores.regret_mean < 0.01 * float(walk.data.value.std())
+        assert bool((walk.task.feasible_set.violation(walk.data.x) <= 1e-12).all())
+
+
+def test_a_baseline(folder: Path) -> None:
+    with WALKS["baseline"].installed(folder):
+        walk = WALKS["baseline"].run()
+        assert walk.report.status == "converged"
+        assert walk.scores.regret_mean >= 0
+        data = walk.data
+        ((walk.model.evaluate(data.x, data.context) - data.value) ** 2).mean().backward()
+        assert bool(walk.model.w > 0)
+        gradients = torch.cat([weight.grad.flatten() for weight in walk.model.parameters()])
+        assert float(gradients.abs().max()) <= 1e-10 * float(data.value.square().mean())  # the least of all squares
+
+
+def test_the_contract_tests_that_the_page_inherits_pass(tmp_path: Path) -> None:
+    for walk in WALKS.values():
+        for name, text in walk.files.items():
+            (tmp_path / name).write_text(text)
+    tests = sorted(path.name for path in tmp_path.glob("test_*.py"))
+    assert len(tests) == sum(bool(walk.files) for walk in WALKS.values()) >= 3
+    options = ["-p", "conftest", "-c", str(TESTS.parent / "pyproject.toml"), "-p", "no:cacheprovider"]
+    paths = [str(tmp_path), str(TESTS), *sys.path]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *tests],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-5000:]
+    assert re.search(r"\d+ passed", result.stdout) or "[100%]" in result.stdout

@@ -1,0 +1,118 @@
+"""Wrong answers and holes that were found by attack, each as the attack that found it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import soctk
+
+# -- learning ------------------------------------------------------------------------------------------
+
+QUICK = soctk.FitConfig(starts=2, epochs=2, newton_iterations=5, lbfgs_iterations=20, level_iterations=20)
+
+
+def squares(instances: int = 60, candidates: int = 8) -> soctk.ValueData:
+    """Return values of a squared distance in 3 variables, with contexts of 2 numbers."""
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(instances, 2, generator=generator, dtype=torch.float64)
+    x = torch.rand(instances, candidates, 3, generator=generator, dtype=torch.float64)
+    return soctk.ValueData(context, x, (x - 0.3).square().sum(dim=-1))
+
+
+def state(model: soctk.ConvexSurrogate) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same_state(model: soctk.ConvexSurrogate, before: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("factor", [1e200, 1e-200])
+@pytest.mark.parametrize("name", ["context", "x", "value"])
+def test_a_fit_refuses_numbers_whose_spread_is_no_number(name: str, factor: float) -> None:
+    """Squares of 1e200 overflow and those of 1e-200 vanish: units of inf made every value NaN, of 1 no fit at all."""
+    data = squares()
+    parts = {part: getattr(data, part) * (factor if part == name else 1.0) for part in ("context", "x", "value")}
+    for model in (soctk.SOCICNN(3, 2, diagonal=True), soctk.make_surrogate("quadratic", 3, 2)):
+        before = state(model)
+        with pytest.raises(ValueError, match=f"^{name}: .*other units"):
+            soctk.fit(model, soctk.ValueData(**parts), QUICK)
+        assert same_state(model, before)
+
+
+@pytest.mark.parametrize("factor", [1e39, 1e-60])
+def test_a_fit_refuses_numbers_that_the_model_cannot_hold(factor: float) -> None:
+    data, model = squares(), soctk.SOCICNN(3, 2, diagonal=True, dtype=torch.float32)
+    before = state(model)
+    with pytest.raises(ValueError, match=r"^value: .*float32.*other units"):
+        soctk.fit(model, soctk.ValueData(data.context, data.x, factor * data.value), QUICK)
+    assert same_state(model, before)
+
+
+def test_what_does_not_vary_has_the_scale_one() -> None:
+    """The mean of equal numbers is not always theirs: their spread came out as 1e-17 and was taken for a scale."""
+    data = squares(30, 3)
+    same = soctk.ValueData(torch.full_like(data.context, 0.1), torch.full_like(data.x, 0.1), 0 * data.value + 0.1)
+    model = soctk.SOCICNN(3, 2, diagonal=True)
+    soctk.fit(model, same, QUICK)
+    for scale in (model.x_scale, model.value_scale, model.context_scale):
+        assert torch.equal(scale, torch.ones_like(scale))
+
+
+@pytest.mark.parametrize("name", ["soc", "quadratic"])
+def test_a_fit_without_a_finite_validation_error_leaves_the_model_as_it_was(name: str) -> None:
+    data, far = squares(), squares()
+    value = far.value.clone()
+    value[:, 0] = 1e200
+    model = soctk.make_surrogate(name, 3, 2)
+    before, structure = state(model), getattr(model, "structure", None)
+    with pytest.warns(RuntimeWarning, match="as it was"):
+        report = soctk.fit(model, data, QUICK, soctk.ValueData(far.context, far.x, value))
+    assert report.status == "diverged"
+    assert same_state(model, before)
+    assert getattr(model, "structure", None) == structure
+
+
+@pytest.mark.filterwarnings("ignore:fit:RuntimeWarning")
+@pytest.mark.parametrize("row", range(0, 40, 3))
+def test_the_command_fit_writes_no_model_whose_error_is_no_number(row: int, tmp_path: Path, capsys) -> None:
+    """Wherever the outlier lands: in training, validation or held-out data."""
+    from soctk_evaluation.cli import main
+
+    random = np.random.default_rng(0)
+    table = pd.DataFrame(random.uniform(size=(40, 5)), columns=["context_0", "context_1", "x_0", "x_1", "x_2"])
+    table["value"] = (table[["x_0", "x_1", "x_2"]] ** 2).sum(axis=1)
+    table.loc[row, "value"] = 1e200
+    table.to_csv(tmp_path / "log.csv", index=False)
+    assert main(["fit", str(tmp_path / "log.csv"), "--model", "quadratic"]) != 0
+    assert capsys.readouterr().err
+    assert not (tmp_path / "log.safetensors").exists()
+
+
+def test_one_value_is_not_learned_from() -> None:
+    """Held out from itself it had the error 0."""
+    data, model = squares(1, 1), soctk.SOCICNN(3, 2)
+    before = state(model)
+    with pytest.raises(ValueError, match=r"^data: expected at least two observed values"):
+        soctk.fit(model, data, QUICK)
+    assert same_state(model, before)
+
+
+def test_the_command_fit_refuses_a_log_of_one_row(tmp_path: Path, capsys) -> None:
+    from soctk_evaluation.cli import main
+
+    pd.DataFrame({"context_0": [1.0], "x_0": [2.0], "value": [3.0]}).to_csv(tmp_path / "log.csv", index=False)
+    assert main(["fit", str(tmp_path / "log.csv"), "--model", "quadratic"]) == 2
+    assert "at least two observed values" in capsys.readouterr().err
+    assert not (tmp_path / "log.safetensors").exists()
+
+
+def test_too_few_values_to_tell_a_curve_from_a_plane_are_said_to_be() -> None:
+    """A level and 3 + 2 slopes pass through any 6 values; of 7, one is held out."""
+    with pytest.warns(UserWarning, match=r"^data: 5 observed values .* at least 7"):
+        soctk.fit(soctk.SOCICNN(3, 2), squares(6, 1), QUICK)
