@@ -171,9 +171,7 @@ class ConvexSurrogate(nn.Module, ABC):
     def _folded_form(self, rows: Tensor) -> ConicForm:
         """Return the form at contexts (N, p) in the user's units."""
         form = self._conic_form(self._standard_context(rows))
-        return form.transformed(
-            scale=self.value_scale, shift=self.value_mean, x_scale=self.x_scale, x_mean=self.x_mean
-        )
+        return form.transformed(scale=self.value_scale, shift=self.value_mean, x_scale=self.x_scale, x_mean=self.x_mean)
 
     def context_rows(self, contexts: Tensor) -> Tensor:
         """Return checked contexts (*batch, p) as rows (N, p); one row of no numbers where p = 0."""

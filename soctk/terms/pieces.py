@@ -67,15 +67,31 @@ class Piece:
         return change, change
 
 
+class UnknownPiece(Piece):
+    """The piece of a term that has kinks, nobody has said which: its margins are never right."""
+
+    def equations(self, term: Any, u: Tensor) -> Tensor:
+        """Return one row of ones."""
+        return torch.ones_like(u[..., :1])
+
+    def matrix(self, term: Any) -> Tensor:
+        """Return one row of zeros."""
+        return term.offset.new_zeros(1, 1, term.map.dim)
+
+    def margins(self, term: Any, u: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what no derivative is given with."""
+        return torch.full_like(change, -torch.inf), change
+
+
 @singledispatch
 def piece_of(term: Term, smoothed: Smoothed, lag: Any) -> Piece:
     """Return the piece of a term that a solution rests on, known by the smoothed term and the lagged duals there.
 
-    For a term of one's own that has kinks: `piece_of.register`.
+    Where a term of one's own has kinks, decisions that depend on them are differentiated once its pieces are known:
+    `piece_of.register(MyTerm)` a function of the same arguments.
     """
-    if lag is not None:
-        raise NotImplementedError(f"{type(term).__name__} has kinks; expected its pieces in soctk.terms.pieces")
-    return Piece(torch.zeros_like(smoothed.dual[..., :0], dtype=torch.bool))
+    rows = smoothed.dual[..., : 0 if lag is None else 1]
+    return (Piece if lag is None else UnknownPiece)(torch.zeros_like(rows, dtype=torch.bool))
 
 
 @dataclass(frozen=True, eq=False)
