@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ def as_tensor(value: ArrayLike, name: str, *, dtype: torch.dtype = torch.float64
         ValueError: `value` holds a NaN or an infinity; the message names the first row that does.
     """
     tensor = _to_tensor(value, name)
+    if tensor.is_meta:
+        raise ValueError(f"{name}: expected numbers, got a tensor on the meta device, which holds none")
     if tensor.is_complex():
         raise TypeError(f"{name}: expected real numbers, got {tensor.dtype}")
     if not tensor.is_floating_point():
@@ -80,14 +83,14 @@ def check_last_dim(tensor: Tensor, size: int, name: str) -> None:
 
 
 def check_positive(value: float, name: str) -> None:
-    """Raise ValueError unless `value` is a positive number."""
-    if not (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
+    """Raise ValueError unless `value` is a positive number, of Python or NumPy."""
+    if not (isinstance(value, Real) and not isinstance(value, bool) and value > 0):
         raise ValueError(f"{name}: expected a positive number, got {value!r}")
 
 
 def check_count(value: int, name: str, minimum: int = 1) -> None:
-    """Raise ValueError unless `value` is an integer of at least `minimum`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+    """Raise ValueError unless `value` is an integer of at least `minimum`, of Python or NumPy."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
         raise ValueError(f"{name}: expected an integer of at least {minimum}, got {value!r}")
 
 

@@ -18,8 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import MODELS, SETS, shaken
 
 from soctk import SOCICNN, ConvexSurrogate, load, minimize, save
-from soctk.decide.certified import solve_certified
 from soctk.decide.compiled.form import pack
+from soctk.decide.newton import SmoothingNewton
+from soctk.decide.problem import Limits, Problem
 from soctk.decide.ready import _ready
 from soctk.memo import Memo
 from soctk.models.dense import MODELS as READY_MODELS
@@ -40,7 +41,8 @@ def check_fresh(model: ConvexSurrogate) -> None:
     form = model.conic_form(CONTEXT.to(model.device)).detach()
     with torch.no_grad():
         torch.testing.assert_close(model(POINTS, CONTEXT), form.value(POINTS), rtol=VALUE[DOUBLE], atol=VALUE[DOUBLE])
-    decision, own = minimize(model, SETS["budget"](4), CONTEXT), solve_certified(form, SETS["budget"](4), tol=1e-9)
+    decision = minimize(model, SETS["budget"](4), CONTEXT)
+    own = SmoothingNewton().solve(Problem(form, SETS["budget"](4)), Limits(1e-9))
     torch.testing.assert_close(decision.value, own.value, rtol=2 * CERTIFIED, atol=2 * CERTIFIED)
     assert bool((decision.lower_bound <= own.value + VALUE[DOUBLE] * own.value.abs()).all())
 

@@ -3,7 +3,7 @@
 A solution x rests on a smooth piece of f (`soctk.terms.pieces`), at some kinks and some bounds. As long as that is so,
 it solves
 
-    min of f on the piece    over e(x) = 0: those kinks, the distances to those bounds, sum(x) - total.
+    min of f on the piece    over e(x) = 0: those kinks, the distances to those bounds, the set's equalities.
 
 With the multipliers y of e held where they are, g the gradient, H the Hessian on the piece and E the derivative of e,
 the implicit function theorem gives
@@ -50,28 +50,27 @@ def sides(bounds: Bounds, final: Final) -> Tensor:
 
     On the path s (x - lo) = mu: of two numbers one is small, the multiplier or the distance.
     """
-    width = bounds.hi - bounds.lo
-    if not bounds.has_hi:
-        width = torch.full_like(width, 1.0 if bounds.total is None else bounds.total - float(bounds.lo.sum()))
-    side = (final.s_lo * width.square() > final.x - bounds.lo).to(width.dtype)
-    return side if final.s_hi is None else side - (final.s_hi * width.square() > bounds.hi - final.x).to(width.dtype)
+    x = final.x
+    width = torch.where(torch.isinf(bounds.hi - bounds.lo), x.abs().amax(dim=1, keepdim=True), bounds.hi - bounds.lo)
+    side = (final.s_lo * width.square() > x - bounds.lo).to(x.dtype)
+    return side if final.s_hi is None else side - (final.s_hi * width.square() > bounds.hi - x).to(x.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """What N points rest at: the rows of e are those of all terms with kinks, then all coordinates, then the sum.
+    """What N points rest at: the rows of e are those of all terms with kinks, all coordinates, all equalities.
 
     Attributes:
         pieces: of f's terms.
         bounds: of the set.
         side: 1 for coordinates at their lower bound, -1 at their upper one, 0 between, (N, n).
-        price: the multiplier of the sum, (N, 1); 0 where there is none.
+        prices: E'nu, nu the equalities' multipliers, (N, n); 0 where there are none.
     """
 
     pieces: list[Piece]
     bounds: Bounds
     side: Tensor
-    price: Tensor
+    prices: Tensor
 
     @classmethod
     def of(cls, form: ConicForm, bounds: Bounds, final: Final) -> Place:
@@ -79,27 +78,31 @@ class Place:
         points = final.x.unsqueeze(1)
         terms = zip(form.terms, final.lags, strict=True)
         pieces = [piece_of(term, term.smooth(term.inner(points), final.mu), lag) for term, lag in terms]
-        place = cls(pieces, bounds, sides(bounds, final), torch.zeros_like(final.mu))
-        if bounds.total is None:
+        place = cls(pieces, bounds, sides(bounds, final), torch.zeros_like(final.x))
+        if bounds.rows is None:
             return place
         balance = final.s_lo - place.linearized(form, final.x)[0]
         balance = balance if final.s_hi is None else balance - final.s_hi
-        return dataclasses.replace(place, price=balance.mean(dim=1, keepdim=True))
+        return dataclasses.replace(place, prices=balance @ bounds.rows.mT @ bounds.rows)
 
     def resting(self) -> Tensor:
-        """Return which rows of e are zero, bool; not the sum where all coordinates are at bounds, which give it."""
+        """Return which rows of e are zero, bool; not equalities where all coordinates are at bounds, which imply them."""
         kinks = [piece.kinks[:, 0] for piece in self.pieces]
-        total = [] if self.bounds.total is None else [(self.side == 0).any(dim=1, keepdim=True)]
-        return torch.cat([*kinks, self.side != 0, *total], dim=1)
+        equalities = (self.side == 0).any(dim=1, keepdim=True).expand(-1, len(self._equalities))
+        return torch.cat([*kinks, self.side != 0, equalities], dim=1)
+
+    @property
+    def _equalities(self) -> Tensor:
+        return self.side[:0] if self.bounds.rows is None else self.bounds.rows
 
     def linearized(self, form: ConicForm, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return g with the sum's multiplier (N, n) and e at x (N, n), as functions of what the form depends on."""
+        """Return g with the prices (N, n) and e at points x (N, n), as functions of what the form depends on."""
         parts = [(piece, term, term.inner(x.unsqueeze(1))) for piece, term in zip(self.pieces, form.terms, strict=True)]
         duals = tuple(piece.dual(term, u) for piece, term, u in parts)
         kinks = [piece.equations(term, u)[:, 0] for piece, term, u in parts]
         rooms = x - torch.where(self.side < 0, self.bounds.hi, self.bounds.lo)
-        total = [] if self.bounds.total is None else [x.sum(dim=1, keepdim=True) - self.bounds.total]
-        return form.slope(Dual(duals)).squeeze(1) + self.price, torch.cat([*kinks, rooms, *total], dim=1)
+        met = x.new_zeros(x.shape[0], len(self._equalities))  # every iterate meets them
+        return form.slope(Dual(duals)).squeeze(1) + self.prices, torch.cat([*kinks, rooms, met], dim=1)
 
     def size(self, form: ConicForm, x: Tensor) -> Tensor:
         """Return the largest number that g is a sum of, (N, 1)."""
@@ -113,9 +116,9 @@ class Place:
         """Return the derivative of e, (N, rows, n)."""
         size, n = self.side.shape
         kinks = [piece.matrix(term) for piece, term in zip(self.pieces, form.terms, strict=True)]
-        total = [] if self.bounds.total is None else [self.side.new_ones(1, 1, n)]
         rooms = torch.eye(n, dtype=self.side.dtype, device=self.side.device).unsqueeze(0)
-        return torch.cat([part.expand(size, -1, -1) for part in (*kinks, rooms, *total)], dim=1)
+        parts = (*kinks, rooms, self._equalities.unsqueeze(0))
+        return torch.cat([part.expand(size, -1, -1) for part in parts], dim=1)
 
     def hessian(self, form: ConicForm, x: Tensor) -> Tensor:
         """Return H at points x, (N, n, n)."""
@@ -184,7 +187,7 @@ def find_active_set(form: ConicForm, bounds: Bounds, final: Final) -> ActiveSet:
     (g, e), size = place.linearized(form, x), place.size(form, x)
     least = LEAST_CURVATURE * size / x.abs().amax(dim=1, keepdim=True).clamp(min=1.0)
     inverse, regular = _inverse(place.hessian(form, x), equations, held, least)
-    step = -_times(inverse, torch.cat([g, held * e.gather(1, rows)], dim=1))
+    step = -_times(inverse, torch.cat([g, e.gather(1, rows).where(held, 0.0)], dim=1))
     dx, multipliers = step[:, :n], step[:, n:]
     y = torch.zeros_like(e).scatter(1, rows, held * multipliers)
     x = x + dx

@@ -1,19 +1,20 @@
 """The smoothing Newton method of `soctk.decide.newton` for a whole batch at a time, by PyTorch.
 
-For any device, any precision and any kind of term; `soctk.decide.compiled` is quicker where it applies.
+For any device, any precision, any kind of term and any few equalities; `soctk.decide.compiled` is quicker where it
+applies.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from soctk.decide.decision import Status
-from soctk.decide.reduction import newton_rows
-from soctk.decide.result import Final, Result, map_tensors
+from soctk.decide.loop import State, iterate
+from soctk.decide.problem import Limits
+from soctk.decide.result import Final, Result, picker
 from soctk.decide.rules import (
     ARMIJO,
     BACKTRACK,
@@ -30,26 +31,66 @@ from soctk.decide.rules import (
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
 
+DEPENDENT = 1e-10
+"""Rows of equalities whose part that others do not give is smaller than this share are left out."""
+
 
 @dataclass
 class Bounds:
-    """The finite bounds of the set in the working dtype, as masks and vectors (n,)."""
+    """The bounds and equalities of a set in the working dtype.
+
+    Attributes:
+        lo: (n,), -inf where there is none.
+        hi: (n,), inf where there is none.
+        has_hi: whether any upper bound is finite.
+        count: the number of finite bounds.
+        rows: (k, n), orthonormal rows of the equalities, E x = f; None where there are none.
+        sums: whether the only one is on the sum of x, beside bounds alone.
+    """
 
     lo: Tensor
     hi: Tensor
     has_hi: bool
-    total: float | None
+    count: int
+    rows: Tensor | None
+    sums: bool
 
     @classmethod
     def of(cls, feasible_set: FeasibleSet, like: Tensor) -> Bounds:
-        """Return the bounds of a set in the dtype and on the device of `like`."""
-        rows = newton_rows(feasible_set)
-        return cls(rows.lower.to(like), rows.upper.to(like), bool(torch.isfinite(rows.upper).all()), rows.total)
+        """Return those of a set that has rows, in the dtype and on the device of `like`."""
+        given = feasible_set.rows()
+        assert given is not None
+        finite_lo, finite_hi = torch.isfinite(given.lower), torch.isfinite(given.upper)
+        basis = None
+        if given.E.shape[0] > 0:
+            _, sizes, directions = torch.linalg.svd(given.E, full_matrices=False)
+            basis = directions[sizes > DEPENDENT * sizes[0]].to(like)
+        return cls(
+            given.lower.to(like),
+            given.upper.to(like),
+            bool(finite_hi.any()),
+            int(finite_lo.sum() + finite_hi.sum()),
+            basis,
+            given.total is not None,
+        )
 
-    @property
-    def count(self) -> int:
-        """The number of inequality constraints."""
-        return self.lo.numel() * (2 if self.has_hi else 1)
+    def barrier(self, x: Tensor) -> Tensor:
+        """Return the sum of the logarithms of x - lo and hi - x, (N, 1)."""
+        total = _logarithms(x - self.lo)
+        return total + _logarithms(self.hi - x) if self.has_hi else total
+
+
+def _logarithms(room: Tensor) -> Tensor:
+    return torch.where(room < torch.inf, room, 1.0).log().sum(dim=-1, keepdim=True)
+
+
+class Fixed(NamedTuple):
+    """What no iteration changes."""
+
+    feasible_set: FeasibleSet
+    bounds: Bounds
+    tol: float
+    schedule: Schedule
 
 
 def solve_batched(
@@ -63,80 +104,16 @@ def solve_batched(
     keep_final: bool = False,
 ) -> Result:
     """Advance all instances together by PyTorch: any device, dtype and kind of term; arguments as `solve_newton`'s."""
-    size, x = form.size, start
     schedule = schedule_for(form, keep_final=keep_final)
-    bounds = Bounds.of(feasible_set, form.linear)
-    best = Result.unanswered(x)
-    active = torch.arange(size, device=x.device)
-    state = _State.initial(form, feasible_set, bounds, x, schedule.first_share)
+    fixed = Fixed(feasible_set, Bounds.of(feasible_set, form.linear), tol, schedule)
+    state = _State.initial(form, fixed, start)
+    best = Result.unanswered(start)
     best.final = Final.of(state) if keep_final else None
-    for iteration in range(max_iter + 1):
-        late = time.perf_counter() > deadline
-        done, stalled = _record(
-            best, active, form, feasible_set, state, bounds, tol, iteration, force=late or iteration == max_iter
-        )
-        for mask, status in ((done, Status.OPTIMAL), (stalled & ~done, Status.STALLED)):
-            if bool(mask.any()):
-                best.status[active[mask].cpu().numpy()] = status
-        keep = ~(done | stalled)
-        leaving = torch.nonzero(~keep | late | (iteration == max_iter)).squeeze(-1)
-        if best.final is not None and leaving.numel() > 0:
-            best.final.put(active[leaving], Final.of(state.select(leaving)))
-        if not bool(keep.any()):
-            break
-        if late:
-            best.status[active[keep].cpu().numpy()] = Status.TIME_LIMIT
-            break
-        if iteration == max_iter:
-            break
-        if not bool(keep.all()):
-            index = torch.nonzero(keep).squeeze(-1)
-            active, form, state = active[index], form.select(index), state.select(index)
-        state.advance(form, bounds, tol, schedule)
-    return best
-
-
-def _record(
-    best: Result,
-    active: Tensor,
-    form: ConicForm,
-    feasible_set: FeasibleSet,
-    state: _State,
-    bounds: Bounds,
-    tol: float,
-    iteration: int,
-    *,
-    force: bool,
-) -> tuple[Tensor, Tensor]:
-    """Update the best points and bounds of the active instances; return which are done and which are stalled.
-
-    While the barrier alone keeps the gap above `tol`, or the last Newton step was a long one, there is hardly anything
-    to certify, and it is not tried unless `force` says that this is the last chance.
-    """
-    best.iterations[active] = iteration
-    scale = tol * state.value.abs().clamp(min=1.0)
-    settled = (state.decrement <= SETTLED * scale) | (iteration >= UNSETTLED)
-    ready = (settled & (bounds.count * state.mu <= WORTH_CERTIFYING * scale)).squeeze(-1) | force
-    done, stalled = torch.zeros_like(ready), torch.zeros_like(ready)
-    index = torch.nonzero(ready).squeeze(-1)
-    if index.numel() == 0:
-        return done, stalled
-    part, here, rows = form, state, active
-    if index.numel() < ready.numel():
-        part, here, rows = form.select(index), state.select(index), active[index]
-    x = feasible_set._project(here.x)
-    value = part.evaluate(x.unsqueeze(1)).squeeze(-1)
-    previous = best.relative_gap(rows)
-    best.improve(rows, x, value, here.bound(part, feasible_set))
-    gap = best.relative_gap(rows)
-    stuck = torch.where(gap < 0.9 * previous, 0, here.stuck + 1)
-    state.stuck[index] = stuck
-    done[index], stalled[index] = gap <= tol, stuck >= STALL_ITERATIONS
-    return done, stalled
+    return iterate(form, state, fixed, best, Limits(tol, None, deadline), max_iter=max_iter)
 
 
 @dataclass
-class _State:
+class _State(State):
     """The iterate of every active instance."""
 
     x: Tensor
@@ -151,12 +128,12 @@ class _State:
     stuck: Tensor
 
     @classmethod
-    def initial(cls, form: ConicForm, feasible_set: FeasibleSet, bounds: Bounds, x: Tensor, share: float) -> _State:
+    def initial(cls, form: ConicForm, fixed: Fixed, x: Tensor) -> _State:
         """Start at x: mu a share of the gap of the linearisation there, multipliers mu / distance."""
-        points = x.unsqueeze(1)
+        points, bounds = x.unsqueeze(1), fixed.bounds
         value = form.evaluate(points)
-        gap = (value - form.bound(form.subgradients(points), feasible_set)).clamp(min=0)
-        mu = (share * gap / (bounds.count + form.dim)).clamp(min=1e-12)
+        gap = (value - form.bound(form.subgradients(points), fixed.feasible_set)).clamp(min=0)
+        mu = (fixed.schedule.first_share * gap / (bounds.count + form.dim)).clamp(min=1e-12)
         s_lo = mu / (x - bounds.lo)
         s_hi = mu / (bounds.hi - x) if bounds.has_hi else None
         stuck = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
@@ -165,10 +142,28 @@ class _State:
         state.lags = [t.initial_lag(s) for t, s in zip(form.terms, state.smoothed, strict=True)]
         return state
 
-    def select(self, index: Tensor) -> _State:
-        """Return the state of the instances `index`."""
-        pick = picker(self.x.shape[0], index)
-        return _State(*(pick(getattr(self, name)) for name in self.__dataclass_fields__))
+    def record(self, form: ConicForm, fixed: Fixed, best: Result, rows: Tensor, iteration: int, last: bool) -> Tensor:
+        """Improve the best points and bounds, where that is likely to succeed; return which are stalled.
+
+        While the barrier alone keeps the gap above `tol`, or the last Newton step was a long one, there is hardly
+        anything to certify, and it is not tried before the last chance.
+        """
+        scale = fixed.tol * self.value.abs().clamp(min=1.0)
+        settled = (self.decrement <= SETTLED * scale) | (iteration >= UNSETTLED)
+        ready = (settled & (fixed.bounds.count * self.mu <= WORTH_CERTIFYING * scale)).squeeze(-1) | last
+        stalled = torch.zeros_like(ready)
+        index = torch.nonzero(ready).squeeze(-1)
+        if index.numel() == 0:
+            return stalled
+        part, here = form, self
+        if index.numel() < ready.numel():
+            part, here, rows = form.select(index), self.select(index, ready.numel()), rows[index]
+        x = fixed.feasible_set._project(here.x)
+        previous = best.relative_gap(rows)
+        best.improve(rows, x, part.evaluate(x.unsqueeze(1)).squeeze(-1), here.bound(part, fixed.feasible_set))
+        self.stuck[index] = torch.where(best.relative_gap(rows) < 0.9 * previous, 0, here.stuck + 1)
+        stalled[index] = self.stuck[index] >= STALL_ITERATIONS
+        return stalled
 
     def _smooth(self, form: ConicForm) -> None:
         self.smoothed = [t.smooth(u, self.mu) for t, u in zip(form.terms, self.u, strict=True)]
@@ -187,9 +182,9 @@ class _State:
         )
         return form.bound(Dual(tuple(both)), feasible_set).amax(dim=-1)
 
-    def advance(self, form: ConicForm, bounds: Bounds, tol: float, schedule: Schedule) -> None:
+    def advance(self, form: ConicForm, fixed: Fixed) -> None:
         """Take one Newton step, update the duals, and lower mu where the iterate is near the path."""
-        x, mu = self.x, self.mu
+        x, mu, bounds, schedule = self.x, self.mu, fixed.bounds, fixed.schedule
         room_lo = x - bounds.lo
         gradient = form.linear[:, 0].expand_as(x)
         for term, part in zip(form.terms, self.smoothed, strict=True):
@@ -203,7 +198,7 @@ class _State:
         hessian = torch.diag_embed(diagonal)
         for term, part, lag in zip(form.terms, self.smoothed, self.lags, strict=True):
             term.add_hessian(hessian, part, lag)
-        dx = -solve_factored(factor_hessian(hessian), barrier_gradient, bounds.total is not None)
+        dx = -solve_factored(factor_hessian(hessian), barrier_gradient, bounds)
         decrement = self.decrement = -(barrier_gradient * dx).sum(dim=-1, keepdim=True)
         du = [term.map.forward(dx.unsqueeze(1)) for term in form.terms]
         step = self._line_search(form, bounds, dx, du, decrement)
@@ -215,7 +210,7 @@ class _State:
         factor = torch.ones_like(mu)
         for lowered_to, length, near in reversed(schedule.rules):
             factor = torch.where((step >= length) & (decrement <= near * bounds.count * mu), lowered_to, factor)
-        floor = schedule.last_share * tol * self.value.abs().clamp(min=1.0) / (bounds.count + form.dim)
+        floor = schedule.last_share * fixed.tol * self.value.abs().clamp(min=1.0) / (bounds.count + form.dim)
         self.mu = torch.maximum(factor * mu, torch.minimum(floor, mu))
         self._smooth(form)
 
@@ -226,7 +221,7 @@ class _State:
         if self.s_hi is not None:
             longest = torch.minimum(longest, _ratio(bounds.hi - self.x, dx))
         step = (TO_BOUNDARY * longest).clamp(max=1.0)
-        merit = self._merit(form, bounds, self.x, self.value, self.mu)
+        merit = self.value - self.mu * bounds.barrier(self.x)
         slack = 1e-14 * merit.abs().clamp(min=1.0)
         pending = torch.arange(self.x.shape[0], device=self.x.device)
         taken = torch.zeros_like(step)
@@ -237,7 +232,7 @@ class _State:
             shifted = [old + trial.unsqueeze(-1) * delta for old, delta in zip(u, change, strict=True)]
             value = _smooth_value(part_form, moved, shifted, mu)
             accepted = (
-                self._merit(part_form, bounds, moved, value, mu)
+                value - mu * bounds.barrier(moved)
                 <= merit[pending] - ARMIJO * trial * decrement[pending] + slack[pending]
             ).squeeze(-1)
             taken[pending[accepted]] = trial[accepted]
@@ -257,14 +252,6 @@ class _State:
         self.x = self.x + taken * dx
         self.u = [old + taken.unsqueeze(-1) * delta for old, delta in zip(self.u, du, strict=True)]
         return taken
-
-    @staticmethod
-    def _merit(form: ConicForm, bounds: Bounds, x: Tensor, value: Tensor, mu: Tensor) -> Tensor:
-        """Return the smoothed objective minus mu times the log barrier, (N, 1)."""
-        barrier = (x - bounds.lo).log().sum(dim=-1, keepdim=True)
-        if bounds.has_hi:
-            barrier = barrier + (bounds.hi - x).log().sum(dim=-1, keepdim=True)
-        return value - mu * barrier
 
     def _update_bound_multipliers(self, bounds: Bounds, dx: Tensor, step: Tensor) -> None:
         """Move s by the linearised complementarity s (x - lo) = mu, kept within a range of mu / (x - lo)."""
@@ -302,32 +289,43 @@ def factor_hessian(hessian: Tensor) -> Tensor:
     return factor
 
 
-def solve_factored(factor: Tensor, right: Tensor, has_sum: bool) -> Tensor:
-    """Solve H y = right, or with the multiplier of sum(y) = 0 where there is an equality: (N, n) -> (N, n).
+def solve_factored(factor: Tensor, right: Tensor, bounds: Bounds) -> Tensor:
+    """Solve H y = right, or with multipliers of E y = 0 where there are equalities: (N, n) -> (N, n).
 
-    There any multiple of 1 may be added to the right-hand side. At a vertex one coordinate has next to no curvature:
-    H^-1 right would be huge there, only to be cancelled by a multiple of H^-1 1. So there it is made 0.
+    There any combination of rows of E may be added to the right-hand side. At a vertex some coordinates have next to no
+    curvature: H^-1 right would be huge there, only to be cancelled by H^-1 times such a combination. So the right-hand
+    side is made small there: 0 at the flattest coordinate, or small by least squares, weighted by inverse curvatures.
     """
-    if not has_sum:
+    if bounds.rows is None:
         return torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
-    flattest = factor.square().sum(dim=-1).argmin(dim=-1, keepdim=True)
-    right = right - right.gather(-1, flattest)
-    solution = torch.cholesky_solve(torch.stack([right, torch.ones_like(right)], dim=-1), factor)
-    ratio = solution[..., 0].sum(dim=-1, keepdim=True) / solution[..., 1].sum(dim=-1, keepdim=True)
-    y = solution[..., 0] - solution[..., 1] * ratio
-    # Rounding of the Schur step must not let sum(x) drift.
-    return y - y.mean(dim=-1, keepdim=True)
+    curvature = factor.square().sum(dim=-1)
+    if bounds.sums:
+        flattest = curvature.argmin(dim=-1, keepdim=True)
+        right = right - right.gather(-1, flattest)
+        solution = torch.cholesky_solve(torch.stack([right, torch.ones_like(right)], dim=-1), factor)
+        ratio = solution[..., 0].sum(dim=-1, keepdim=True) / solution[..., 1].sum(dim=-1, keepdim=True)
+        y = solution[..., 0] - solution[..., 1] * ratio
+        # Rounding of the Schur step must not let sum(x) drift.
+        return y - y.mean(dim=-1, keepdim=True)
+    rows = bounds.rows
+    weighted = rows / curvature.unsqueeze(-2)
+    right = right - _solve_symmetric(weighted @ rows.mT, (weighted @ right.unsqueeze(-1)).squeeze(-1)) @ rows
+    columns = rows.mT.expand(right.shape[0], -1, -1)
+    solution = torch.cholesky_solve(torch.cat([right.unsqueeze(-1), columns], dim=-1), factor)
+    product = rows @ solution
+    multipliers = _solve_symmetric(product[..., 1:], product[..., 0])
+    y = solution[..., 0] - (solution[..., 1:] @ multipliers.unsqueeze(-1)).squeeze(-1)
+    return y - (y @ rows.mT) @ rows
+
+
+def _solve_symmetric(matrix: Tensor, right: Tensor) -> Tensor:
+    """Solve positive semidefinite systems (N, k, k), by the smallest solution where they are singular to rounding."""
+    values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.mT))
+    share = (vectors.mT @ right.unsqueeze(-1)).squeeze(-1)
+    least = 4 * torch.finfo(right.dtype).eps * values[..., -1:]
+    return (vectors @ torch.where(values > least, share / values, 0.0).unsqueeze(-1)).squeeze(-1)
 
 
 def _ratio(room: Tensor, toward: Tensor) -> Tensor:
     """Return the longest step before `toward` uses up `room`, (N, 1); +inf where nothing shrinks."""
     return torch.where(toward > 0, room / toward, torch.inf).amin(dim=-1, keepdim=True)
-
-
-def picker(size: int, index: Tensor):
-    """Return a function that picks instances from tensors, and from tuples, lists and dataclasses of them."""
-
-    def pick(tensor: Tensor) -> Tensor:
-        return tensor if tensor.shape[0] != size or size == 1 else tensor[index]
-
-    return lambda item: map_tensors(pick, item)

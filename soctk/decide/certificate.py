@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim
-from soctk.decide.certified import default_method, solve_certified
+from soctk.decide.bounds import best_bound, frank_wolfe_gap
+from soctk.decide.choice import default_solver
 from soctk.decide.decision import relative_gap
-from soctk.forms.conic_form import ConicForm, Dual
+from soctk.decide.problem import Limits, Problem
+from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
 
 BOUND_TOLERANCE = 1e-8
-SMOOTHING_WIDTHS = tuple(10.0**-k for k in range(2, 11))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,29 +98,8 @@ def _solved_bound(form: ConicForm, feasible_set: FeasibleSet, wanted: Tensor) ->
     """Return bounds from solving the wanted instances, -inf for the others; points of one function share its bound."""
     shared = form.batch_shape == ()
     index = torch.nonzero(wanted.reshape(-1)).squeeze(-1)
-    method = default_method(form, feasible_set)
-    solved = solve_certified(form if shared else form.select(index), feasible_set, method=method, tol=BOUND_TOLERANCE)
+    problem = Problem(form if shared else form.select(index), feasible_set)
+    solved = default_solver(problem).solve(problem, Limits(BOUND_TOLERANCE))
     bound = torch.full(wanted.shape, -torch.inf, dtype=form.dtype, device=wanted.device).reshape(-1)
     bound[index] = solved.lower_bound
     return bound.reshape(wanted.shape)
-
-
-def best_bound(form: ConicForm, feasible_set: FeasibleSet, x: Tensor) -> Tensor:
-    """Return the best lower bound that duals at x give, internal shapes: (N or 1, M, n) -> (N, M)."""
-    bound = form.bound(form.subgradients(x), feasible_set)
-    for width in SMOOTHING_WIDTHS:
-        mu = torch.full((1, 1), width, dtype=x.dtype, device=x.device)
-        dual = Dual(tuple(term.smooth(term.inner(x), mu).dual for term in form.terms))
-        bound = torch.maximum(bound, form.bound(dual, feasible_set))
-    return bound
-
-
-def frank_wolfe_gap(model: ConvexSurrogate, feasible_set: FeasibleSet, x: Tensor, context: ArrayLike | None) -> Tensor:
-    """Return max over y in the set of g'(x - y), g a subgradient by autograd: (*batch, n) -> (*batch).
-
-    f(y) >= f(x) + g'(y - x) for all y, so this bounds f(x) - min f (Jaggi 2013, for any subgradient).
-    """
-    with torch.enable_grad():
-        points = x.detach().clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(model(points, context).sum(), points)
-    return ((gradient * x).sum(dim=-1) - feasible_set.linear_minimum(gradient)).clamp(min=0)

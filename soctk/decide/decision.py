@@ -10,6 +10,10 @@ from torch import Tensor
 
 from soctk.status import Status
 
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}
+"""How far rounding may put a value below its own bound, in units of max(1, |value|): sums of a few hundred products
+err by 1e-13 and 1e-5 of their size, and the size of float64 sums may be 10,000 times that of the value."""
+
 
 @dataclass(frozen=True, eq=False)
 class Decision:
@@ -22,7 +26,9 @@ class Decision:
         status: `Status` of each decision, an object array (*batch); compare with `== "optimal"`.
         iterations: (*batch), int64.
         seconds: wall-clock time of the whole call.
-        scale: the unit of `relative_gap`, (*batch), where `minimize` was given one.
+        scale: the unit of `relative_gap`, (*batch); max(1, |value|) where it is None.
+        solver: the name of the method that found each x, an object array (*batch).
+        violation: the largest violation of any constraint of the set by x, (*batch).
     """
 
     x: Tensor
@@ -31,12 +37,17 @@ class Decision:
     status: np.ndarray
     iterations: Tensor
     seconds: float
-    scale: Tensor | None = None
+    scale: Tensor | None
+    solver: np.ndarray
+    violation: Tensor
 
     @property
     def gap(self) -> Tensor:
-        """value - lower_bound, (*batch): the decision is at most this much worse than the best."""
-        return (self.value - self.lower_bound).clamp(min=0)
+        """value - lower_bound, (*batch): the decision is at most this much worse than the best.
+
+        inf where the value lies below the bound by more than rounding, so that one of the two is wrong.
+        """
+        return certified_gap(self.value, self.lower_bound)
 
     @property
     def relative_gap(self) -> Tensor:
@@ -49,6 +60,13 @@ class Decision:
         return torch.as_tensor(self.status == Status.OPTIMAL, device=self.x.device)
 
 
+def certified_gap(value: Tensor, lower_bound: Tensor) -> Tensor:
+    """Return |value - lower_bound|; inf where the value lies below the bound by more than rounding."""
+    gap = value - lower_bound
+    contradicted = gap < -ROUNDING[value.dtype] * value.abs().clamp(min=1.0)
+    return gap.abs().masked_fill(contradicted, torch.inf)
+
+
 def relative_gap(value: Tensor, lower_bound: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Return (value - lower_bound) / scale, not below 0; the scale is max(1, |value|) where none is given."""
-    return (value - lower_bound).clamp(min=0) / (value.abs().clamp(min=1.0) if scale is None else scale)
+    """Return `certified_gap` / scale; the scale is max(1, |value|) where none is given."""
+    return certified_gap(value, lower_bound) / (value.abs().clamp(min=1.0) if scale is None else scale)

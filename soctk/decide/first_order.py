@@ -14,19 +14,19 @@ cannot. It needs forward, adjoint and projection only: no matrix in n by n.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from soctk.decide.batched import picker
-from soctk.decide.decision import Status
+from soctk.decide.loop import State, iterate
+from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
+from soctk.decide.solver import FormSolver
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
 
-DEFAULT_STEPS = 20_000
 CHECK_EVERY = 10
 SMOOTHING_FALL = 0.25
 FIRST_SMOOTHING = 0.1
@@ -34,52 +34,33 @@ FIRST_SMOOTHING = 0.1
 STEP_GROWTH = 0.9
 """The curvature estimate shrinks by this factor with each step, so that steps can grow again."""
 BACKTRACKS = 60
+PROGRESS = 0.9
+STALLED_RECORDS = 200
+"""Records, every tenth step, in which the gap does not fall by a tenth before an instance is given up."""
 
 
-def solve_first_order(
-    form: ConicForm,
-    feasible_set: FeasibleSet,
-    *,
-    tol: float,
-    max_iter: int = DEFAULT_STEPS,
-    deadline: float = float("inf"),
-    start: Tensor | None = None,
-    scale: Tensor | None = None,
-) -> Result:
-    """Minimise every function of `form` over the set.
+@dataclass(frozen=True)
+class FirstOrder(FormSolver):
+    """Smoothing and accelerated projected gradients: certified, for thousands of variables on any set.
 
-    Args:
-        form: N functions, detached.
-        feasible_set: the set.
-        tol: gap to reach, in units of `scale`.
-        max_iter: gradient steps for each instance.
-        deadline: `time.perf_counter()` value to stop at.
-        start: (N, n) feasible starting points; the centre by default.
-        scale: (N,), the unit of the gap; max(1, |value|) by default.
+    Attributes:
+        max_iter: the most gradient steps for each instance, where the limits say nothing.
     """
-    size = form.size
-    x = feasible_set.center(form.dtype, form.linear.device).expand(size, form.dim) if start is None else start
-    best = Result.unanswered(x, scale)
-    active = torch.arange(size, device=x.device)
-    state = _State.initial(form, feasible_set, x)
-    for iteration in range(max_iter + 1):
-        if iteration % CHECK_EVERY == 0 or iteration == max_iter:
-            done = _record(best, active, form, feasible_set, state, tol, iteration)
-            best.status[active[done].cpu().numpy()] = Status.OPTIMAL
-            if bool(done.all()) or iteration == max_iter:
-                break
-            if time.perf_counter() > deadline:
-                best.status[active[~done].cpu().numpy()] = Status.TIME_LIMIT
-                break
-            if bool(done.any()):
-                index = torch.nonzero(~done).squeeze(-1)
-                active, form, state = active[index], form.select(index), picker(done.numel(), index)(state)
-        state.advance(form, feasible_set)
-    return best
+
+    name: ClassVar[str] = "first_order"
+    max_iter: int = 20_000
+    second: ClassVar[None] = None
+
+    def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:
+        form = problem.form
+        x = problem.center if start is None else start
+        state = _State.initial(form, problem.feasible_set, x)
+        best = Result.unanswered(x, problem.unit)
+        return iterate(form, state, problem.feasible_set, best, limits, max_iter=max_iter, every=CHECK_EVERY)
 
 
 @dataclass
-class _State:
+class _State(State):
     """The iterate of every active instance: points (N, n), numbers (N, 1)."""
 
     x: Tensor
@@ -87,6 +68,8 @@ class _State:
     momentum: Tensor
     curvature: Tensor
     mu: Tensor
+    gap: Tensor
+    since: Tensor
 
     @classmethod
     def initial(cls, form: ConicForm, feasible_set: FeasibleSet, x: Tensor) -> _State:
@@ -94,9 +77,30 @@ class _State:
         gap = form.evaluate(points) - form.bound(form.subgradients(points), feasible_set)
         kinks = max(1, sum(term.offset.shape[-1] for term in form.terms))
         mu = (FIRST_SMOOTHING * gap / kinks).clamp(min=1e-12)
-        return cls(x.clone(), x.clone(), torch.ones_like(mu), torch.ones_like(mu), mu)
+        one = torch.ones_like(mu)
+        return cls(x.clone(), x.clone(), one, one, mu, torch.full_like(mu, torch.inf), 0 * mu)
 
-    def advance(self, form: ConicForm, feasible_set: FeasibleSet) -> None:
+    def record(
+        self, form: ConicForm, fixed: FeasibleSet, best: Result, rows: Tensor, iteration: int, last: bool
+    ) -> Tensor:
+        """Improve the best points and bounds; lower mu where smoothing holds the gap up; return which are stalled."""
+        x = self.x
+        value = form.evaluate(x.unsqueeze(1)).squeeze(-1)
+        dual = smoothed(form, x, self.mu)[1]
+        bound = form.bound(dual, fixed).squeeze(-1)
+        slope = form.slope(dual).squeeze(1)
+        movable = (slope * x).sum(dim=-1) - fixed.linear_minimum(slope.expand_as(x))
+        settled = (movable < 0.5 * (value - bound)).unsqueeze(-1)
+        best.improve(rows, x, value, bound)
+        gap = (best.value[rows] - best.lower_bound[rows]).unsqueeze(-1)
+        better = gap < PROGRESS * self.gap
+        self.since = torch.where(better, 0.0, self.since + 1)
+        self.gap = torch.where(better, gap, self.gap)
+        self.mu = torch.where(settled, SMOOTHING_FALL * self.mu, self.mu)
+        self.momentum = torch.where(settled, 1.0, self.momentum)
+        return (self.since >= STALLED_RECORDS).squeeze(-1)
+
+    def advance(self, form: ConicForm, fixed: FeasibleSet) -> None:
         """Take one accelerated step on the smoothed objective."""
         following = 0.5 * (1 + (1 + 4 * self.momentum.square()).sqrt())
         y = self.x + (self.momentum - 1) / following * (self.x - self.previous)
@@ -105,7 +109,7 @@ class _State:
         curvature = STEP_GROWTH * self.curvature
         moved = self.x
         for _ in range(BACKTRACKS):
-            moved = feasible_set._project(y - gradient / curvature)
+            moved = fixed._project(y - gradient / curvature)
             step = moved - y
             model = (
                 value + (gradient * step).sum(-1, keepdim=True) + 0.5 * curvature * step.square().sum(-1, keepdim=True)
@@ -128,27 +132,3 @@ def smoothed(form: ConicForm, x: Tensor, mu: Tensor) -> tuple[Tensor, Dual]:
     for part in parts:
         value = value + part.value
     return value, Dual(tuple(part.dual for part in parts))
-
-
-def _record(
-    best: Result,
-    active: Tensor,
-    form: ConicForm,
-    feasible_set: FeasibleSet,
-    state: _State,
-    tol: float,
-    iteration: int,
-) -> Tensor:
-    """Update the best points and bounds; lower mu where smoothing holds the gap up; return which are done."""
-    x = state.x
-    value = form.evaluate(x.unsqueeze(1)).squeeze(-1)
-    dual = smoothed(form, x, state.mu)[1]
-    bound = form.bound(dual, feasible_set).squeeze(-1)
-    slope = form.slope(dual).squeeze(1)
-    movable = (slope * x).sum(dim=-1) - feasible_set.linear_minimum(slope.expand_as(x))
-    settled = movable < 0.5 * (value - bound)
-    state.mu = torch.where(settled.unsqueeze(-1), SMOOTHING_FALL * state.mu, state.mu)
-    state.momentum = torch.where(settled.unsqueeze(-1), 1.0, state.momentum)
-    best.improve(active, x, value, bound)
-    best.iterations[active] = iteration
-    return best.relative_gap(active) <= tol

@@ -2,10 +2,10 @@
 
 At the solution of the smoothed barrier problem (soctk.decide.newton)
 
-    g(x, w) - s_lo + s_hi + nu 1 = 0,    s_lo (x - lo) = mu,    s_hi (hi - x) = mu,    sum(x) = total,
+    g(x, w) - s_lo + s_hi + E'nu = 0,    s_lo (x - lo) = mu,    s_hi (hi - x) = mu,    E x = f,
 
 g the gradient of f and w everything it depends on. So dx = -K dg, dg the change of g at fixed x and K the inverse of
-H + diag(s / room) on {sum(dx) = 0}. H is the Hessian with lagged duals that the Newton steps use, and dg comes from
+H + diag(s / room) on {E dx = 0}. H is the Hessian with lagged duals that the Newton steps use, and dg comes from
 autograd through the same lagged duals (`Term.implicit_dual`): at a kink the smoothed curvature is a quotient of two
 numbers that are nearly zero, the dual variable is not.
 
@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from soctk.decide.active_set import find_active_set, sides
-from soctk.decide.batched import Bounds, picker, solve_factored
+from soctk.decide.batched import Bounds, solve_factored
 from soctk.decide.decision import relative_gap
-from soctk.decide.result import Final, Result
+from soctk.decide.result import Final, Result, picker
 from soctk.decide.rules import is_polyhedral
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.terms.base import Smoothed
@@ -94,14 +94,14 @@ class Barrier:
         factor: the Cholesky factor of H + diag(s / room), (N, n, n).
         smoothed: the terms at the last iterate.
         lags: their lagged duals.
-        has_sum: whether sum(x) is fixed.
+        bounds: of the set.
         verified: see `System`.
     """
 
     factor: Tensor
     smoothed: list[Smoothed]
     lags: list
-    has_sum: bool
+    bounds: Bounds
     verified: Tensor
 
     @classmethod
@@ -119,7 +119,7 @@ class Barrier:
         least = LEAST_PIVOT * hessian.diagonal(dim1=1, dim2=2)
         between = sides(bounds, final) == 0
         sharp = (pivots >= least) & ((pivots >= LEAST_CURVATURE * barrier) | ~between)
-        return cls(factor, smoothed, final.lags, bounds.total is not None, (failed == 0) & sharp.all(dim=1))
+        return cls(factor, smoothed, final.lags, bounds, (failed == 0) & sharp.all(dim=1))
 
     def equations(self, form: ConicForm, x: Tensor) -> Tensor:
         """Return g, (N, n)."""
@@ -129,7 +129,7 @@ class Barrier:
 
     def solve(self, incoming: Tensor) -> Tensor:
         """Return K incoming."""
-        return solve_factored(self.factor, incoming, self.has_sum)
+        return solve_factored(self.factor, incoming, self.bounds)
 
 
 class _Implicit(torch.autograd.Function):

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive
-from soctk.decide.certificate import best_bound, certify, frank_wolfe_gap
-from soctk.decide.certified import cg_takes, default_method, solve_certified
-from soctk.decide.decision import Decision, Status, relative_gap
-from soctk.decide.lifted import SOLVER_STATUS, solve_lifted
-from soctk.decide.protocol import LEARNING_RATE, RESTARTS, STEPS, projected_descent
-from soctk.decide.ready import solve_ready
-from soctk.decide.reduction import newton_refuses
+from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
+from soctk.decide.decision import Decision
+from soctk.decide.external import External
+from soctk.decide.problem import Limits, Problem
+from soctk.decide.protocol import PaperProtocol
 from soctk.decide.result import Result
+from soctk.decide.solver import Solver
 from soctk.sets import FeasibleSet
+from soctk.status import Status
 from soctk.surrogate import ConvexSurrogate
 
 Method = Literal["newton", "newton_cg", "first_order", "cvxpy", "projected_gradient", "projected_adam"]
 METHODS: tuple[Method, ...] = get_args(Method)
-CERTIFIED = ("newton", "newton_cg", "first_order")
-# np.full and np.where turn the members into plain strings; a table is quicker than the class.
-_STATUSES = np.frompyfunc({status: status for status in Status}.__getitem__, 1, 1)
+OPTIONS: dict[str, dict[str, str]] = {
+    "cvxpy": {"solver": "solver", "solver_options": "options"},
+    "projected_gradient": {"seed": "seed"},
+    "projected_adam": {"seed": "seed"},
+}
+"""For methods with options of their own what their solvers call the keywords of `minimize`."""
+FEASIBLE = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""What rounding may put a point outside of a set by, in units of its numbers: sums of 1,000 of them."""
 
 
 @torch.no_grad()
@@ -38,189 +43,126 @@ def minimize(
     tol: float = 1e-6,
     max_iter: int | None = None,
     time_limit: float | None = None,
-    method: Method | None = None,
+    method: Method | Solver | None = None,
     x0: ArrayLike | Decision | None = None,
-    solver: str = "CLARABEL",
+    solver: str | None = None,
     solver_options: dict[str, Any] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     scale: ArrayLike | None = None,
 ) -> Decision:
     """Minimise f(., context) over the set, for every context of the batch.
 
     Args:
-        model: the surrogate; `newton` needs one with a conic form.
+        model: the surrogate; certified methods need one with a conic form.
         feasible_set: a set of the model's dimension.
         context: (*batch, p), or None where p = 0.
         tol: relative gap to reach, (value - lower bound) / max(1, |value|), or in units of `scale`.
-        max_iter: Newton steps (60 by default), gradient steps (20,000) or descent steps (the paper's 200).
+        max_iter: the most iterations of the method for each instance: Newton steps (60 by default; 200 by conjugate
+            gradients), gradient steps (20,000), descent steps (200), or the outside solver's own.
         time_limit: seconds for the whole call; the best feasible points and honest gaps are returned.
-        method: "newton" (smoothing Newton, certified); "newton_cg" (the same by conjugate gradients, for thousands of
-            variables between bounds); "first_order" (smoothing and accelerated gradients, certified, for thousands of
-            variables on any set); "cvxpy" (an outside solver on the lift, verified); "projected_gradient" and
-            "projected_adam" (the paper's protocol: 5 restarts of 200 steps). By default "newton"; beyond 500
-            variables "newton_cg" between bounds and without a network, "first_order" elsewhere; "cvxpy" for a model
-            that brings its own CVXPY expression, and up to 500 variables for sets with rows other than one sum.
+        method: a solver object, or the name of one with its usual options: "newton" (`SmoothingNewton`, certified);
+            "newton_cg" (`NewtonCG`, the same by conjugate gradients, for thousands of variables between bounds);
+            "first_order" (`FirstOrder`: accelerated gradients, certified, for thousands of variables on any set);
+            "cvxpy" (`External`: an outside solver on the lift, verified); "projected_gradient" and "projected_adam"
+            (`PaperProtocol`: 5 restarts of 200 steps). By default "newton"; beyond 500 variables "newton_cg" between
+            bounds and without a network, "first_order" elsewhere; "cvxpy" for a model that brings its own CVXPY
+            expression, and up to 500 variables for a set with inequalities besides bounds or without rows.
         x0: (*batch, n) points to start from, or the `Decision` of similar contexts; the set's centre by default.
-        solver: for "cvxpy", the name of any installed solver.
-        solver_options: for "cvxpy", keywords for `cp.Problem.solve`.
-        seed: of the protocol's random restarts.
+        solver: of "cvxpy" alone: the name of any installed solver, "CLARABEL" by default.
+        solver_options: of "cvxpy" alone: keywords for `cp.Problem.solve`.
+        seed: of the paper's protocol alone: of its random restarts, 0 by default.
         scale: the unit that gaps are measured in, positive, a number or (*batch): where values differ by much less than
             1, their standard deviation over the decisions in question. max(1, |value|) by default.
 
+    What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; but
+    not an instance that ran into a `max_iter` below the default. `Decision.solver` says whose answer each one has.
     The first call ever compiles the Newton method, which takes half a minute, and the first with 32 contexts or more
     compiles it for several side by side; the code is kept on disk.
 
     Returns:
-        `Decision`; computed in the higher of the context's and the weights' precision.
+        `Decision`; computed in the higher of the context's and the weights' precision. Its statuses follow from what is
+        returned: value, bound, violation, and why the solver stopped.
 
     Raises:
-        ValueError: bad shapes, non-finite numbers, a non-positive limit or tolerance, an unknown method.
-        NotImplementedError: a certified method and a model without a conic form, or "newton" or "newton_cg" and a
-            set whose rows they do not know.
+        ValueError: bad shapes, non-finite numbers, a non-positive limit or tolerance, an unknown method, an option that
+            the method does not have.
+        NotImplementedError: a method that cannot solve the problem; the message says which can.
     """
     started = time.perf_counter()
-    chosen = method or model.decision_method
-    _check_arguments(model, feasible_set, tol, max_iter, time_limit, chosen, solver)
-    refused = newton_refuses(feasible_set) if method == "newton" else None
-    if refused is not None:
-        raise NotImplementedError(f'method: "newton": {refused}; use "cvxpy" or "first_order"')
+    _check_arguments(model, feasible_set, tol, max_iter, time_limit)
+    make = _solver(method, {"solver": solver, "solver_options": solver_options, "seed": seed})
     contexts = model.check_context(context)
     batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
-    size = int(np.prod(batch))
-    start = _check_start(x0, feasible_set, batch, torch.promote_types(contexts.dtype, model.dtype), model.device)
-    unit = _check_scale(scale, batch, model)
-    deadline = float("inf") if time_limit is None else started + time_limit
-    if size == 0:
-        result = _empty(model, contexts)
-    elif chosen in LEARNING_RATE:
-        steps = STEPS if max_iter is None else max_iter
-        result = _descend(model, feasible_set, contexts, start, chosen, tol, steps, seed, unit)
-    elif chosen == "cvxpy":
-        result = _outside(model, feasible_set, contexts, tol, solver, dict(solver_options or {}), time_limit, unit)
+    problem = Problem.at(model, model.context_rows(contexts), feasible_set, _check_scale(scale, batch, model))
+    start = _check_start(x0, problem, batch)
+    limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
+    if problem.size == 0:
+        result = Result.unanswered(torch.zeros(0, model.dim, dtype=problem.dtype, device=problem.device))
     else:
-        result = None
-        if chosen == "newton" and start is None and unit is None:
-            result = solve_ready(model, feasible_set, contexts, tol=tol, max_iter=max_iter, deadline=deadline)
-        if result is None:
-            form = model.form_at(contexts).check()
-            chosen = chosen if method is not None else default_method(form, feasible_set)
-            limits = {"tol": tol, "max_iter": max_iter, "deadline": deadline}
-            result = solve_certified(form, feasible_set, method=chosen, start=start, scale=unit, **limits)
+        chosen = make(problem)
+        refused = chosen.refuses(problem)
+        if refused is not None:
+            raise NotImplementedError(refused)
+        result = chosen.solve(problem, limits, start)
+    violation = _verify(result, feasible_set, tol)
     return Decision(
         x=result.x.reshape(*batch, model.dim),
         value=result.value.reshape(batch),
         lower_bound=result.lower_bound.reshape(batch),
-        status=np.asarray(_STATUSES(result.status), dtype=object).reshape(batch),
+        status=result.status.reshape(batch),
         iterations=result.iterations.reshape(batch),
         seconds=time.perf_counter() - started,
-        scale=None if unit is None else unit.reshape(batch),
+        scale=None if result.unit is None else result.unit.reshape(batch),
+        solver=np.full(result.status.shape, result.solver, dtype=object).reshape(batch),
+        violation=violation.reshape(batch),
     )
 
 
-def _outside(
-    model: ConvexSurrogate,
-    feasible_set: FeasibleSet,
-    contexts: Tensor,
-    tol: float,
-    solver: str,
-    options: dict[str, Any],
-    time_limit: float | None,
-    scale: Tensor | None,
-) -> Result:
-    """Decide by CVXPY; a solver that reports success is believed only as far as the certificate goes."""
-    if time_limit is not None and solver.upper() == "CLARABEL":
-        options.setdefault("time_limit", time_limit)
-    if not model.exports_expression:
-        form = model.form_at(contexts).check().detach()
-        x, value, lower, status = solve_lifted(form, feasible_set, solver, options)
+def _verify(result: Result, feasible_set: FeasibleSet, tol: float) -> Tensor:
+    """Return how far points are outside of the set as the user gave it; settle the statuses by that and the gaps."""
+    result.judge(tol)
+    violation = feasible_set._violation(result.x)
+    outside = violation > FEASIBLE[violation.dtype] * max(1.0, feasible_set.magnitude)
+    if bool(outside.any()):
+        result.status[outside.cpu().numpy()] = Status.INACCURATE
+    return violation
+
+
+def _solver(method: Method | Solver | None, options: dict[str, Any]) -> Callable[[Problem], Solver]:
+    """Return what gives a problem its solver, once it is known that the method has the options that are not None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if isinstance(method, Solver):
+        if given:
+            kind = type(method).__name__
+            raise ValueError(f"{next(iter(given))}: a solver object has options of its own; give it to {kind}(...)")
+        return lambda problem: method
+    if method is not None and method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)} or a solver object, got {method!r}")
+    own = OPTIONS.get(method or "", {})
+    for name in given:
+        if name not in own:
+            takers = " and ".join(f'"{taker}"' for taker, names in OPTIONS.items() if name in names)
+            raise ValueError(f"{name}: an option of method={takers}, got method={method!r}")
+    if method is None:
+        return default_solver
+    keywords = {own[name]: value for name, value in given.items()}
+    if method == "cvxpy":
+        made: Solver = External(**keywords)
+    elif method in ("projected_gradient", "projected_adam"):
+        made = PaperProtocol(method, **keywords)
     else:
-        x, value, lower, status = _solve_expressions(model, feasible_set, contexts, solver, options)
-    gap = relative_gap(value, lower, scale)
-    confirmed = (gap <= tol).cpu().numpy()
-    answered = np.isin(status, [Status.OPTIMAL, Status.INACCURATE])
-    status[answered] = np.where(confirmed[answered], Status.OPTIMAL, Status.INACCURATE)
-    return Result(x, value, lower, torch.zeros(x.shape[0], dtype=torch.int64), status)
+        made = {solver.name: solver for solver in (NEWTON, NEWTON_CG, FIRST_ORDER)}[method]
+    return lambda problem: made
 
 
-def _solve_expressions(
-    model: ConvexSurrogate, feasible_set: FeasibleSet, contexts: Tensor, solver: str, options: dict[str, Any]
-) -> tuple[Tensor, Tensor, Tensor, np.ndarray]:
-    """Solve each context's own CVXPY program, certified afterwards."""
-    rows = model.context_rows(contexts)
-    x = torch.full((rows.shape[0], model.dim), torch.nan, dtype=model.dtype)
-    status = np.full(rows.shape[0], Status.FAILED, dtype=object)
-    for row, context in enumerate(rows):
-        variable = cp.Variable(model.dim)
-        problem = cp.Problem(
-            cp.Minimize(model.to_cvxpy(variable, context if model.context_dim > 0 else None)),
-            feasible_set.constraints(variable),
-        )
-        try:
-            problem.solve(solver=solver, ignore_dpp=True, **options)
-        except (cp.SolverError, ArithmeticError):
-            continue
-        status[row] = SOLVER_STATUS.get(problem.status, Status.FAILED)
-        if variable.value is not None:
-            x[row] = feasible_set.project(variable.value).to(model.dtype)
-    solved = torch.isfinite(x).all(dim=-1)
-    points = torch.where(solved.unsqueeze(-1), x, feasible_set.center(model.dtype))
-    given = rows if model.context_dim > 0 else None
-    value = model(points, given)
-    lower = certify(model, feasible_set, points, given).lower_bound
-    return x, torch.where(solved, value, torch.nan), torch.where(solved, lower, -torch.inf), status
-
-
-def _descend(
-    model: ConvexSurrogate,
-    feasible_set: FeasibleSet,
-    contexts: Tensor,
-    start: Tensor | None,
-    method: str,
-    tol: float,
-    steps: int,
-    seed: int,
-    scale: Tensor | None,
-) -> Result:
-    rows = model.context_rows(contexts)
-    dtype = torch.promote_types(rows.dtype, model.dtype)
-    generator = torch.Generator().manual_seed(seed)
-    begin = feasible_set.sample((rows.shape[0], RESTARTS), generator).to(dtype=dtype, device=rows.device)
-    if start is not None:
-        begin[:, 0] = start
-    form = model.form_at(contexts).check().detach() if model.has_conic_form else None
-    objective = form.evaluate if form is not None else (lambda x: model.evaluate(x, rows))
-    rate = LEARNING_RATE[method]
-    x, value = projected_descent(objective, feasible_set, begin, method=method, steps=steps, rate=rate)
-    if form is not None:
-        lower = best_bound(form, feasible_set, x.unsqueeze(1)).squeeze(-1)
-    else:
-        lower = value - frank_wolfe_gap(model, feasible_set, x, rows if model.context_dim > 0 else None)
-    reached = (relative_gap(value, lower, scale) <= tol).cpu().numpy()
-    status = np.where(reached, Status.OPTIMAL, Status.ITERATION_LIMIT).astype(object)
-    return Result(x, value, lower, torch.full((rows.shape[0],), steps, device=x.device), status)
-
-
-def _empty(model: ConvexSurrogate, contexts: Tensor) -> Result:
-    dtype = torch.promote_types(contexts.dtype, model.dtype)
-    none = torch.zeros(0, dtype=dtype, device=contexts.device)
-    x = none.reshape(0, model.dim)
-    return Result(x, none, none, none.to(torch.int64), np.zeros(0, dtype=object))
-
-
-def _check_start(
-    x0: ArrayLike | Decision | None,
-    feasible_set: FeasibleSet,
-    batch: tuple[int, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor | None:
+def _check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple[int, ...]) -> Tensor | None:
     if x0 is None:
         return None
-    start = as_tensor(x0.x if isinstance(x0, Decision) else x0, "x0").to(device=device, dtype=dtype)
-    check_last_dim(start, feasible_set.dim, "x0")
+    start = as_tensor(x0.x if isinstance(x0, Decision) else x0, "x0").to(device=problem.device, dtype=problem.dtype)
+    check_last_dim(start, problem.dim, "x0")
     if tuple(start.shape[:-1]) != batch:
         raise ValueError(f"x0: expected batch shape {batch} as the contexts', got {tuple(start.shape[:-1])}")
-    return feasible_set._project(start.reshape(-1, feasible_set.dim))
+    return problem.feasible_set._project(start.reshape(-1, problem.dim))
 
 
 def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexSurrogate) -> Tensor | None:
@@ -235,26 +177,14 @@ def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexS
 
 
 def _check_arguments(
-    model: ConvexSurrogate,
-    feasible_set: FeasibleSet,
-    tol: float,
-    max_iter: int | None,
-    time_limit: float | None,
-    method: str,
-    solver: str,
+    model: ConvexSurrogate, feasible_set: FeasibleSet, tol: float, max_iter: int | None, time_limit: float | None
 ) -> None:
     if feasible_set.dim != model.dim:
         raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
-    if method not in METHODS:
-        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    if model.device.type == "meta":
+        raise ValueError("model: its weights are on the meta device, which holds no numbers; load or draw them first")
     check_positive(tol, "tol")
     if max_iter is not None:
         check_count(max_iter, "max_iter")
     if time_limit is not None:
         check_positive(time_limit, "time_limit")
-    if method in CERTIFIED and not model.has_conic_form:
-        raise NotImplementedError(f'{type(model).__name__} has no conic form; use method="cvxpy"')
-    if method == "newton_cg" and not cg_takes(feasible_set):
-        raise NotImplementedError('method: "newton_cg" works between bounds alone; use "first_order"')
-    if method == "cvxpy" and solver.upper() not in cp.installed_solvers():
-        raise ValueError(f"solver: expected one of {', '.join(cp.installed_solvers())}, got {solver!r}")

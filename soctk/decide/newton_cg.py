@@ -12,22 +12,22 @@ iterations, holds up the gap. It needs forward, adjoint and products with each t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from soctk.decide.batched import picker
-from soctk.decide.decision import Status
+from soctk.decide.first_order import FirstOrder
+from soctk.decide.loop import State, iterate
+from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
+from soctk.decide.solver import FormSolver, Solver
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
 from soctk.terms.base import Smoothed
 
-DEFAULT_STEPS = 200
 CG_STEPS = 250
 LARGEST_RESIDUAL = 0.1
 FIRST_SMOOTHING = 0.5
@@ -47,51 +47,37 @@ STALLED_STEPS = 12
 Product = Callable[[Tensor], Tensor]
 
 
-def solve_newton_cg(
-    form: ConicForm,
-    feasible_set: FeasibleSet,
-    *,
-    tol: float,
-    max_iter: int = DEFAULT_STEPS,
-    deadline: float = float("inf"),
-    start: Tensor | None = None,
-    scale: Tensor | None = None,
-) -> Result:
-    """Minimise every function of `form` over a set of bounds, all finite.
+@dataclass(frozen=True)
+class NewtonCG(FormSolver):
+    """Newton steps by conjugate gradients between bounds: certified, for thousands of variables.
 
-    Args:
-        form: N functions, detached.
-        feasible_set: a set without an equality on the sum.
-        tol: gap to reach, in units of `scale`.
-        max_iter: Newton steps for each instance.
-        deadline: `time.perf_counter()` value to stop at.
-        start: (N, n) feasible starting points; the centre by default.
-        scale: (N,), the unit of the gap; max(1, |value|) by default.
+    Attributes:
+        max_iter: the most Newton steps for each instance, where the limits say nothing.
+        second: solves again what this one left short of the tolerance, unless an instance ran into a limit below
+            `max_iter`; None for no other.
     """
-    size = form.size
-    x = feasible_set.center(form.dtype, form.linear.device).expand(size, form.dim) if start is None else start
-    best = Result.unanswered(x, scale)
-    active = torch.arange(size, device=x.device)
-    state = _State.initial(form, feasible_set, x)
-    for iteration in range(max_iter + 1):
-        done, stalled = _record(best, active, form, feasible_set, state, tol, iteration)
-        best.status[active[stalled].cpu().numpy()] = Status.STALLED
-        best.status[active[done].cpu().numpy()] = Status.OPTIMAL
-        keep = ~(done | stalled)
-        if not bool(keep.any()) or iteration == max_iter:
-            break
-        if time.perf_counter() > deadline:
-            best.status[active[keep].cpu().numpy()] = Status.TIME_LIMIT
-            break
-        if not bool(keep.all()):
-            index = torch.nonzero(keep).squeeze(-1)
-            active, form, state = active[index], form.select(index), picker(keep.numel(), index)(state)
-        state.advance(form, feasible_set)
-    return best
+
+    name: ClassVar[str] = "newton_cg"
+    max_iter: int = 200
+    second: Solver | None = field(default_factory=FirstOrder)
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Return why it cannot solve the problem, None where it can."""
+        rows = problem.presolved.reduced.rows()
+        if rows is None or not rows.at_most_a_sum or rows.total is not None:
+            return 'method: "newton_cg" works between finite bounds alone; use "first_order"'
+        return super().refuses(problem)
+
+    def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:
+        form = problem.form
+        x = problem.center if start is None else start
+        state = _State.initial(form, problem.feasible_set, x)
+        best = Result.unanswered(x, problem.unit)
+        return iterate(form, state, problem.feasible_set, best, limits, max_iter=max_iter)
 
 
 @dataclass
-class _State:
+class _State(State):
     """The iterate of every active instance: points (N, n), numbers (N, 1), the duals of the last pass."""
 
     x: Tensor
@@ -114,14 +100,35 @@ class _State:
         endless = torch.full_like(mu, torch.inf)
         return cls(x.clone(), mu, torch.zeros_like(mu), endless, endless, torch.zeros_like(mu), lags, parts)
 
+    def record(
+        self, form: ConicForm, fixed: FeasibleSet, best: Result, rows: Tensor, iteration: int, last: bool
+    ) -> Tensor:
+        """Improve the best points and bounds; lower mu where it holds up the gap; return which are stalled."""
+        x, (smooth, lagged) = self.x, self.duals(form)
+        value = form.evaluate(x.unsqueeze(1)).squeeze(-1)
+        bound = form.bound(smooth, fixed).squeeze(-1)
+        best.improve(rows, x, value, torch.maximum(bound, form.bound(lagged, fixed).squeeze(-1)))
+        gap = (best.value[rows] - best.lower_bound[rows]).unsqueeze(-1)
+        slope = form.slope(smooth).squeeze(1).expand_as(x)
+        movable = ((slope * x).sum(dim=-1) - fixed.linear_minimum(slope)).unsqueeze(-1)
+        settled = movable < SETTLED * (value - bound).unsqueeze(-1)
+        better = settled | (gap < PROGRESS * self.gap) | (movable < PROGRESS * self.movable)
+        self.waiting = torch.where(better, 0.0, self.waiting + 1)
+        self.gap = torch.where(better, torch.minimum(gap, self.gap), self.gap)
+        self.movable = torch.where(settled, torch.inf, torch.where(better, movable, self.movable))
+        if bool(settled.any()):
+            self.mu = torch.where(settled, SMOOTHING_FALL * self.mu, self.mu)
+            self.parts = passed(form, x, self.mu)
+        return (self.waiting >= STALLED_STEPS).squeeze(-1)
+
     def duals(self, form: ConicForm) -> tuple[Dual, Dual]:
         """Return the smoothed slopes and the lagged duals."""
         pairs = zip(form.terms, self.parts, self.lags, strict=True)
         return Dual(tuple(part.dual for part in self.parts)), Dual(tuple(t.lagged_dual(p, lag) for t, p, lag in pairs))
 
-    def advance(self, form: ConicForm, feasible_set: FeasibleSet) -> None:
+    def advance(self, form: ConicForm, fixed: FeasibleSet) -> None:
         """Take one projected Newton step on the smoothed objective."""
-        lo, hi = feasible_set.hull(self.x.dtype, self.x.device)
+        lo, hi = fixed.hull(self.x.dtype, self.x.device)
         gradient = form.slope(self.duals(form)[0]).squeeze(1).expand_as(self.x)
         product = self._hessian(form)
         free = self._free(gradient, product, lo, hi)
@@ -211,32 +218,3 @@ def conjugate_gradients(product: Product, right: Tensor, tolerance: Tensor) -> T
         p = residual + torch.where(going, following / squared.clamp(min=tiny), 0.0) * p
         squared = torch.where(going, following, 0.0)
     return d
-
-
-def _record(
-    best: Result,
-    active: Tensor,
-    form: ConicForm,
-    feasible_set: FeasibleSet,
-    state: _State,
-    tol: float,
-    iteration: int,
-) -> tuple[Tensor, Tensor]:
-    """Update the best points and bounds; lower mu where it holds up the gap; return which are done and stalled."""
-    x, (smooth, lagged) = state.x, state.duals(form)
-    value = form.evaluate(x.unsqueeze(1)).squeeze(-1)
-    bound = form.bound(smooth, feasible_set).squeeze(-1)
-    best.improve(active, x, value, torch.maximum(bound, form.bound(lagged, feasible_set).squeeze(-1)))
-    best.iterations[active] = iteration
-    gap = (best.value[active] - best.lower_bound[active]).unsqueeze(-1)
-    slope = form.slope(smooth).squeeze(1).expand_as(x)
-    movable = ((slope * x).sum(dim=-1) - feasible_set.linear_minimum(slope)).unsqueeze(-1)
-    settled = movable < SETTLED * (value - bound).unsqueeze(-1)
-    better = settled | (gap < PROGRESS * state.gap) | (movable < PROGRESS * state.movable)
-    state.waiting = torch.where(better, 0.0, state.waiting + 1)
-    state.gap = torch.where(better, torch.minimum(gap, state.gap), state.gap)
-    state.movable = torch.where(settled, torch.inf, torch.where(better, movable, state.movable))
-    if bool(settled.any()):
-        state.mu = torch.where(settled, SMOOTHING_FALL * state.mu, state.mu)
-        state.parts = passed(form, x, state.mu)
-    return best.relative_gap(active) <= tol, (state.waiting >= STALLED_STEPS).squeeze(-1)

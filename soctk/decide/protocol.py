@@ -7,59 +7,94 @@ gradient; projecting onto a simplex or a budget set cancels a constant vector, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from soctk.sets import FeasibleSet
+from soctk.checks import check_count, check_positive
+from soctk.decide.problem import Limits, Problem
+from soctk.decide.result import Result, repeated
+from soctk.decide.solver import Solver
+from soctk.status import Status
 
-RESTARTS = 5
-STEPS = 200
-LEARNING_RATE = {"projected_gradient": 1e-2, "projected_adam": 2e-3}
-
-Objective = Callable[[Tensor], Tensor]
+Descent = Literal["projected_gradient", "projected_adam"]
+RATES: dict[Descent, float] = {"projected_gradient": 1e-2, "projected_adam": 2e-3}
 
 
-def projected_descent(
-    objective: Objective,
-    feasible_set: FeasibleSet,
-    start: Tensor,
-    *,
-    method: str,
-    steps: int = STEPS,
-    rate: float,
-) -> tuple[Tensor, Tensor]:
-    """Return the best points (N, n) and values (N,) over all restarts and steps.
+@dataclass(frozen=True)
+class PaperProtocol(Solver):
+    """The paper's protocol: the best point of some steps of projected descent from random points.
 
-    Args:
-        objective: (N, M, n) -> (N, M), differentiable; N instances, M restarts.
-        feasible_set: where the points stay.
-        start: (N, M, n) feasible starting points.
-        method: "projected_gradient" or "projected_adam".
-        steps: steps for each restart.
-        rate: step size.
+    Attributes:
+        name: "projected_gradient" or "projected_adam".
+        restarts: random starting points of each instance; a given start takes the place of the first.
+        steps: from each of them.
+        rate: step size; the paper's for the kind of descent by default.
+        seed: of the random points.
+
+    Raises:
+        ValueError: another name, a number that is not positive.
     """
-    x = start.clone()
-    first, second = torch.zeros_like(x), torch.zeros_like(x)
-    best_x, best_value = x[:, 0].clone(), x.new_full((x.shape[0],), torch.inf)
-    for step in range(1, steps + 2):
-        with torch.enable_grad():
-            points = x.detach().requires_grad_()
-            values = objective(points)
-            (gradient,) = torch.autograd.grad(values.sum(), points)
-        value, restart = values.detach().min(dim=1)
-        better = value < best_value
-        chosen = x[torch.arange(x.shape[0], device=x.device), restart]
-        best_x = torch.where(better.unsqueeze(-1), chosen, best_x)
-        best_value = torch.where(better, value, best_value)
-        if step > steps:
-            break
-        if method == "projected_adam":
-            first = 0.9 * first + 0.1 * gradient
-            second = 0.999 * second + 0.001 * gradient.square()
-            direction = (first / (1 - 0.9**step)) / ((second / (1 - 0.999**step)).sqrt() + 1e-8)
-        else:
+
+    name: Descent = "projected_gradient"  # type: ignore[misc]
+    restarts: int = 5
+    steps: int = 200
+    rate: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in RATES:
+            raise ValueError(f"name: expected one of {', '.join(RATES)}, got {self.name!r}")
+        check_count(self.restarts, "restarts")
+        check_count(self.steps, "steps")
+        if self.rate is not None:
+            check_positive(self.rate, "rate")
+
+    def refuses(self, problem: Problem) -> None:
+        """Return None: points of any function can be moved."""
+        return
+
+    def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
+        """Minimise every function: see `Solver.solve`."""
+        generator = torch.Generator().manual_seed(self.seed)
+        points = problem.feasible_set.sample((problem.size, self.restarts), generator)
+        points = points.to(dtype=problem.dtype, device=problem.device)
+        if start is not None:
+            points[:, 0] = start
+        x, value, taken = self._descend(problem, points, limits)
+        iterations = torch.full((problem.size,), taken, device=problem.device)
+        reason = Status.TIME_LIMIT if taken < self._steps(limits) else Status.ITERATION_LIMIT
+        status = repeated(reason, problem.size)
+        result = Result(x, value, problem.bound_at(x), iterations, status, self.name, problem.unit)
+        result.judge(limits.tol)
+        return result
+
+    def _steps(self, limits: Limits) -> int:
+        return self.steps if limits.max_iter is None else limits.max_iter
+
+    def _descend(self, problem: Problem, x: Tensor, limits: Limits) -> tuple[Tensor, Tensor, int]:
+        """Return the best points (N, n) and values (N,) of paths from x (N, M, n), and the number of steps."""
+        rate = RATES[self.name] if self.rate is None else self.rate
+        first, second = torch.zeros_like(x), torch.zeros_like(x)
+        best_x, best_value = x[:, 0].clone(), x.new_full((x.shape[0],), torch.inf)
+        for step in range(1, self._steps(limits) + 2):
+            with torch.enable_grad():
+                points = x.detach().requires_grad_()
+                values = problem.evaluate(points)
+                (gradient,) = torch.autograd.grad(values.sum(), points)
+            value, restart = values.detach().min(dim=1)
+            better = value < best_value
+            chosen = x[torch.arange(x.shape[0], device=x.device), restart]
+            best_x = torch.where(better.unsqueeze(-1), chosen, best_x)
+            best_value = torch.where(better, value, best_value)
+            if step > self._steps(limits) or limits.late:
+                break
             direction = gradient
-        x = feasible_set._project(x - rate * direction)
-    return best_x, best_value
+            if self.name == "projected_adam":
+                first = 0.9 * first + 0.1 * gradient
+                second = 0.999 * second + 0.001 * gradient.square()
+                direction = (first / (1 - 0.9**step)) / ((second / (1 - 0.999**step)).sqrt() + 1e-8)
+            x = problem.feasible_set._project(x - rate * direction)
+        return best_x, best_value, step - 1

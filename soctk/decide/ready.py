@@ -15,10 +15,7 @@ import torch
 from torch import Tensor
 
 from soctk.checks import to_numpy
-from soctk.decide.certified import NEWTON_DIM, finish
 from soctk.decide.compiled.form import Packed, pack
-from soctk.decide.newton import DEFAULT_ITERATIONS
-from soctk.decide.reduction import newton_refuses
 from soctk.decide.result import Result
 from soctk.memo import Memo
 from soctk.models.dense import SOCICNN
@@ -38,26 +35,22 @@ def solve_ready(
     contexts: Tensor,
     *,
     tol: float,
-    max_iter: int | None,
+    max_iter: int,
     deadline: float,
 ) -> Result | None:
-    """Decide by the compiled Newton method; None where the model, the set or the contexts are none for this way."""
-    if contexts.dtype != torch.float64 or model.dim > NEWTON_DIM:
+    """Decide by the compiled Newton method, over a set that it knows and that leaves every coordinate free.
+
+    None where the model or the contexts (N, p) are none for this way.
+    """
+    if contexts.dtype != torch.float64:
         return None
-    ready, presolved = _ready(model), feasible_set.presolve()
-    if ready is None or not presolved.trivial or newton_refuses(feasible_set) is not None:
-        return None
-    rows = model.context_rows(contexts.detach()).numpy()
-    packed = ready.at(rows)
+    ready = _ready(model)
+    packed = None if ready is None else ready.at(contexts.detach().numpy())
     if packed is None:
         return None  # the form names what is not finite
     from soctk.decide.compiled.solve import solve_packed  # Numba is loaded when there is something to solve
 
-    steps = DEFAULT_ITERATIONS if max_iter is None else max_iter
-    result = solve_packed(packed, presolved.reduced, tol=tol, max_iter=steps, deadline=deadline)
-    if max_iter is None:
-        finish(result, lambda: model.form_at(contexts).detach(), feasible_set, "newton", tol, deadline)
-    return result
+    return solve_packed(packed, feasible_set, tol=tol, max_iter=max_iter, deadline=deadline)
 
 
 def _ready(model: ConvexSurrogate) -> _Ready | None:

@@ -1,4 +1,4 @@
-"""The flat outcome that the solvers fill in, and where the Newton method's iterations ended."""
+"""The outcome that every solver returns, and where the Newton method's iterations ended."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.decide.decision import Status, relative_gap
+from soctk.decide.decision import relative_gap
+from soctk.status import Status
 
 
 @dataclass
 class Result:
-    """The flat outcome of a solver: tensors with leading size N, statuses as an object array.
+    """What a solver found for N instances.
 
-    `scale` is the unit that gaps are measured in, (N,); max(1, |value|) where it is None.
+    Attributes:
+        x: (N, n).
+        value: f(x), (N,).
+        lower_bound: (N,).
+        iterations: (N,), int64.
+        status: why the solver stopped with each, an object array of `Status` (N,); OPTIMAL where it reached `tol`.
+        solver: the name of the method that found each x: one for all, or an object array (N,).
+        unit: what gaps are measured in, (N,); max(1, |value|) where it is None.
+        final: where the iterations ended, where that was asked for.
     """
 
     x: Tensor
@@ -25,11 +34,12 @@ class Result:
     lower_bound: Tensor
     iterations: Tensor
     status: np.ndarray
+    solver: str | np.ndarray = ""
+    unit: Tensor | None = None
     final: Final | None = None
-    scale: Tensor | None = None
 
     @classmethod
-    def unanswered(cls, x: Tensor, scale: Tensor | None = None) -> Result:
+    def unanswered(cls, x: Tensor, unit: Tensor | None = None) -> Result:
         """Return points (N, n) of which nothing is known yet."""
         size = x.shape[0]
         return cls(
@@ -37,20 +47,49 @@ class Result:
             value=x.new_full((size,), torch.inf),
             lower_bound=x.new_full((size,), -torch.inf),
             iterations=torch.zeros(size, dtype=torch.int64, device=x.device),
-            status=np.full(size, Status.ITERATION_LIMIT, dtype=object),
-            scale=scale,
+            status=repeated(Status.ITERATION_LIMIT, size),
+            unit=unit,
         )
 
-    def improve(self, rows: Tensor, x: Tensor, value: Tensor, lower_bound: Tensor) -> None:
-        """Keep, for the instances `rows`, whatever point and whatever bound are better."""
+    def improve(self, rows: Tensor, x: Tensor, value: Tensor, lower_bound: Tensor) -> Tensor:
+        """Keep, for the instances `rows`, whatever point and whatever bound are better; return where the point is."""
         better = value < self.value[rows]
         self.x[rows] = torch.where(better.unsqueeze(-1), x, self.x[rows])
         self.value[rows] = torch.where(better, value, self.value[rows])
         self.lower_bound[rows] = torch.maximum(self.lower_bound[rows], lower_bound)
+        return better
 
     def relative_gap(self, rows: Tensor) -> Tensor:
         """Return the gaps of the instances `rows` in their unit."""
-        return relative_gap(self.value[rows], self.lower_bound[rows], None if self.scale is None else self.scale[rows])
+        return relative_gap(self.value[rows], self.lower_bound[rows], None if self.unit is None else self.unit[rows])
+
+    def judge(self, tol: float, unconfirmed: Status = Status.STALLED) -> None:
+        """Let the statuses say what value and bound say: OPTIMAL where the gap is at most `tol`, and nowhere else.
+
+        `unconfirmed` takes the place of an OPTIMAL that is not; INACCURATE that of anything where value and bound
+        contradict each other.
+        """
+        if self._plainly_optimal(tol):
+            return
+        gap = relative_gap(self.value, self.lower_bound, self.unit)
+        reached = (gap <= tol).cpu().numpy()
+        contradicted = (torch.isinf(gap) & (self.value < self.lower_bound)).cpu().numpy()
+        self.status[(self.status == Status.OPTIMAL) & ~reached] = unconfirmed
+        self.status[reached] = Status.OPTIMAL
+        self.status[contradicted] = Status.INACCURATE
+
+    def _plainly_optimal(self, tol: float) -> bool:
+        """Whether all are called optimal and are: nearly always, and found out in a fraction of the time."""
+        if self.unit is not None or not self.value.is_cpu or not self.all_optimal:
+            return False
+        value = self.value.numpy()
+        gap = value - self.lower_bound.numpy()
+        return bool((gap >= 0).all() and (gap <= tol * np.maximum(np.abs(value), 1.0)).all())
+
+    @property
+    def all_optimal(self) -> bool:
+        """Whether the solver calls all instances optimal."""
+        return self.status.tolist().count(Status.OPTIMAL) == self.status.size
 
 
 @dataclass
@@ -90,6 +129,13 @@ class Final:
             write(getattr(self, name), getattr(other, name))
 
 
+def repeated(status: Status, size: int) -> np.ndarray:
+    """Return an object array (size,) of one status; `np.full` would make a plain string of it."""
+    array = np.empty(size, dtype=object)
+    array.fill(status)
+    return array
+
+
 def map_tensors(fn: Callable[[Tensor], Tensor], item: Any) -> Any:
     """Apply `fn` to every tensor in tuples, lists and dataclasses."""
     if isinstance(item, Tensor):
@@ -99,3 +145,12 @@ def map_tensors(fn: Callable[[Tensor], Tensor], item: Any) -> Any:
     if hasattr(item, "__dataclass_fields__"):
         return type(item)(*(map_tensors(fn, getattr(item, name)) for name in item.__dataclass_fields__))
     return item
+
+
+def picker(size: int, index: Tensor) -> Callable[[Any], Any]:
+    """Return a function that picks instances from tensors, and from tuples, lists and dataclasses of them."""
+
+    def pick(tensor: Tensor) -> Tensor:
+        return tensor if tensor.shape[0] != size or size == 1 else tensor[index]
+
+    return lambda item: map_tensors(pick, item)

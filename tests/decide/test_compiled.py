@@ -14,12 +14,12 @@ from zoo import MODELS, SETS, shaken
 
 from soctk import Box, Budget, ConicForm, FeasibleSet, QuadICNN, ReLUICNN, Simplex, minimize
 from soctk.decide.batched import Bounds, solve_batched
-from soctk.decide.certified import solve_certified
 from soctk.decide.compiled import solve
 from soctk.decide.compiled.form import pack, supported
 from soctk.decide.compiled.lanes import WIDTH
 from soctk.decide.compiled.solve import solve_compiled, solve_packed
-from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
+from soctk.decide.newton import DEFAULT_ITERATIONS, SmoothingNewton, solve_newton
+from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
 from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic
@@ -205,7 +205,7 @@ def test_an_interrupted_run_goes_on_where_it_was(monkeypatch) -> None:
 def test_linear_programs_that_stall_are_finished_by_the_lift() -> None:
     model = shaken(MODELS["relu"](20))
     context = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
-    result = solve_certified(model.conic_form(context).detach(), Box(20), tol=1e-6)
+    result = SmoothingNewton().solve(Problem(model.conic_form(context).detach(), Box(20)), Limits(1e-6))
     assert (result.status == "optimal").all()
     assert bool((result.relative_gap(torch.arange(20)) <= 1e-6).all())
 
@@ -269,12 +269,12 @@ def test_single_precision_is_solved_in_double_and_honest_in_single(model_name: s
     model, feasible_set = shaken(MODELS[model_name](10)), SETS[set_name](10)
     context = torch.randn(20, 3, generator=torch.Generator().manual_seed(3), dtype=DOUBLE)
     form = model.conic_form(context).detach().to(SINGLE)
-    result = solve_certified(form, feasible_set, tol=1e-4)
+    result = SmoothingNewton().solve(Problem(form, feasible_set), Limits(1e-4))
     assert result.x.dtype == result.value.dtype == result.lower_bound.dtype == SINGLE
     assert (result.status == "optimal").all()
     exact = form.to(DOUBLE).evaluate(result.x.double().unsqueeze(1)).squeeze(-1)
     assert bool((result.value.double() >= exact - VALUE[DOUBLE] * exact.abs()).all())
-    double = solve_certified(form.to(DOUBLE), feasible_set, tol=1e-9)
+    double = SmoothingNewton().solve(Problem(form.to(DOUBLE), feasible_set), Limits(1e-9))
     assert bool((result.lower_bound.double() <= double.value + VALUE[DOUBLE] * double.value.abs()).all())
 
 

@@ -12,8 +12,11 @@ from torch import Tensor
 from zoo import MODELS, shaken
 
 from soctk import SOCICNN, Box, ConicForm, Simplex, certify, minimize
-from soctk.decide.certified import default_method, solve_certified
-from soctk.decide.newton_cg import conjugate_gradients, solve_newton_cg
+from soctk.decide.choice import default_solver
+from soctk.decide.newton import SmoothingNewton
+from soctk.decide.newton_cg import NewtonCG, conjugate_gradients
+from soctk.decide.problem import Limits, Problem
+from soctk.decide.result import Result
 from soctk.maps.linear import SparseMap
 from soctk.terms import Norms, Quadratic
 
@@ -22,6 +25,11 @@ BOX = Box(8, -1.0, 1.5)
 
 def contexts(count: int) -> Tensor:
     return torch.randn(count, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+
+
+def solve(form: ConicForm, feasible_set: Box, limits: Limits, **options) -> Result:
+    """Solve by conjugate gradients alone."""
+    return NewtonCG(second=None).solve(Problem(form, feasible_set, options.get("unit")), limits, options.get("start"))
 
 
 def chain(dim: int, instances: int, kappa: float = 1e-2) -> ConicForm:
@@ -39,8 +47,9 @@ def chain(dim: int, instances: int, kappa: float = 1e-2) -> ConicForm:
 @pytest.mark.parametrize("name", MODELS)
 def test_it_reaches_its_tolerance_and_its_bounds_are_bounds(name):
     model, rows = shaken(MODELS[name](8)), contexts(16)
-    decision = minimize(model, BOX, rows, method="newton_cg", tol=FIRST_ORDER, max_iter=200)
-    assert (decision.status == "optimal").all()  # without another method's help
+    decision = minimize(model, BOX, rows, method=NewtonCG(second=None), tol=FIRST_ORDER)
+    assert (decision.status == "optimal").all()
+    assert (decision.solver == "newton_cg").all()
     assert float(BOX.violation(decision.x).max()) == 0.0
     newton = minimize(model, BOX, rows, tol=1e-9)
     scale = newton.value.abs().clamp(min=1.0)
@@ -51,24 +60,27 @@ def test_it_reaches_its_tolerance_and_its_bounds_are_bounds(name):
 @pytest.mark.parametrize("kappa", [1e-2, 0.0])
 def test_thousands_of_variables_and_their_reference_in_a_few(kappa):
     form = chain(40, 5, kappa)
-    dense = solve_certified(form, Box(40), method="newton", tol=1e-9)
-    sparse = solve_newton_cg(form, Box(40), tol=1e-8)
+    dense = SmoothingNewton().solve(Problem(form, Box(40)), Limits(1e-9))
+    sparse = solve(form, Box(40), Limits(1e-8))
     assert (sparse.status == "optimal").all()
     differences = (sparse.value - dense.value).abs() / dense.value.abs().clamp(min=1.0)
     assert float(differences.max()) <= 1e-8 + 1e-9  # each is within its own relative gap of the minimum
     large = chain(3000, 2, kappa)
-    decision = solve_newton_cg(large, Box(3000), tol=1e-4, scale=torch.full((2,), 0.1, dtype=DOUBLE))
+    decision = solve(large, Box(3000), Limits(1e-4), unit=torch.full((2,), 0.1, dtype=DOUBLE))
     assert (decision.status == "optimal").all()
     assert float((decision.value - decision.lower_bound).max()) <= 1e-5
 
 
 def test_many_variables_between_bounds_are_its_default():
     large = chain(600, 1)
-    assert default_method(large, Box(600)) == "newton_cg"
-    assert default_method(large, Simplex(600)) == "first_order"
-    assert default_method(chain(500, 1), Box(500)) == "newton"
     with_network = SOCICNN(600, 0, hidden=(3,), seed=1).conic_form()
-    assert default_method(with_network, Box(600)) == "first_order"
+    for form, feasible_set, name in (
+        (large, Box(600), "newton_cg"),
+        (large, Simplex(600), "first_order"),
+        (chain(500, 1), Box(500), "newton"),
+        (with_network, Box(600), "first_order"),
+    ):
+        assert default_solver(Problem(form, feasible_set)).name == name
 
 
 def test_a_set_with_a_sum_is_refused():
@@ -78,17 +90,17 @@ def test_a_set_with_a_sum_is_refused():
 
 def test_a_warm_start_at_the_optimum_is_certified_at_once():
     form = chain(600, 3)
-    first = solve_newton_cg(form, Box(600), tol=1e-9)
-    again = solve_newton_cg(form, Box(600), tol=1e-4, start=first.x)
+    first = solve(form, Box(600), Limits(1e-9))
+    again = solve(form, Box(600), Limits(1e-4), start=first.x)
     assert int(again.iterations.max()) < int(first.iterations.min())
 
 
 def test_limits_return_the_best_point_and_an_honest_gap():
     form, feasible_set = chain(600, 3), Box(600)
-    tight = solve_newton_cg(form, feasible_set, tol=1e-9)
-    for limits in ({"max_iter": 2}, {"deadline": 0.0}):
-        short = solve_newton_cg(form, feasible_set, tol=1e-9, **limits)
-        assert (short.status == ("iteration_limit" if "max_iter" in limits else "time_limit")).all()
+    tight = solve(form, feasible_set, Limits(1e-9))
+    for limits, status in ((Limits(1e-9, 2), "iteration_limit"), (Limits(1e-9, None, 0.0), "time_limit")):
+        short = solve(form, feasible_set, limits)
+        assert (short.status == status).all()
         assert bool((short.lower_bound <= tight.value).all())
         assert bool((short.value >= tight.lower_bound).all())
 
@@ -133,7 +145,7 @@ def test_conjugate_gradients_solve_to_their_tolerance():
 
 def test_one_dimension_and_one_instance():
     form = dataclasses.replace(chain(2, 1), batch_shape=(1,))
-    alone = solve_newton_cg(form, Box(2), tol=1e-9)
+    alone = solve(form, Box(2), Limits(1e-9))
     assert (alone.status == "optimal").all()
-    single = solve_certified(form, Box(2, 0.0, (1.0, 0.0)), method="newton_cg", tol=1e-9)
+    single = solve(form, Box(2, 0.0, (1.0, 0.0)), Limits(1e-9))
     assert (single.status == "optimal").all()

@@ -1,0 +1,178 @@
+"""Deciding by outside solvers through CVXPY, believed only as far as our own certificate goes.
+
+A conic form is solved as its lift, one parameterised program for all instances, whose multipliers are a dual point and
+give a bound that does not trust the solver. A surrogate with a CVXPY expression of its own is solved as that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.checks import to_numpy
+from soctk.decide.lifted import LiftedProblem, solve_program
+from soctk.decide.problem import Limits, Problem
+from soctk.decide.result import Result, repeated
+from soctk.decide.solver import Solver
+from soctk.decide.units import Rescaled
+from soctk.forms.conic_form import Dual
+from soctk.status import Status
+
+ITERATION_OPTIONS = {
+    **dict.fromkeys(("CLARABEL", "OSQP", "PIQP", "PROXQP", "QPALM", "QOCO"), "max_iter"),
+    **dict.fromkeys(("SCS", "ECOS", "CVXOPT"), "max_iters"),
+}
+"""What solvers call the most iterations; elsewhere a count of simplex pivots or of nothing comparable."""
+TIME_OPTIONS = {
+    **dict.fromkeys(("CLARABEL", "OSQP", "QPALM", "HIGHS"), "time_limit"),
+    "SCS": "time_limit_secs",
+    "GUROBI": "TimeLimit",
+    "COPT": "TimeLimit",
+}
+"""What solvers call the most seconds."""
+WITHOUT_ANSWER = (Status.INFEASIBLE, Status.UNBOUNDED, Status.FAILED)
+TOLD = (Status.OPTIMAL, Status.INACCURATE)
+
+
+@dataclass(frozen=True)
+class External(Solver):
+    """Any solver that CVXPY finds installed, on any set.
+
+    Attributes:
+        solver: its name.
+        options: keywords for `cp.Problem.solve`.
+
+    Raises:
+        ValueError: a solver that is not installed.
+    """
+
+    name: ClassVar[str] = "cvxpy"
+    solver: str = "CLARABEL"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "solver", str(self.solver).upper())
+        if self.solver != "CLARABEL" and self.solver not in cp.installed_solvers():
+            raise ValueError(f"solver: expected one of {', '.join(cp.installed_solvers())}, got {self.solver!r}")
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Return why it cannot solve the problem: a surrogate that gives it nothing to solve."""
+        model = problem.model
+        if problem.has_form or (model is not None and model.exports_expression):
+            return None
+        return f'{type(model).__name__} has neither a conic form nor a CVXPY expression; use "projected_gradient"'
+
+    def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
+        """Minimise every function: see `Solver.solve`. Where the limits come first, `start` may be the answer.
+
+        Raises:
+            ValueError: a limit of iterations, and a solver whose name for it is not known here.
+        """
+        if limits.max_iter is not None and self.solver not in ITERATION_OPTIONS:
+            raise ValueError(f"max_iter: what {self.solver} calls it is not known here; give it in solver_options")
+        if problem.model is not None and problem.model.exports_expression:
+            return self._by_expression(problem, limits, start)
+        if problem.unit is None:
+            return self._by_lift(problem, limits, start)
+        rescaled = Rescaled.of(problem, start, problem.first_gap(problem.center if start is None else start))
+        result = rescaled.back(self._by_lift(rescaled.problem, limits, start))
+        result.judge(limits.tol, Status.INACCURATE)
+        return result
+
+    def _by_lift(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:
+        form = problem.form.apply(Tensor.cpu)
+        lifted = LiftedProblem(form, problem.feasible_set)
+        values = [to_numpy(tensor) for tensor in lifted.parameter_values(form)]
+        duals = [torch.zeros(form.size, 1, term.map.rows, dtype=form.dtype) for term in form.terms]
+        has_dual = torch.zeros(form.size, dtype=torch.bool)
+
+        def solve_row(row: int, options: dict[str, Any]) -> tuple[Status, np.ndarray | None]:
+            status = lifted.solve([value[row] for value in values], self.solver, options)
+            found = None if status in WITHOUT_ANSWER else lifted.duals()
+            if found is not None:
+                has_dual[row] = True
+                for target, y in zip(duals, found, strict=True):
+                    target[row, 0] = torch.from_numpy(np.asarray(y, dtype=float).reshape(-1))
+            return status, lifted.x.value
+
+        x, status = self._solve_rows(problem, limits, start, solve_row)
+        from_solver = form.bound(Dual(tuple(duals)), problem.feasible_set).squeeze(-1)
+        bound = torch.where(has_dual, from_solver, -torch.inf).to(problem.device)
+
+        def at_points(points: Tensor) -> Tensor:
+            duals = problem.form.subgradients(points.unsqueeze(1))
+            return torch.maximum(bound, problem.form.bound(duals, problem.feasible_set).squeeze(-1))
+
+        return self._result(problem, x, status, limits.tol, at_points)
+
+    def _by_expression(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:
+        model = problem.model
+        assert model is not None
+
+        def solve_row(row: int, options: dict[str, Any]) -> tuple[Status, np.ndarray | None]:
+            x = cp.Variable(problem.dim)
+            value = model.to_cvxpy(x, problem.contexts[row] if model.context_dim > 0 else None)
+            program = cp.Problem(cp.Minimize(value), problem.feasible_set.constraints(x))
+            status = solve_program(program, self.solver, {"ignore_dpp": True} | options)
+            return status, x.value  # pyright: ignore[reportReturnType]
+
+        x, status = self._solve_rows(problem, limits, start, solve_row)
+        result = self._result(problem, x, status, limits.tol, problem.bound_at)
+        doubtful = np.flatnonzero(result.status == Status.INACCURATE)
+        if problem.has_form and doubtful.size > 0:  # at kinks points alone bound the minimum poorly
+            index = torch.from_numpy(doubtful).to(problem.device)
+            part = Problem(problem.form.select(index), problem.feasible_set)
+            lower = External(self.solver, self.options)._by_lift(part, limits, result.x[index]).lower_bound
+            result.lower_bound[index] = torch.maximum(result.lower_bound[index], lower)
+            result.judge(limits.tol)
+        return result
+
+    def _solve_rows(
+        self,
+        problem: Problem,
+        limits: Limits,
+        start: Tensor | None,
+        solve_row: Callable[[int, dict[str, Any]], tuple[Status, np.ndarray | None]],
+    ) -> tuple[Tensor, np.ndarray]:
+        """Solve one instance after the other; return x (N, n), NaN where there is none, and the solver's statuses."""
+        x = (problem.center if start is None else start).clone()
+        status = repeated(Status.TIME_LIMIT, problem.size)
+        for row in range(problem.size):
+            if limits.late:
+                break
+            status[row], found = solve_row(row, self._options(limits))
+            if status[row] == Status.ITERATION_LIMIT and limits.late:
+                status[row] = Status.TIME_LIMIT
+            if status[row] in WITHOUT_ANSWER or (found is None and status[row] in TOLD):
+                x[row] = torch.nan
+            elif found is not None and np.isfinite(found).all():
+                x[row] = problem.feasible_set.project(found).to(x)
+        return x, status
+
+    def _options(self, limits: Limits) -> dict[str, Any]:
+        """Return the keywords for one solve: the limits in the solver's words, the caller's own first."""
+        limited: dict[str, Any] = {}
+        if limits.max_iter is not None:
+            limited[ITERATION_OPTIONS[self.solver]] = limits.max_iter
+        if limits.deadline < float("inf") and self.solver in TIME_OPTIONS:
+            limited[TIME_OPTIONS[self.solver]] = limits.seconds_left
+        return limited | dict(self.options)
+
+    def _result(
+        self, problem: Problem, x: Tensor, status: np.ndarray, tol: float, bound: Callable[[Tensor], Tensor]
+    ) -> Result:
+        """Return the answers with our own values and bounds; what the solver calls solved is, where these say so."""
+        solved = torch.isfinite(x).all(dim=-1)
+        points = torch.where(solved.unsqueeze(-1), x, problem.center)
+        value = torch.where(solved, problem.evaluate(points.unsqueeze(1)).squeeze(-1), torch.nan)
+        lower = torch.where(solved, bound(points), -torch.inf)
+        none = torch.zeros(problem.size, dtype=torch.int64, device=problem.device)
+        result = Result(x, value, lower, none, status, self.name, problem.unit)
+        result.judge(tol, Status.INACCURATE)
+        return result

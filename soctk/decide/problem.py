@@ -1,0 +1,147 @@
+"""What a solver is given: functions, a set, the unit of the gap, and how far it may go."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from soctk.decide.bounds import best_bound, frank_wolfe_gap
+from soctk.decide.reduction import reduced
+from soctk.forms.conic_form import ConicForm
+from soctk.sets import FeasibleSet, Presolved
+from soctk.surrogate import ConvexSurrogate
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a solver may go.
+
+    Attributes:
+        tol: the gap to reach, in the problem's unit.
+        max_iter: the most iterations for each instance; None for the solver's own default.
+        deadline: `time.perf_counter()` value to stop at.
+    """
+
+    tol: float = 1e-6
+    max_iter: int | None = None
+    deadline: float = float("inf")
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.perf_counter() > self.deadline
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the deadline, at least a microsecond."""
+        return max(self.deadline - time.perf_counter(), 1e-6)
+
+
+class Problem:
+    """N convex functions, each to be minimised over the same set.
+
+    Args:
+        form: the functions; `Problem.at` takes them from a surrogate.
+        feasible_set: the set, as the user gave it.
+        unit: what gaps are measured in, (N,), positive; max(1, |value|) where it is None.
+
+    Attributes:
+        model: the surrogate that the functions are taken from, or None.
+        contexts: its contexts, (N, p).
+    """
+
+    model: ConvexSurrogate | None = None
+    contexts: Tensor
+
+    def __init__(self, form: ConicForm, feasible_set: FeasibleSet, unit: Tensor | None = None) -> None:
+        self.form, self.feasible_set, self.unit = form, feasible_set, unit
+        self.size, self.dtype, self.device = form.size, form.dtype, form.linear.device
+
+    @classmethod
+    def at(
+        cls, model: ConvexSurrogate, contexts: Tensor, feasible_set: FeasibleSet, unit: Tensor | None = None
+    ) -> Problem:
+        """Return the problem of a surrogate at checked contexts (N, p); its form is made when a solver asks for it."""
+        problem = cls.__new__(cls)
+        problem.model, problem.contexts, problem.feasible_set, problem.unit = model, contexts, feasible_set, unit
+        problem.size, problem.device = contexts.shape[0], contexts.device
+        problem.dtype = torch.promote_types(contexts.dtype, model.dtype)
+        return problem
+
+    @cached_property
+    def form(self) -> ConicForm:
+        """The functions as a conic form of batch shape (N,), checked and cut from autograd.
+
+        Raises:
+            ValueError: a weight that is not finite or makes a function non-convex.
+        """
+        assert self.model is not None
+        given = self.contexts if self.model.context_dim > 0 else self.contexts.reshape(0)
+        return self.model.form_at(given).check().detach()
+
+    @property
+    def has_form(self) -> bool:
+        """Whether the functions have a conic form."""
+        return self.model is None or self.model.has_conic_form
+
+    @property
+    def dim(self) -> int:
+        """The decision dimension n."""
+        return self.feasible_set.dim
+
+    @property
+    def center(self) -> Tensor:
+        """The set's centre for each instance, (N, n)."""
+        return self.feasible_set.center(self.dtype, self.device).expand(self.size, -1)
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        """Return f(x), (N, M, n) -> (N, M), differentiable by autograd."""
+        if self.has_form:
+            return self.form.evaluate(x)
+        assert self.model is not None
+        return self.model.evaluate(x, self.contexts)
+
+    def bound_at(self, x: Tensor) -> Tensor:
+        """Return the best lower bound of the minimum that points (N, n) give, (N,)."""
+        if self.has_form:
+            return best_bound(self.form, self.feasible_set, x.unsqueeze(1)).squeeze(-1)
+        assert self.model is not None
+        given = self.contexts if self.model.context_dim > 0 else None
+        return self.evaluate(x.unsqueeze(1)).squeeze(-1) - frank_wolfe_gap(self.model, self.feasible_set, x, given)
+
+    def first_gap(self, x: Tensor) -> Tensor:
+        """Return f(x) - min over the set of f's linearisation at x, which is at least f(x) - min f: (N, n) -> (N,)."""
+        points = x.unsqueeze(1)
+        bound = self.form.bound(self.form.subgradients(points), self.feasible_set)
+        return (self.form.evaluate(points) - bound).squeeze(-1)
+
+    def select(self, index: Tensor) -> Problem:
+        """Return the problem of the instances `index`."""
+        unit = None if self.unit is None else self.unit[index]
+        if self.model is None or "form" in self.__dict__:
+            return Problem(self.form.select(index), self.feasible_set, unit)
+        return Problem.at(self.model, self.contexts[index], self.feasible_set, unit)
+
+    # -- presolve --------------------------------------------------------------------------------------
+
+    @property
+    def presolved(self) -> Presolved:
+        """The set in as few coordinates and rows as it takes."""
+        return self.feasible_set.presolve()
+
+    @cached_property
+    def reduced(self) -> Problem:
+        """The problem on the free coordinates of the presolved set; itself where that is the set as given."""
+        presolved = self.presolved
+        if presolved.reduced is self.feasible_set:
+            return self
+        if not presolved.trivial:
+            return Problem(reduced(self.form, presolved), presolved.reduced, self.unit)
+        same = copy.copy(self)
+        same.feasible_set = presolved.reduced
+        return same

@@ -1,0 +1,114 @@
+"""What every solver is: an object with options of its own that says what it cannot do, and does the rest."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.decide.problem import Limits, Problem
+from soctk.decide.result import Result, repeated
+from soctk.decide.units import Rescaled
+from soctk.status import Status
+
+
+class Solver(ABC):
+    """A way to minimise; subclasses are frozen dataclasses of their options.
+
+    Attributes:
+        name: what `minimize(method=)` and `Decision.solver` call it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def refuses(self, problem: Problem) -> str | None:
+        """Return the reason why it cannot solve the problem, a sentence with a remedy; None where it can."""
+
+    @abstractmethod
+    def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
+        """Minimise every function of the problem.
+
+        Args:
+            problem: one that it does not refuse.
+            limits: how far it may go.
+            start: (N, n) feasible starting points; a choice of its own by default.
+
+        Raises:
+            ValueError: weights that are not finite or make a function non-convex.
+        """
+
+
+class FormSolver(Solver):
+    """A solver of conic forms on the free coordinates, and another for what it leaves short of the tolerance.
+
+    Attributes:
+        max_iter: the most iterations for each instance, where the limits say nothing.
+        second: solves again what this one left short of the tolerance, unless an instance ran into a `Limits.max_iter`
+            below `max_iter`; None for no other.
+    """
+
+    max_iter: int
+    second: Solver | None
+
+    @abstractmethod
+    def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:
+        """Minimise where every coordinate is free."""
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Return why it cannot solve the problem: here, because there is no conic form."""
+        if problem.has_form:
+            return None
+        return f'{type(problem.model).__name__} has no conic form; use method="cvxpy"'
+
+    def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
+        """Minimise every function of the problem: see `Solver.solve`."""
+        presolved = problem.presolved
+        if presolved.single_point:
+            return self._only_point(problem)
+        if start is not None and not presolved.trivial:
+            start = start[:, presolved.columns.to(start.device)]
+        inner, rescaled = problem.reduced, None
+        if problem.unit is not None:
+            rescaled = Rescaled.of(inner, start)
+            inner = rescaled.problem
+        result = self._solve(inner, limits, self.max_iter if limits.max_iter is None else limits.max_iter, start)
+        result.solver = self.name
+        if rescaled is not None:
+            result = rescaled.back(result)
+            result.judge(limits.tol)
+        result.x = presolved.expand(result.x)
+        if self.second is not None and not result.all_optimal:
+            again = [Status.STALLED]
+            if limits.max_iter is None or limits.max_iter >= self.max_iter:
+                again.append(Status.ITERATION_LIMIT)
+            finish(self.second, problem, limits, result, np.flatnonzero(np.isin(result.status, again)))
+        return result
+
+    def _only_point(self, problem: Problem) -> Result:
+        x = problem.presolved.point.to(dtype=problem.dtype, device=problem.device).expand(problem.size, -1).clone()
+        value = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1)
+        none = torch.zeros(problem.size, dtype=torch.int64, device=problem.device)
+        status = repeated(Status.OPTIMAL, problem.size)
+        return Result(x, value, value.clone(), none, status, self.name, problem.unit)
+
+
+def finish(second: Solver, problem: Problem, limits: Limits, result: Result, rows: np.ndarray) -> None:
+    """Solve the instances `rows` again, from where they are, and keep whatever point and whatever bound are better."""
+    if rows.size == 0 or limits.late:
+        return
+    index = torch.from_numpy(rows).to(result.x.device)
+    part = problem.select(index)
+    if second.refuses(part) is not None:
+        return
+    again = second.solve(part, Limits(limits.tol, None, limits.deadline), result.x[index])
+    better = result.improve(index, again.x, again.value, again.lower_bound).cpu().numpy()
+    names = np.full(result.status.size, result.solver, dtype=object)
+    names[rows[better]] = np.broadcast_to(np.asarray(again.solver, dtype=object), rows.shape)[better]
+    result.solver = names
+    result.iterations[index] += again.iterations
+    late = again.status == Status.TIME_LIMIT
+    result.status[rows[late]] = Status.TIME_LIMIT
+    result.judge(limits.tol)

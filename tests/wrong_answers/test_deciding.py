@@ -1,0 +1,148 @@
+"""What once was a wrong answer of `minimize`, each as the attack that found it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from zoo import MODELS, shaken
+
+import soctk
+from soctk.decide.first_order import FirstOrder
+from soctk.decide.problem import Limits, Problem
+
+DOUBLE = torch.float64
+
+
+def decide_model(dim: int = 5, count: int = 4) -> tuple[soctk.ConvexSurrogate, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return shaken(MODELS["soc"](dim)), torch.randn(count, 3, generator=generator, dtype=DOUBLE)
+
+
+# -- deciding: solvers, limits, statuses ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["soc", "relu", "hyperbolic"])
+@pytest.mark.parametrize("value_scale", [1e-10, 1.0, 1e6])
+def test_no_status_says_optimal_above_the_tolerance_in_units_of_the_scale(name: str, value_scale: float) -> None:
+    model, feasible_set = shaken(MODELS[name](6)), soctk.Simplex(6)
+    model.set_standardization(value=(0.0, value_scale))
+    context = torch.randn(16, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    minimum = soctk.minimize(model, feasible_set, context, tol=1e-12, scale=value_scale).value
+    for scale in (1e-10 * value_scale, 1e-3 * value_scale):
+        decision = soctk.minimize(model, feasible_set, context, scale=scale)
+        assert ((decision.relative_gap <= 1e-6).numpy() == (decision.status == "optimal")).all()
+        assert bool((decision.lower_bound <= minimum).all())
+    assert decision.optimal.all()  # at a thousandth of the values' own scale
+
+
+def test_the_protocols_stop_at_the_time_limit() -> None:
+    model, context = decide_model()
+    for method in ("projected_gradient", "projected_adam"):
+        decision = soctk.minimize(model, soctk.Box(5), context, method=method, time_limit=1e-9, max_iter=10**9)
+        assert (decision.status == "time_limit").all()
+        assert int(decision.iterations.max()) == 0
+
+
+def test_an_outside_solver_has_one_time_limit_for_all_instances() -> None:
+    model, context = decide_model(count=3)
+    decision = soctk.minimize(model, soctk.Box(5), context, method="cvxpy", time_limit=1e-9)
+    assert (decision.status == "time_limit").all()
+    assert bool(decision.x.isfinite().all())  # the best point there is, with its honest gap
+    assert bool((decision.gap > 0).all() & decision.gap.isfinite().all())
+
+
+def test_an_outside_solver_obeys_max_iter_and_says_so() -> None:
+    model, context = decide_model()
+    for solver in ("CLARABEL", "SCS"):
+        decision = soctk.minimize(model, soctk.Box(5), context, method="cvxpy", solver=solver, max_iter=2, tol=1e-9)
+        assert np.isin(decision.status, ["iteration_limit", "inaccurate"]).all()
+    decision = soctk.minimize(model, soctk.Box(5), context, method="cvxpy", solver_options={"max_iter": 2})
+    assert (decision.status == "iteration_limit").all()
+
+
+def test_max_iter_at_its_default_given_by_hand_changes_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    slopes, levels = (torch.randn(*shape, generator=generator, dtype=DOUBLE) for shape in ((200, 20), (200,)))
+    model = soctk.from_max_affine(slopes, levels)
+    given, default = (soctk.minimize(model, soctk.Box(20), max_iter=m) for m in (60, None))
+    assert torch.equal(given.x, default.x)
+    assert given.status == default.status == "optimal"
+    assert given.solver == default.solver == "cvxpy"  # after 60 Newton steps, or this would show nothing
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"solver": "NONESUCH"}, 'solver: .*"cvxpy"'),
+        ({"solver": "SCS", "method": "newton"}, 'solver: .*"cvxpy"'),
+        ({"solver_options": {"eps": 1e-3}, "method": "first_order"}, 'solver_options: .*"cvxpy"'),
+        ({"seed": 1, "method": "cvxpy"}, 'seed: .*"projected_gradient" and "projected_adam"'),
+        ({"seed": 1, "method": FirstOrder()}, r"seed: .*FirstOrder\(\.\.\.\)"),
+    ],
+)
+def test_an_option_that_a_method_does_not_have_is_refused(options: dict, message: str) -> None:
+    model, context = decide_model()
+    with pytest.raises(ValueError, match=message):
+        soctk.minimize(model, soctk.Box(5), context, **options)
+
+
+def test_first_order_steps_that_get_nowhere_end() -> None:
+    """What took newton_cg 54 s on 15 variables was the second solver's 20,000 steps at the rounding of the gap."""
+    model, context = decide_model()
+    result = FirstOrder().solve(Problem(model.conic_form(context).detach(), soctk.Box(5)), Limits(1e-17))
+    assert np.isin(result.status, ["stalled", "optimal"]).all()
+    assert int(result.iterations.max()) < 10_000
+
+
+def test_counts_from_numpy_are_counts_and_booleans_are_not() -> None:
+    model, context = decide_model()
+    limited = soctk.minimize(model, soctk.Box(np.int64(5)), context, max_iter=np.int64(5), time_limit=np.float32(60))
+    assert int(limited.iterations.max()) <= 5
+    for flag in (True, np.True_):
+        with pytest.raises(ValueError, match="max_iter: expected an integer"):
+            soctk.minimize(model, soctk.Box(5), context, max_iter=flag)
+
+
+def test_tensors_without_numbers_are_refused_with_a_word() -> None:
+    model, context = decide_model()
+    with pytest.raises(ValueError, match=r"context: .*meta"):
+        soctk.minimize(model, soctk.Box(5), context.to("meta"))
+    with pytest.raises(ValueError, match=r"model: .*meta"):
+        soctk.minimize(model.to("meta"), soctk.Box(5), context)
+
+
+class Lying(soctk.FeasibleSet):
+    """The box [0, 1]^n with one oracle that is wrong."""
+
+    def __init__(self, dim: int, wrong: str) -> None:
+        self.dim, self.wrong, self.box = dim, wrong, soctk.Box(dim)
+
+    def _project(self, y: torch.Tensor) -> torch.Tensor:
+        return self.box._project(y) + (0.01 if self.wrong == "projection" else 0.0)
+
+    def _linear_minimizer(self, g: torch.Tensor) -> torch.Tensor:
+        return self.box._linear_minimizer(-g if self.wrong == "minimizer" else g)
+
+    def _violation(self, x: torch.Tensor) -> torch.Tensor:
+        return self.box._violation(x)
+
+    def constraints(self, x) -> list:
+        return self.box.constraints(x)
+
+
+@pytest.mark.parametrize("wrong", ["nothing", "projection", "minimizer"])
+def test_what_contradicts_the_set_or_the_bound_is_not_called_optimal(wrong: str) -> None:
+    """A point outside of the set; a value below its own lower bound."""
+    model, context = decide_model()
+    decision = soctk.minimize(model, Lying(5, wrong), context, max_iter=200, tol=1e-3)
+    if wrong == "nothing":
+        assert decision.optimal.all()
+    if wrong == "projection":
+        outside = (decision.violation > 1e-3).numpy()
+        assert outside.any()
+        assert (decision.status[outside] == "inaccurate").all()
+    if wrong == "minimizer":
+        assert (decision.status == "inaccurate").all()
+        assert bool((decision.value < decision.lower_bound).all())
+        assert bool(decision.gap.isinf().all())
