@@ -22,9 +22,12 @@ import torch
 
 import soctk
 from soctk import registry
+from soctk_evaluation.cli.commands import Leaderboard
+from soctk_evaluation.experiments.leaderboard import leaderboard_cells, run_cell
 from soctk_tasks import TASKS, task_names
 
 TESTS = Path(__file__).parent
+SIZES = {"train": 20, "validation": 10, "test": 6, "candidates": 8}
 PAGE = (TESTS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
@@ -138,6 +141,9 @@ def test_a_task(folder: Path) -> None:
         assert (walk.optimum.status == "optimal").all()
         assert float(walk.optimum.relative_gap.max()) <= 1e-8
         assert 0 <= walk.scores.regret_mean < 0.01 * float(walk.data.value.std())
+        asked = Leaderboard(tasks=("newsvendor",), dims=(3,), methods=("quadratic",), seeds=(0,))
+        (cell,) = leaderboard_cells(asked, sizes=SIZES)
+        assert run_cell(cell)["status"] == "ok"
         assert bool((walk.task.feasible_set.violation(walk.data.x) <= 1e-12).all())
 
 
@@ -151,6 +157,19 @@ def test_a_baseline(folder: Path) -> None:
         assert bool(walk.model.w > 0)
         gradients = torch.cat([weight.grad.flatten() for weight in walk.model.parameters()])
         assert float(gradients.abs().max()) <= 1e-10 * float(data.value.square().mean())  # the least of all squares
+
+
+def test_a_feasible_set(folder: Path) -> None:
+    with WALKS["feasible set"].installed(folder):
+        walk = WALKS["feasible set"].run()
+        for decision in (walk.decision, walk.again):
+            assert (decision.status == "optimal").all()
+            assert float(decision.relative_gap.max()) <= 1e-6
+            assert float(walk.feasible_set.violation(decision.x).max()) <= 1e-9
+        candidates = walk.feasible_set.sample((2, 500))
+        values = walk.model.evaluate(candidates, torch.tensor(walk.contexts, dtype=torch.float64))
+        assert bool((walk.decision.lower_bound <= values.amin(dim=1)).all())
+        assert bool((values.amin(dim=1) - walk.decision.value > 0).all())
 
 
 def test_the_contract_tests_that_the_page_inherits_pass(tmp_path: Path) -> None:

@@ -28,20 +28,16 @@ class Task(Protocol):
     @property
     def feasible_set(self) -> FeasibleSet:
         """Where decisions live."""
-        ...
 
     @property
     def context_dim(self) -> int:
         """The context dimension p."""
-        ...
 
     def objective(self, x: Tensor, context: Tensor) -> Tensor:
         """Return the true objective, x (*batch, n), context (*batch, p) -> (*batch)."""
-        ...
 
     def solve(self, context: Tensor) -> Decision:
         """Return the true optimum of every context."""
-        ...
 
 
 class Policy(Protocol):
@@ -49,7 +45,6 @@ class Policy(Protocol):
 
     def decide(self, context: Tensor) -> Tensor:
         """Return decisions, context (*batch, p) -> (*batch, n)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,13 +149,7 @@ def evaluate(
 
 
 def solver_regret(
-    oracle: ConvexSurrogate,
-    task: Task,
-    contexts: ArrayLike,
-    *,
-    optimum: Decision,
-    method: Method,
-    tol: float = 1e-6,
+    oracle: ConvexSurrogate, task: Task, contexts: ArrayLike, *, optimum: Decision, method: Method, tol: float = 1e-6
 ) -> float:
     """Return a decision method's mean regret given the true objective: its own share of any regret.
 

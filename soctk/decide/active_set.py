@@ -1,6 +1,6 @@
 """Derivatives of decisions at kinks and bounds: what a solution rests at, and the equations of it.
 
-A solution x rests on a smooth piece of f (`soctk.terms.pieces`), at some kinks and some bounds. As long as that is so,
+A solution x rests on a smooth piece of f (`soctk.terms.piece`), at some kinks and some bounds. As long as that is so,
 it solves
 
     min of f on the piece    over e(x) = 0: those kinks, the distances to those bounds, the set's equalities.
@@ -32,7 +32,7 @@ from torch import Tensor
 from soctk.decide.batched import Bounds
 from soctk.decide.result import Final
 from soctk.forms.conic_form import ConicForm, Dual
-from soctk.terms.pieces import Piece, piece_of
+from soctk.terms.piece import Piece
 
 LARGEST_CONDITION = 1e10
 """Of the scaled matrix: rounding errors of 1e-16 then move a derivative by 1e-6 of its size at most."""
@@ -77,7 +77,7 @@ class Place:
         """Return what the last iterates rest at."""
         points = final.x.unsqueeze(1)
         terms = zip(form.terms, final.lags, strict=True)
-        pieces = [piece_of(term, term.smooth(term.inner(points), final.mu), lag) for term, lag in terms]
+        pieces = [term.piece(term.smooth(term.inner(points), final.mu), lag) for term, lag in terms]
         place = cls(pieces, bounds, sides(bounds, final), torch.zeros_like(final.x))
         if bounds.rows is None:
             return place
@@ -86,7 +86,7 @@ class Place:
         return dataclasses.replace(place, prices=balance @ bounds.rows.mT @ bounds.rows)
 
     def resting(self) -> Tensor:
-        """Return which rows of e are zero, bool; not equalities where all coordinates are at bounds, which imply them."""
+        """Return which rows of e are zero, bool; not equalities if all coordinates are at bounds, which imply them."""
         kinks = [piece.kinks[:, 0] for piece in self.pieces]
         equalities = (self.side == 0).any(dim=1, keepdim=True).expand(-1, len(self._equalities))
         return torch.cat([*kinks, self.side != 0, equalities], dim=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from soctk.forms.conic_form import ConicForm
-from soctk.terms import Huber, Network
 
 TO_BOUNDARY = 0.995
 ARMIJO = 1e-4
@@ -55,14 +54,15 @@ of units at their kinks by so much that a relative gap of 1e-8 may be out of rea
 def schedule_for(form: ConicForm, *, keep_final: bool) -> Schedule:
     """Return the schedule for a form.
 
-    On the path derivatives are those of the minimum; and Newton steps on Huber terms, whose Hessian jumps, seldom
-    recover away from it.
+    On the path derivatives are those of the minimum; and Newton steps on terms whose Hessian jumps seldom recover away
+    from it.
     """
-    if keep_final or form.of_type(Huber):
+    kinds = {term.curvature_kind for term in form.terms}
+    if keep_final or "jumps" in kinds:
         return CAREFUL
     return STEADY if is_polyhedral(form) else FAST
 
 
 def is_polyhedral(form: ConicForm) -> bool:
     """Whether f is piecewise affine: its minimum is attained at a vertex."""
-    return all(isinstance(term, Network) and term.activation == "relu" for term in form.terms)
+    return {term.curvature_kind for term in form.terms} <= {"none"}

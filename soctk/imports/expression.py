@@ -23,7 +23,7 @@ from soctk.forms.conic_form import ConicForm
 from soctk.imports.exact import max_affine_terms, psd_factor
 from soctk.maps.linear import DenseMap
 from soctk.models.exact import ExactSurrogate
-from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
+from soctk.terms import Network, Quadratic, Recognised, Term, registered
 
 
 def from_cvxpy(expression: cp.Expression, x: cp.Variable) -> ExactSurrogate:
@@ -66,6 +66,7 @@ class _Reader:
         self.x = x
         self.constant, self.linear = 0.0, np.zeros(x.size)
         self.terms: list[Term] = []
+        self.kinds = tuple(registered().values())
 
     def form(self) -> ConicForm:
         constant = torch.full((1, 1), self.constant, dtype=torch.float64)
@@ -103,16 +104,31 @@ class _Reader:
             rows = factor.reshape(weights.size, -1) if constant is left else factor.reshape(-1, weights.size).T
             self.read(rest, weights @ rows)
         else:
-            raise _unknown(expression)
+            raise self.unknown(expression)
 
     def read_atom(self, atom: Any, weights: np.ndarray) -> None:
-        kind = type(atom).__name__
-        make = ATOMS.get(kind)
-        if make is None or not all(part.is_affine() for part in atom.args):
-            raise _unknown(atom)
+        name = type(atom).__name__
+        candidates = ((kind, kind.recognise(atom)) for kind in self.kinds if name in kind.atoms)
+        kind, found = next((pair for pair in candidates if pair[1] and pair[1].argument.is_affine()), (None, None))
+        if kind is None and not (name in ATOMS and all(part.is_affine() for part in atom.args)):
+            raise self.unknown(atom)
         if (weights < 0).any():
-            raise ValueError(f"expression: {kind} has a negative weight, so it is not convex as written")
-        self.terms += make(self, atom, weights)
+            raise ValueError(f"expression: {name} has a negative weight, so it is not convex as written")
+        self.terms += [self.term(kind, found, weights)] if kind and found else ATOMS[name](self, atom, weights)
+
+    def term(self, kind: type[Term], found: Recognised, weights: np.ndarray) -> Term:
+        """Return the term that an atom was recognised as."""
+        argument = self.argument(found.argument)
+        groups = argument.d.size // found.fields.get("size", 1)
+        map_, d, (own,) = _tensors(argument, np.broadcast_to(found.factor * weights, groups))
+        return kind(map_, d, own, **found.fields)
+
+    def unknown(self, atom: Any) -> ValueError:
+        names = sorted({*ATOMS, *(name for kind in self.kinds for name in kind.atoms)})
+        return ValueError(
+            f"expression: {type(atom).__name__} of these arguments has no exact counterpart; expected affine arguments "
+            f"and one of {', '.join(names)}"
+        )
 
     def argument(self, expression: cp.Expression) -> _Argument:
         """Return A and d of an affine expression from its values at 0 and at the unit points."""
@@ -139,24 +155,6 @@ def _tensors(argument: _Argument, *weights: np.ndarray) -> tuple[DenseMap, Tenso
     return DenseMap(torch.from_numpy(argument.A.copy())[None]), inner(argument.d), [inner(w) for w in weights]
 
 
-def _quadratic(reader: _Reader, atom: Any, weights: np.ndarray, scale: float = 1.0) -> list[Term]:
-    argument = reader.argument(atom.args[0])
-    map_, d, (alpha,) = _tensors(argument, 2 * scale * np.broadcast_to(weights, argument.d.shape))
-    return [Quadratic(map_, d, alpha)]
-
-
-def _power(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
-    if float(np.asarray(atom.p.value if hasattr(atom.p, "value") else atom.p)) != 2.0:
-        raise _unknown(atom)
-    return _quadratic(reader, atom, weights)
-
-
-def _quad_over_lin(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
-    if not atom.args[1].is_constant():
-        raise _unknown(atom)
-    return _quadratic(reader, atom, weights, 1.0 / float(atom.args[1].value))
-
-
 def _quad_form(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
     P = atom.args[1].value
     dense = np.asarray(P.todense() if hasattr(P, "todense") else P, dtype=float)
@@ -164,20 +162,6 @@ def _quad_form(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
     inner = reader.argument(atom.args[0])
     map_, d, (alpha,) = _tensors(_Argument(factor @ inner.A, factor @ inner.d), np.full(len(factor), 2 * weights[0]))
     return [Quadratic(map_, d, alpha)]
-
-
-def _norm2(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
-    if float(getattr(atom, "p", 2)) != 2.0 or atom.axis is not None:
-        raise _unknown(atom)
-    argument = reader.argument(atom.args[0])
-    map_, d, (lam, kappa) = _tensors(argument, weights, np.zeros(1))
-    return [Norms(map_, d, lam, kappa, argument.d.size)]
-
-
-def _absolute(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
-    argument = reader.argument(atom.args[0])
-    map_, d, (lam, kappa) = _tensors(argument, np.broadcast_to(weights, argument.d.shape), np.zeros(argument.d.size))
-    return [Norms(map_, d, lam, kappa, 1)]
 
 
 def _positive_part(argument: _Argument, weights: np.ndarray) -> list[Term]:
@@ -195,7 +179,7 @@ def _max_of(reader: _Reader, pieces: _Argument, weight: float) -> list[Term]:
 
 def _max(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
     if atom.axis is not None:
-        raise _unknown(atom)
+        raise reader.unknown(atom)
     return _max_of(reader, reader.argument(atom.args[0]), float(weights[0]))
 
 
@@ -220,47 +204,9 @@ def _maximum(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
     return found
 
 
-def _huber(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
-    argument = reader.argument(atom.args[0])
-    map_, d, (beta,) = _tensors(argument, 2 * np.broadcast_to(weights, argument.d.shape))
-    return [Huber(map_, d, beta, float(np.asarray(atom.M.value)))]
-
-
-def _logistic(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
-    map_, d, (beta,) = _tensors(reader.argument(atom.args[0]), weights)
-    return [Logistic(map_, d, beta)]
-
-
-def _log_sum_exp(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
-    if atom.axis is not None:
-        raise _unknown(atom)
-    argument = reader.argument(atom.args[0])
-    map_, d, (beta,) = _tensors(argument, weights)
-    return [LogSumExp(map_, d, beta, argument.d.size)]
-
-
 ATOMS: dict[str, Callable[[_Reader, Any, np.ndarray], list[Term]]] = {
-    "power": _power,
-    "Power": _power,
-    "PowerApprox": _power,
-    "quad_over_lin": _quad_over_lin,
     "QuadForm": _quad_form,
-    "Pnorm": _norm2,
-    "PnormApprox": _norm2,
-    "norm2": _norm2,
-    "norm1": _absolute,
     "norm_inf": _norm_inf,
-    "abs": _absolute,
     "max": _max,
     "maximum": _maximum,
-    "huber": _huber,
-    "logistic": _logistic,
-    "log_sum_exp": _log_sum_exp,
 }
-
-
-def _unknown(atom: Any) -> ValueError:
-    return ValueError(
-        f"expression: {type(atom).__name__} of these arguments has no exact counterpart; expected affine arguments "
-        f"and one of {', '.join(sorted(ATOMS))}"
-    )

@@ -79,7 +79,11 @@ class LevenbergMarquardt:
 
     def run(self, trainer: Trainer, weights: list[nn.Parameter], train: Residuals, held_out: Residuals) -> None:
         """Fit the residuals."""
-        model = trainer.model
+        model, part = trainer.model, trainer.model.traits.affine
+        if train.keep == 0.0 and part is not None and part.level_network is not None:
+            # Levels are projected out: the penalty alone would move b0's network, to zero, where it stays.
+            rest = {id(weight) for weight in part.level_network.parameters()}
+            weights = [weight for weight in weights if id(weight) not in rest]
         search = trainer.search(weights, lambda: held_out.total(model), self.iterations, NEWTON_PATIENCE)
         run = levenberg_marquardt(
             search,

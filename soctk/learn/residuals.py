@@ -133,7 +133,8 @@ class Residuals:
         inner = vmap(grad(value), in_dims=(None, 0, None, *(0 for _ in self.features)))
         gradients = vmap(inner, in_dims=(None, *(0 for _ in given)), chunk_size=self._chunk(moved))
         slopes = gradients(moved, *given)
-        return self.shrink(torch.cat([slopes[name].flatten(start_dim=2) for name in moved], dim=-1))
+        columns = [slope.reshape(*slope.shape[:2], -1) for slope in (slopes[name] for name in moved)]
+        return self.shrink(torch.cat(columns, dim=-1))
 
     def _chunk(self, weights: dict[str, Tensor]) -> int | None:
         """Return how many instances to differentiate at a time where features make that large; None for all."""

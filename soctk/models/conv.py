@@ -27,8 +27,8 @@ from soctk.maps.windows import Grid, Tied, Windows, convolution, pooling, stacke
 from soctk.models.branches import ContextAffine, Kinds
 from soctk.models.structured import StructuredICNN, Variant, check_counts
 from soctk.terms import Network
+from soctk.terms.logistic import log1p_exp
 from soctk.terms.network import Activation
-from soctk.terms.smooth import log1p_exp
 
 LayerKind = Literal["conv", "transposed", "pool"]
 LAYER = {"kind": "conv", "channels": 10, "kernel": 3, "stride": 1, "dilation": 1}

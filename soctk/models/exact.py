@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +9,8 @@ import torch
 from torch import Tensor
 
 from soctk.forms.conic_form import ConicForm
-from soctk.maps.linear import DenseMap
 from soctk.surrogate import ConvexSurrogate
-from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
-
-KINDS: dict[str, type[Term]] = {kind.__name__: kind for kind in (Network, Quadratic, Norms, Logistic, LogSumExp, Huber)}
+from soctk.terms.registry import term_class, term_name
 
 
 class ExactSurrogate(ConvexSurrogate):
@@ -35,8 +31,7 @@ class ExactSurrogate(ConvexSurrogate):
         self.register_buffer("b0", torch.zeros(1, 1, dtype=dtype))
         self.register_buffer("v", torch.zeros(1, 1, dim, dtype=dtype))
         for index, term in enumerate(self.terms):
-            if term["kind"] not in KINDS:
-                raise ValueError(f"terms: expected a kind of {', '.join(KINDS)}, got {term['kind']!r}")
+            term_class(term["kind"])
             for name, shape in term["shapes"].items():
                 self.register_buffer(self._name(index, name), torch.zeros(1, *shape, dtype=dtype))
 
@@ -45,15 +40,16 @@ class ExactSurrogate(ConvexSurrogate):
         """Return a form of one function as a surrogate.
 
         Raises:
-            ValueError: the form holds several functions, or coefficients that make it non-convex.
+            ValueError: the form holds several functions, terms that are not registered, or coefficients that make it
+                non-convex.
         """
         if form.size != 1:
             raise ValueError(f"form: expected one function, got batch shape {form.batch_shape}; select one first")
         form.check()
-        described = [_described(term) for term in form.terms]
+        described = [term.to_parts() for term in form.terms]
         terms = [
             {
-                "kind": type(term).__name__,
+                "kind": term_name(type(term)),
                 "shapes": {name: list(tensor.shape[1:]) for name, tensor in tensors.items()},
                 "options": options,
             }
@@ -74,37 +70,9 @@ class ExactSurrogate(ConvexSurrogate):
         terms = []
         for index, term in enumerate(self.terms):
             tensors = {name: getattr(self, self._name(index, name)) for name in term["shapes"]}
-            terms.append(_made(KINDS[term["kind"]], tensors, term["options"]))
+            terms.append(term_class(term["kind"]).from_parts(tensors, term["options"]))
         return ConicForm(self.b0, self.v, tuple(terms))  # type: ignore[arg-type]
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         return {"dim": self.dim, "terms": self.terms}
-
-
-def _described(term: Term) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return a term's tensors by name (A, offset, weights, U2, ...) and its other fields."""
-    tensors: dict[str, Tensor] = {"A": torch.from_numpy(term.map.to_sparse().toarray()).unsqueeze(0)}
-    options: dict[str, Any] = {}
-    for field in dataclasses.fields(term):
-        value = getattr(term, field.name)
-        if isinstance(value, Tensor):
-            tensors[field.name] = value
-        elif field.name == "mixing":
-            tensors |= {
-                f"U{level}": matrix if isinstance(matrix, Tensor) else matrix.to_dense().matrix
-                for level, matrix in enumerate(value, start=2)
-            }
-        elif field.name != "map":
-            options[field.name] = list(value) if isinstance(value, tuple) else value
-    return tensors, options
-
-
-def _made(kind: type[Term], tensors: dict[str, Tensor], options: dict[str, Any]) -> Term:
-    """Return the term of `_described`'s parts."""
-    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
-    mixing = tuple(tensor for name, tensor in tensors.items() if name[0] == "U")
-    if kind is Network:
-        fields["mixing"] = mixing
-    rest = {name: tensor for name, tensor in tensors.items() if name != "A" and name[0] != "U"}
-    return kind(map=DenseMap(tensors["A"]), **rest, **fields)

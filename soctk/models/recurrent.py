@@ -26,8 +26,8 @@ from soctk.maps.windows import Grid, Tied, Windows
 from soctk.models.branches import ContextAffine, Kinds
 from soctk.models.structured import StructuredICNN, Variant, check_counts
 from soctk.terms import Network
+from soctk.terms.logistic import log1p_exp
 from soctk.terms.network import Activation
-from soctk.terms.smooth import log1p_exp
 
 MEMORY = 0.9
 """What a state's incoming transition weights sum to at the start."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from soctk.checks import check_count
 from soctk.sets.polyhedron import Bound, Polyhedron, check_total, freeze_bounds
 from soctk.sets.rows import Rows, bounds_and_sum
@@ -28,7 +26,7 @@ class Budget(Polyhedron):
     def __post_init__(self) -> None:
         check_count(self.dim, "dim")
         freeze_bounds(self, finite=True)
-        least, most = (float(np.broadcast_to(bound, self.dim).sum()) for bound in (self.lower, self.upper))
+        least, most = (self.dim * b if isinstance(b, float) else sum(b) for b in (self.lower, self.upper))
         check_total(self.total, "total", least, most)
 
     @cached_property

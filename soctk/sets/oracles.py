@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,7 +83,8 @@ class Capped(Oracles):
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(rows)
-        self.total = float(rows.f)
+        self.lo, self.hi, self.total = rows.lower.numpy(), rows.upper.numpy(), float(rows.f)
+        self.spare = self.total - float(self.lo.sum())
 
     def project(self, y: Tensor) -> Tensor:
         lo, hi = self.bounds_like(y)
@@ -104,22 +106,19 @@ class Capped(Oracles):
 
     def center(self) -> Tensor:
         """Return the point with the same share of every coordinate's range."""
-        lo, hi = self.rows.lower, self.rows.upper
-        spare = self.total - lo.sum()
-        room = torch.minimum(hi - lo, spare)
+        room = np.minimum(self.hi - self.lo, self.spare)
         size = float(room.sum())
-        return torch.clamp(lo + room * (spare / size), min=lo, max=hi) if size > 0 else lo
+        share = self.spare / size if size > 0 else 0.0
+        return torch.from_numpy(np.maximum(self.lo, np.minimum(self.lo + room * share, self.hi)))
 
     def hull(self) -> tuple[Tensor, Tensor]:
         """No coordinate exceeds what the others leave at their lower bounds, nor falls below what they leave."""
-        lo, hi = self.rows.lower, self.rows.upper
-        most = torch.minimum(hi, lo + (self.total - lo.sum()))
+        lo = self.rows.lower
+        most = torch.minimum(self.rows.upper, lo + self.spare)
         return torch.maximum(lo, most - (most.sum() - self.total)), most
 
     def free(self) -> Tensor:
-        """Those between different bounds, where there are two of them and the total leaves a choice."""
-        lo, hi = self.rows.lower, self.rows.upper
-        free = lo < hi
-        if int(free.sum()) <= 1 or self.total <= float(lo.sum()) or self.total >= float(hi.sum()):
-            return torch.zeros_like(free)
-        return free
+        """Return those between different bounds, where there are two of them and the total leaves a choice."""
+        free = self.lo < self.hi
+        choice = np.count_nonzero(free) > 1 and self.spare > 0 and self.total < float(self.hi.sum())
+        return torch.from_numpy(free if choice else np.zeros_like(free))

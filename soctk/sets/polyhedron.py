@@ -125,9 +125,10 @@ class Polyhedron(FeasibleSet):
     @cached_property
     def _presolved(self) -> Presolved:
         free = self._oracles.free()
-        columns = torch.nonzero(free).squeeze(-1)
-        whole = columns.numel() in (0, self.dim) and self._rows.at_most_a_sum
-        return Presolved(self._center, columns, self if whole or not bool(free.any()) else self._without(~free))
+        columns = torch.from_numpy(np.flatnonzero(free.numpy()))
+        count = columns.shape[0]
+        simple = count == 0 or (count == self.dim and self._rows.at_most_a_sum)
+        return Presolved(self._center, columns, self if simple else self._without(~free))
 
     def _without(self, fixed: Tensor) -> Polyhedron:
         """Return the set of the other coordinates, in as few rows as are needed."""
@@ -235,6 +236,9 @@ class Polyhedron(FeasibleSet):
 
 def freeze_bounds(target: Any, *, finite: bool) -> None:
     """Check the two bounds and store them as a float or a tuple of floats, so that the set stays hashable."""
+    low, high = target.lower, target.upper
+    if type(low) is type(high) is float and -np.inf < low <= high < np.inf:
+        return  # nothing to find fault with, and sets may be made anew for every decision
     arrays = {}
     for name, end in (("lower", np.inf), ("upper", -np.inf)):
         array = np.asarray(getattr(target, name), dtype=float)

@@ -37,17 +37,18 @@ class Rows:
 
         Upper bounds are then finite throughout, or, beside a sum, infinite throughout.
         """
-        if len(self.G) > 0 or len(self.E) > 1 or not bool(torch.isfinite(self.lower).all()):
+        sums = self.E.shape[0]
+        if self.G.shape[0] > 0 or sums > 1 or not np.isfinite(self.lower.numpy()).all():
             return False
-        finite = torch.isfinite(self.upper)
-        if len(self.E) == 0:
+        finite = np.isfinite(self.upper.numpy())
+        if sums == 0:
             return bool(finite.all())
-        return bool((self.E == 1).all()) and bool(finite.all() | ~finite.any())
+        return bool((self.E.numpy() == 1).all()) and bool(finite.all() or not finite.any())
 
-    @property
+    @cached_property
     def total(self) -> float | None:
         """f of the sum where `at_most_a_sum` holds and there is one, else None."""
-        return float(self.f) if self.at_most_a_sum and len(self.E) == 1 else None
+        return float(self.f) if self.at_most_a_sum and self.E.shape[0] == 1 else None
 
 
 def rows_of(
@@ -60,14 +61,17 @@ def rows_of(
     h: np.ndarray,
 ) -> Rows:
     """Return the rows of arrays, copied; bounds are a number or one for each coordinate."""
-    low, high = (np.full(dim, bound, dtype=float) for bound in (lower, upper))
-    return Rows(*(torch.from_numpy(part) for part in (low, high, E.copy(), f.copy(), G.copy(), h.copy())))
+    parts = np.full(dim, lower, dtype=float), np.full(dim, upper, dtype=float), E.copy(), f.copy(), G.copy(), h.copy()
+    return Rows(*map(torch.from_numpy, parts))
 
 
 def bounds_and_sum(
     dim: int, lower: float | Sequence[float], upper: float | Sequence[float], total: float | None
 ) -> Rows:
     """Return the rows of a box, or of a capped simplex where there is a total."""
-    sums = 0 if total is None else 1
-    none = np.zeros(0)
-    return rows_of(dim, lower, upper, np.ones((sums, dim)), np.full(sums, total or 0.0), none.reshape(0, dim), none)
+    sums = [] if total is None else [float(total)]
+    bounds = np.full(dim, lower, dtype=float), np.full(dim, upper, dtype=float)
+    parts = *bounds, np.ones((len(sums), dim)), np.array(sums), np.empty((0, dim)), np.empty(0)
+    rows = Rows(*map(torch.from_numpy, parts))
+    rows.__dict__.update(at_most_a_sum=True, total=sums[0] if sums else None)  # known here, and slow to find out
+    return rows

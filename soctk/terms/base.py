@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import cvxpy as cp
 import numpy as np
@@ -25,11 +26,15 @@ from torch import Tensor
 from soctk.checks import check_finite
 from soctk.maps.linear import DenseMap, LinearMap
 from soctk.terms.cones import Affine, ConeBuilder
+from soctk.terms.kernel import Kernel, Packs, Structure
+from soctk.terms.piece import Piece, UnknownPiece
 
 Coefficient = np.ndarray | cp.Parameter | cp.Expression
 Convex = Any
 """A CVXPY expression; CVXPY's own stubs call sums of them `int | Sum`."""
 TermType = TypeVar("TermType", bound="Term")
+
+CurvatureKind = Literal["continuous", "jumps", "none"]
 
 SMALLEST_WEIGHT = 1e-12
 """What a smoothing width mu / weight divides by at least: its square is then finite in float32, for weight 0 too."""
@@ -40,6 +45,14 @@ class Dual:
     """One dual point: a y for each term of a conic form, each (N, M, K)."""
 
     parts: tuple[Tensor, ...]
+
+
+class Recognised(NamedTuple):
+    """A CVXPY atom as a term: factor * phi(argument), with the term's other fields; a weight for each group of rows."""
+
+    argument: Any
+    factor: float = 1.0
+    fields: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +115,19 @@ class Term(ABC):
         """Return a bound (N,) of ||A'y|| over all subgradients y of phi; None where there is none without a box."""
         return None
 
-    # -- the smoothing Newton method (terms with kinks override the last three) ------------------------
+    # -- the smoothing Newton method: as it stands for a smooth phi that is a sum over the entries of u ---
 
-    @abstractmethod
+    def second_derivative(self, u: Tensor) -> Tensor:
+        """Return the Hessian of phi in u, of which only the diagonal is not zero: (N, M, K)."""
+        raise NotImplementedError(f"{type(self).__name__}: expected second_derivative, or smooth and what follows it")
+
     def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
         """Return the term smoothed so that it moves by O(mu), mu (N, 1); smooth terms return themselves."""
+        return Smoothed(self.value(u), self.subgradient(u), u)
 
-    @abstractmethod
     def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
         """Add A' (Hessian of phi) A with the lagged duals `lag`, positive semidefinite, to `total` (N, n, n)."""
+        self.map.add_gram(total, self.second_derivative(smoothed.cache)[:, 0])
 
     def hessian(self, smoothed: Smoothed, lag: Any) -> Tensor:
         """Return what `add_hessian` adds, (N, n, n)."""
@@ -121,7 +138,7 @@ class Term(ABC):
 
     def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
         """Return (Hessian of phi with the lagged duals) du, the matrix of `add_hessian` without its A: (N, 1, K)."""
-        raise NotImplementedError(f"{type(self).__name__} has no products with its Hessian")
+        return self.second_derivative(smoothed.cache) * du
 
     def initial_lag(self, smoothed: Smoothed) -> Any:
         """Return the lagged duals that agree with the smoothed pass; None for a smooth term."""
@@ -142,6 +159,14 @@ class Term(ABC):
         the equation which defines the lagged dual, as in `hessian`.
         """
         return self.subgradient(u)
+
+    def piece(self, smoothed: Smoothed, lag: Any) -> Piece:
+        """Return the smooth piece that a solution rests on, known by the smoothed term and the lagged duals there.
+
+        Of a term with kinks that does not say, decisions that rest at them have no derivatives.
+        """
+        rows = smoothed.dual[..., : 0 if lag is None else 1]
+        return (Piece if lag is None else UnknownPiece)(torch.zeros_like(rows, dtype=torch.bool))
 
     def envelope(self, u: Tensor, smoothed: Smoothed, lag: Any) -> Tensor:
         """Return phi(u) with its duals held where they are at a solution, for autograd: (N, M, K) -> (N, M).
@@ -180,6 +205,51 @@ class Term(ABC):
         """Return u = A x + d in CVXPY."""
         matrix = data["A"] if "A" in data else self.map.to_sparse()
         return matrix @ x + data["offset"]  # type: ignore[return-value]
+
+    atoms: ClassVar[tuple[str, ...]] = ()
+    """The names of the classes of CVXPY atoms that `recognise` is asked about."""
+
+    @classmethod
+    def recognise(cls, atom: Any) -> Recognised | None:
+        """Return how a CVXPY atom is a term of this class, None where it is none."""
+        return None
+
+    # -- files ---------------------------------------------------------------------------------------
+
+    def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors of a term of one context by name, A dense, and its other fields as JSON has them."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "map"}
+        tensors = {name: value for name, value in fields.items() if isinstance(value, Tensor)}
+        options = {name: value for name, value in fields.items() if name not in tensors}
+        matrix = torch.from_numpy(self.map.to_sparse().toarray()).unsqueeze(0)
+        return {"A": matrix} | tensors, {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
+
+    @classmethod
+    def from_parts(cls: type[TermType], tensors: dict[str, Tensor], options: dict[str, Any]) -> TermType:
+        """Return the term of what `to_parts` returned."""
+        fields = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+        return cls(map=DenseMap(tensors["A"]), **{k: v for k, v in tensors.items() if k != "A"}, **fields)
+
+    # -- compiled code ---------------------------------------------------------------------------------
+
+    packs: ClassVar[Packs] = Packs()
+    """The attributes that compiled code is given."""
+
+    kernel: ClassVar[Kernel | None] = None
+    """The term in compiled code. A class without one of its own, be it its parent's, is decided in PyTorch."""
+
+    def structure(self) -> Structure:
+        """Return how the Hessian is made up."""
+        return Structure(self.map.rows)
+
+    @property
+    def curvature_kind(self) -> CurvatureKind:
+        """How the Hessian behaves from point to point: it changes continuously, jumps, or is 0 but for kinks."""
+        return "continuous"
+
+    def unpack_lag(self, rows: Tensor) -> Any:
+        """Return the lagged duals as the other methods take them, of what compiled code keeps: (N, 1, K)."""
+        return None
 
     # -- rewriting -----------------------------------------------------------------------------------
 
@@ -236,3 +306,8 @@ def check_nonnegative(tensor: Tensor, name: str) -> None:
 def group_norms(u: Tensor, size: int) -> Tensor:
     """Return the Euclidean norms of consecutive groups of `size`: (..., K) -> (..., K / size)."""
     return torch.linalg.vector_norm(u.unflatten(-1, (-1, size)), dim=-1)
+
+
+def safe_divisor(tensor: Tensor) -> Tensor:
+    """Return `tensor` with zeros replaced by ones: what is divided there is zero as well."""
+    return torch.where(tensor > 0, tensor, 1.0)

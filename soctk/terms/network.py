@@ -13,22 +13,33 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.maps.linear import DenseMap, LinearMap
-from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, check_nonnegative
+from soctk.maps.linear import DenseMap
+from soctk.terms.base import (
+    SMALLEST_WEIGHT,
+    Coefficient,
+    Convex,
+    CurvatureKind,
+    Smoothed,
+    Term,
+    check_nonnegative,
+    safe_divisor,
+)
 from soctk.terms.cones import Affine, ConeBuilder
-from soctk.terms.smooth import binary_entropy, log1p_exp, safe_divisor
+from soctk.terms.kernel import Packs, Structure
+from soctk.terms.logistic import binary_entropy, log1p_exp
+from soctk.terms.mixing import Mixing, adjoint, dense, forward, on_numbers, transposed
+from soctk.terms.network_kernel import KERNEL
+from soctk.terms.network_piece import NetworkPiece
+from soctk.terms.piece import Piece
 
 Activation = Literal["relu", "softplus"]
-Mixing = Tensor | LinearMap
-"""A dense U, (N or 1, h_l, h_{l-1}), or a map that all contexts share, such as a convolution."""
-
 CACHED_ENTRIES = 2**17
 """Numbers of an intermediate result worked on at a time: a megabyte in float64."""
 
@@ -47,6 +58,8 @@ class Network(Term):
     widths: tuple[int, ...]
     activation: Activation = "relu"
     weights_name = "c"
+    packs: ClassVar = Packs(numbers=("softplus",), matrices=("mixing",), counts=("widths",))
+    kernel: ClassVar = KERNEL
 
     def check(self) -> None:
         """Raise ValueError naming the tensor that is not finite or that must not be negative."""
@@ -61,7 +74,7 @@ class Network(Term):
     def _mixing_numbers(self) -> list[Tensor]:
         numbers: list[Tensor] = []
         for matrix in self.mixing:
-            _on_numbers(matrix, lambda tensor: numbers.append(tensor) or tensor)  # type: ignore[func-returns-value]
+            on_numbers(matrix, lambda tensor: numbers.append(tensor) or tensor)  # type: ignore[func-returns-value]
         return numbers
 
     def coefficients(self) -> dict[str, Tensor]:
@@ -71,18 +84,30 @@ class Network(Term):
 
     def apply(self, fn: Callable[[Tensor], Tensor]) -> Network:
         """Return the term with `fn` applied to each of its tensors."""
-        mixing = tuple(_on_numbers(matrix, fn) for matrix in self.mixing)
+        mixing = tuple(on_numbers(matrix, fn) for matrix in self.mixing)
         return dataclasses.replace(super().apply(fn), mixing=mixing)
+
+    def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors of a network of one context by name, U2, ... among them, and its other fields."""
+        tensors, options = super().to_parts()
+        del options["mixing"]
+        return tensors | {f"U{level}": dense(matrix) for level, matrix in enumerate(self.mixing, start=2)}, options
+
+    @classmethod
+    def from_parts(cls, tensors: dict[str, Tensor], options: dict[str, Any]) -> Network:
+        """Return the network of what `to_parts` returned."""
+        rest = {name: tensor for name, tensor in tensors.items() if name[0] != "U"}
+        mixing = tuple(tensor for name, tensor in tensors.items() if name[0] == "U")
+        return super().from_parts(rest, options | {"mixing": mixing})
 
     # -- the function ----------------------------------------------------------------------------------
 
-    def preactivations(self, u: Tensor, on: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """Return a_1, ..., a_L, each (N, M, h_l); with z_l = on_l a_l in place of act(a_l) where `on` is given."""
+    def preactivations(self, u: Tensor) -> list[Tensor]:
+        """Return a_1, ..., a_L, each (N, M, h_l)."""
         parts = u.split(self.widths, dim=-1)
         activations = [parts[0]]
-        for level, (part, matrix) in enumerate(zip(parts[1:], self.mixing, strict=True)):
-            a = activations[-1]
-            activations.append(part + _forward(matrix, self._activate(a) if on is None else on[level] * a))
+        for part, matrix in zip(parts[1:], self.mixing, strict=True):
+            activations.append(part + forward(matrix, self._activate(activations[-1])))
         return activations
 
     def _activate(self, a: Tensor) -> Tensor:
@@ -100,13 +125,9 @@ class Network(Term):
         nubar = [self.weights]
         nu = [nubar[0] * slopes[-1]]
         for slope, matrix in zip(reversed(slopes[:-1]), reversed(self.mixing), strict=True):
-            nubar.append(_adjoint(matrix, nu[-1]))
+            nubar.append(adjoint(matrix, nu[-1]))
             nu.append(nubar[-1] * slope)
         return nu[::-1], nubar[::-1]
-
-    def chained(self, level: int, nu: Tensor) -> Tensor:
-        """Return nubar of the layer below layer `level`, counted from 0: U'nu."""
-        return _adjoint(self.mixing[level - 1], nu)
 
     def subgradient(self, u: Tensor) -> Tensor:
         """Return nu for the slopes at u, the closed-form dual optimum (slope 0 at a ReLU's kink)."""
@@ -121,7 +142,7 @@ class Network(Term):
             slope = (nu[level] / safe_divisor(nubar)).clamp(0, 1)
             slopes.append(slope)
             if level > 0:
-                nubar = _adjoint(self.mixing[level - 1], nubar * slope)
+                nubar = adjoint(self.mixing[level - 1], nubar * slope)
         return slopes[::-1]
 
     def nearest_dual(self, y: Tensor) -> Tensor:
@@ -133,7 +154,7 @@ class Network(Term):
         nu = y.split(self.widths, dim=-1)
         above = [(nu[-1] - self.weights).amax(dim=-1)]
         for part, outer, matrix in zip(nu[:-1], nu[1:], self.mixing, strict=True):
-            above.append((part - _adjoint(matrix, outer)).amax(dim=-1))
+            above.append((part - adjoint(matrix, outer)).amax(dim=-1))
         return torch.stack(torch.broadcast_tensors(*above, (-y).amax(dim=-1))).amax(dim=0).clamp(min=0)
 
     def kinked(self, u: Tensor) -> Tensor:
@@ -171,7 +192,7 @@ class Network(Term):
         z: Tensor | None = None
         layers, slopes = [], []
         for level, part in enumerate(parts):
-            a = part if z is None else part + _forward(self.mixing[level - 1], z)
+            a = part if z is None else part + forward(self.mixing[level - 1], z)
             if spread is not None:
                 r = (a.square() + spread).sqrt()
                 # (a + r) / 2 loses all digits for very negative a; its conjugate form does not.
@@ -205,7 +226,7 @@ class Network(Term):
         """
         _, slopes, nubar = smoothed.cache
         weights = [(bar * k)[:, 0] for bar, k in zip(nubar, self._curvatures(smoothed, lag), strict=True)]
-        mixings = [matrix if isinstance(matrix, Tensor) else matrix.to_dense().matrix for matrix in self.mixing]
+        mixings = [dense(matrix) for matrix in self.mixing]
         first, *rest = self.layer_maps()
         first.add_gram(total, weights[0])
         # The J' are kept, (N, n, h_l), so that multiplying by a shared U_l is one matrix product for many contexts; not
@@ -217,7 +238,7 @@ class Network(Term):
             jacobian = first.matrix[_rows(first.matrix, here)].mT
             for level, layer in enumerate(rest, start=1):
                 mixing, slope = mixings[level - 1], slopes[level - 1]
-                jacobian = (jacobian * slope[_rows(slope, here)]) @ _transposed(mixing[_rows(mixing, here)])
+                jacobian = (jacobian * slope[_rows(slope, here)]) @ transposed(mixing[_rows(mixing, here)])
                 jacobian = jacobian.add_(layer.matrix[_rows(layer.matrix, here)].mT)
                 weight = weights[level][_rows(weights[level], here)].unsqueeze(1)
                 total[here].baddbmm_(jacobian * weight, jacobian.mT)
@@ -230,11 +251,11 @@ class Network(Term):
         for level, (part, bar, k) in enumerate(
             zip(du.split(self.widths, dim=-1), nubar, self._curvatures(smoothed, lag), strict=True)
         ):
-            da = part if moved is None else part + _forward(self.mixing[level - 1], moved)
+            da = part if moved is None else part + forward(self.mixing[level - 1], moved)
             bent.append(bar * k * da)
             moved = slopes[level] * da
         for level in range(len(bent) - 2, -1, -1):
-            bent[level] = bent[level] + slopes[level] * _adjoint(self.mixing[level], bent[level + 1])
+            bent[level] = bent[level] + slopes[level] * adjoint(self.mixing[level], bent[level + 1])
         return torch.cat(bent, dim=-1)
 
     def layer_maps(self) -> list:
@@ -252,7 +273,7 @@ class Network(Term):
         moved: Tensor | None = None
         advanced = []
         for level, part in enumerate(du.split(self.widths, dim=-1)):
-            da = part if moved is None else part + _forward(self.mixing[level - 1], moved)
+            da = part if moved is None else part + forward(self.mixing[level - 1], moved)
             (a, r), t = layers[level], lag[level]
             advanced.append((a / r + (1 - t * a / r) / r * da).clamp(-1, 1))
             moved = slopes[level] * da
@@ -273,10 +294,14 @@ class Network(Term):
         for level, (part, (a, r), p, t) in enumerate(
             zip(u.split(self.widths, dim=-1), smoothed.cache[0], smoothed.cache[1], lag, strict=True)
         ):
-            moved = (part if z is None else part + _forward(self.mixing[level - 1], z)) - a
+            moved = (part if z is None else part + forward(self.mixing[level - 1], z)) - a
             slopes.append(0.5 * (1 + a / r + (1 - t * a / r) / r * moved))
             z = p * r + p * moved  # p r is the smoothed unit itself
         return torch.cat(self.chain(slopes)[0], dim=-1)
+
+    def piece(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Piece:
+        """Return which units are on, off or at their kink; a softplus network is smooth."""
+        return super().piece(smoothed, lag) if lag is None else NetworkPiece.of(smoothed, lag)
 
     def envelope(self, u: Tensor, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Tensor:
         """Return c'z_L with every unit's slope (1 + t) / 2 held; softplus networks return themselves."""
@@ -284,7 +309,7 @@ class Network(Term):
             return self.value(u)
         z: Tensor | None = None
         for level, (part, t) in enumerate(zip(u.split(self.widths, dim=-1), lag, strict=True)):
-            z = 0.5 * (1 + t) * (part if z is None else part + _forward(self.mixing[level - 1], z))
+            z = 0.5 * (1 + t) * (part if z is None else part + forward(self.mixing[level - 1], z))
         return (self.weights * z).sum(dim=-1)  # type: ignore[operator]
 
     # -- CVXPY -----------------------------------------------------------------------------------------
@@ -322,6 +347,27 @@ class Network(Term):
                 builder.above_log1p_exp(f"layer{level}", z, a)
         return z.times(data["weights"][None])  # type: ignore[union-attr]
 
+    # -- compiled code ---------------------------------------------------------------------------------
+
+    @property
+    def softplus(self) -> bool:
+        """Whether the units are softplus."""
+        return self.activation == "softplus"
+
+    @property
+    def curvature_kind(self) -> CurvatureKind:
+        """A ReLU network has no curvature but at its kinks."""
+        return "continuous" if self.softplus else "none"
+
+    def structure(self) -> Structure:
+        """Return that the rows of the first layer act by their own curvature, the others through their Jacobian."""
+        deep = len(self.widths) > 1
+        return Structure(self.widths[0], scratch=2 * self.map.dim * max(self.widths) if deep else 0)
+
+    def unpack_lag(self, rows: Tensor) -> tuple[Tensor, ...] | None:
+        """Return t_l layer by layer; None for softplus."""
+        return None if self.softplus else rows.split(self.widths, dim=-1)
+
     def _mixing(self, level: int, data: Mapping[str, Any]) -> Any:
         """Return U_level as `data` has it, a SciPy matrix where it is a map."""
         matrix = self.mixing[level - 2]
@@ -335,23 +381,3 @@ class Network(Term):
 def _rows(tensor: Tensor, here: slice) -> slice:
     """Return the slice for a tensor that may be shared by all contexts."""
     return here if tensor.shape[0] > 1 else slice(None)
-
-
-def _forward(matrix: Mixing, z: Tensor) -> Tensor:
-    """Return U z: (N, M, h_{l-1}) -> (N, M, h_l)."""
-    return z @ _transposed(matrix) if isinstance(matrix, Tensor) else matrix.forward(z)
-
-
-def _adjoint(matrix: Mixing, nu: Tensor) -> Tensor:
-    """Return U'nu: (N, M, h_l) -> (N, M, h_{l-1})."""
-    if isinstance(matrix, Tensor):
-        return nu @ (matrix[0] if matrix.shape[0] == 1 else matrix)
-    return matrix.adjoint(nu)
-
-
-def _on_numbers(matrix: Mixing, fn: Callable[[Tensor], Tensor]) -> Mixing:
-    return fn(matrix) if isinstance(matrix, Tensor) else matrix.apply(fn)
-
-
-def _transposed(matrix: Tensor) -> Tensor:
-    return matrix[0].mT if matrix.shape[0] == 1 else matrix.mT

@@ -6,7 +6,9 @@ sqrt(||A_g x + d_g||^2 + kappa_g^2)): the same second-order cone with one fixed 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import cvxpy as cp
 import numpy as np
@@ -15,8 +17,12 @@ from torch import Tensor
 
 from soctk.checks import check_finite
 from soctk.maps.linear import add_product
-from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Smoothed, Term, group_norms
+from soctk.simd import any_of, choose, fill, view
+from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Recognised, Smoothed, Term, group_norms
 from soctk.terms.cones import Affine, ConeBuilder, interleave
+from soctk.terms.kernel import TINY, Kernel, Packs, Structure
+from soctk.terms.piece import AT_KINK, Piece
+from soctk.terms.quadratic import exponent
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +40,8 @@ class Norms(Term):
     kappa: Tensor
     size: int
     weights_name = "lambda"
+    packs: ClassVar = Packs(("weights", "kappa"))
+    atoms: ClassVar = ("Pnorm", "PnormApprox", "norm2", "norm1", "abs")
 
     def check(self) -> None:
         """Raise ValueError naming the tensor that is not finite or that must not be negative."""
@@ -139,6 +147,10 @@ class Norms(Term):
         moved = self._dot(point, u - point) + kappa * (self.kappa - kappa)
         return lag + self._spread(self.weights / tau) * u - self._spread(1 + moved / tau.square()) * lag
 
+    def piece(self, smoothed: Smoothed, lag: Tensor) -> Piece:
+        """Return which groups are at their apex."""
+        return NormsPiece.of(self, smoothed, lag)
+
     def envelope(self, u: Tensor, smoothed: Smoothed, lag: Tensor) -> Tensor:
         """Return sum_g lambda_g (e_g'u_g + sqrt(1 - ||e_g||^2) |kappa_g|), e = rho / lambda held."""
         weights = self.weights.detach().clamp(min=SMALLEST_WEIGHT)
@@ -164,3 +176,156 @@ class Norms(Term):
             columns.append(Affine.of(kappa, groups))
         builder.require("norm", "soc", interleave(columns), len(columns))
         return t.times(data["weights"][None])
+
+    @classmethod
+    def recognise(cls, atom: Any) -> Recognised | None:
+        """Return a Euclidean norm of all entries; norm1 and abs entry by entry."""
+        entries, single = atom.args[0].size, type(atom).__name__ in ("norm1", "abs")
+        if not single and (exponent(atom) != 2 or atom.axis is not None):
+            return None
+        kappa = torch.zeros(1, 1, entries if single else 1, dtype=torch.float64)
+        return Recognised(atom.args[0], fields={"kappa": kappa, "size": 1 if single else entries})
+
+    def structure(self) -> Structure:
+        """Return that rows of a group share their curvature, and that their rank-one parts are subtracted."""
+        groups = self.map.rows // self.size if self.size > 1 else 0
+        return Structure(self.map.rows, self.size, shared=self.size, rank_ones=groups)
+
+    def unpack_lag(self, rows: Tensor) -> Tensor:
+        """Return rho."""
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class NormsPiece(Piece):
+    """Groups that are at their apex or not.
+
+    Attributes:
+        held: the lagged duals rho, (N, 1, K), which groups at their apex keep.
+    """
+
+    held: Tensor
+
+    @classmethod
+    def of(cls, term: Norms, smoothed: Smoothed, lag: Tensor) -> NormsPiece:
+        """Return the piece that the smoothed term and its lagged duals show."""
+        length = torch.minimum(group_norms(lag, term.size), group_norms(smoothed.dual, term.size))
+        apex = (length < (1 - AT_KINK) * term.weights) & (term.kappa == 0)
+        return cls(apex.repeat_interleave(term.size, dim=-1), lag)
+
+    def dual(self, term: Any, u: Tensor) -> Tensor:
+        """Return rho at an apex, lambda u / length elsewhere."""
+        return torch.where(self.kinks, self.held, term.subgradient(u))
+
+    def add_hessian(self, term: Any, total: Tensor, u: Tensor) -> None:
+        """Add the Hessian of the groups that are not at their apex."""
+        curved = ~self.kinks[..., :: term.size] & ((term.kappa != 0) | (term.size > 1))
+        super().add_hessian(dataclasses.replace(term, weights=term.weights * curved), total, u)
+
+    def equations(self, term: Any, u: Tensor) -> Tensor:
+        """Return u."""
+        return u
+
+    def matrix(self, term: Any) -> Tensor:
+        """Return A."""
+        return term.map.to_dense().matrix
+
+    def margins(self, term: Any, u: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the lengths ||u_g||, and 1 - ||rho_g|| / lambda_g."""
+        weights = term.weights.clamp(min=SMALLEST_WEIGHT)
+        slack = 1 - group_norms(self.held + change, term.size) / weights
+        length = torch.where(term.kappa == 0, group_norms(u, term.size), torch.inf)
+        slack, length = (part.repeat_interleave(term.size, dim=-1) for part in (slack, length))
+        return torch.where(self.kinks, torch.inf, length), torch.where(self.kinks, slack, torch.inf)
+
+
+def reference(t):
+    largest, weights = SMALLEST_WEIGHT, t.weights
+    for g in range(t.groups):
+        largest = max(largest, weights[g])
+    return largest
+
+
+def value(t, mu, reference):
+    total, size, weights, kappa, u, tau = 0.0, t.size, t.weights, t.kappa, t.u, t.z
+    eps = 2 * mu / reference
+    for g in range(t.groups):
+        squares = kappa[g] * kappa[g] + eps * eps
+        for k in range(g * size, (g + 1) * size):
+            squares += u[k] * u[k]
+        tau[g] = np.sqrt(max(squares, TINY))
+        total += weights[g] * tau[g]
+    return total
+
+
+def dual(t):
+    size, weights, u, y, inverse, tau = t.size, t.weights, t.u, t.y, t.inverse, t.z
+    for g in range(t.groups):
+        inverse[g] = 1 / tau[g]
+        weight = weights[g] * inverse[g]
+        for k in range(g * size, (g + 1) * size):
+            y[k] = weight * u[k]
+    into_balls(weights, y, size)
+
+
+def into_balls(weights, y, size):
+    for g in range(y.size // size):
+        squares = 0.0
+        for k in range(g * size, (g + 1) * size):
+            squares += y[k] * y[k]
+        outside = squares > weights[g] * weights[g]
+        if any_of(outside):
+            shrink = choose(outside, weights[g] / np.sqrt(squares), 1.0)
+            for k in range(g * size, (g + 1) * size):
+                y[k] *= shrink
+
+
+def conjugate(t):
+    total, size, weights, kappa, y = 0.0, t.size, t.weights, t.kappa, t.y
+    for g in range(t.groups):
+        if any_of(kappa[g] != 0):
+            slack = weights[g] * weights[g]
+            for k in range(g * size, (g + 1) * size):
+                slack -= y[k] * y[k]
+            total -= choose(kappa[g] != 0, abs(kappa[g]) * np.sqrt(max(slack, 0.0)), 0.0)
+    return total
+
+
+def curvature(t, out):
+    size, weights, inverse, u, rho = t.size, t.weights, t.inverse, t.u, t.lag
+    if size > 1:
+        for g in range(t.groups):
+            fill(view(out, g * size, size), weights[g] * inverse[g])
+    else:
+        for k in range(t.rows):
+            out[k] = (weights[k] - rho[k] * u[k] * inverse[k]) * inverse[k]
+
+
+def rank_one(t, scales):
+    inverse = t.inverse
+    for g in range(t.groups):
+        scales[g] = 0.5 * inverse[g] * inverse[g]
+    return t.u, t.lag
+
+
+def advance_lag(t, du, scratch):
+    size, weights, inverse, u, rho = t.size, t.weights, t.inverse, t.u, t.lag
+    for g in range(t.groups):
+        along, weight = 0.0, weights[g] * inverse[g]
+        for k in range(g * size, (g + 1) * size):
+            along += u[k] * du[k]
+        along *= inverse[g] * inverse[g]
+        for k in range(g * size, (g + 1) * size):
+            rho[k] = weight * (u[k] + du[k]) - along * rho[k]
+    into_balls(weights, rho, size)
+
+
+def lagged_dual(t):
+    rho, y = t.lag, t.y
+    for k in range(t.rows):
+        y[k] = rho[k]
+
+
+Norms.kernel = Kernel(
+    value, dual, conjugate, curvature, reference, rank_one, advance_lag=advance_lag, lagged_dual=lagged_dual
+)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.terms.base import Coefficient, Convex, Smoothed, Term
+from soctk.simd import choose
+from soctk.terms.base import Coefficient, Convex, Recognised, Term
 from soctk.terms.cones import Affine, ConeBuilder
+from soctk.terms.kernel import Kernel, Structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +29,7 @@ class Quadratic(Term):
 
     blocks: tuple[int, ...] = ()
     weights_name = "alpha"
+    atoms: ClassVar = ("power", "Power", "PowerApprox", "quad_over_lin")
 
     def value(self, u: Tensor) -> Tensor:
         """Return phi(u)."""
@@ -45,18 +48,9 @@ class Quadratic(Term):
         safe = torch.where(self.weights > 0, self.weights, 1.0)
         return 0.5 * (y.square() / safe).sum(dim=-1)
 
-    def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
-        """Return the term itself: it is smooth."""
-        y = self.subgradient(u)
-        return Smoothed(0.5 * (y * u).sum(dim=-1), y, None)
-
-    def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
-        """Add B' diag(alpha) B."""
-        self.map.add_gram(total, self.weights[:, 0])
-
-    def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
-        """Return alpha du."""
-        return self.weights * du
+    def second_derivative(self, u: Tensor) -> Tensor:
+        """Return alpha."""
+        return self.weights
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
@@ -73,3 +67,51 @@ class Quadratic(Term):
         builder.above_half_square("quadratic", s, u, self.blocks)
         first = np.cumsum([0, *self.blocks[:-1]])
         return s.times(alpha[first][None])
+
+    @classmethod
+    def recognise(cls, atom: Any) -> Recognised | None:
+        """Return a square, or a sum of squares over a constant."""
+        if type(atom).__name__ == "quad_over_lin":
+            divisor, axis = atom.args[1], getattr(atom, "axis", None)
+            known = divisor.is_constant() and axis is None
+            return Recognised(atom.args[0], 2 / float(divisor.value)) if known else None
+        return Recognised(atom.args[0], 2.0) if exponent(atom) == 2 else None
+
+    def structure(self) -> Structure:
+        """Return that the Hessian never changes."""
+        return Structure(self.map.rows, constant=True)
+
+
+def exponent(power: Any) -> float:
+    """Return the exponent of a CVXPY power or norm."""
+    p = getattr(power, "p", 2)
+    return float(np.asarray(getattr(p, "value", p)))
+
+
+def value(t, mu, reference):
+    total, alpha, u = 0.0, t.weights, t.u
+    for k in range(t.rows):
+        total += 0.5 * alpha[k] * u[k] * u[k]
+    return total
+
+
+def dual(t):
+    alpha, u, y = t.weights, t.u, t.y
+    for k in range(t.rows):
+        y[k] = alpha[k] * u[k]
+
+
+def conjugate(t):
+    total, alpha, y = 0.0, t.weights, t.y
+    for k in range(t.rows):
+        total += choose(alpha[k] > 0, 0.5 * y[k] * y[k] / alpha[k], 0.0)
+    return total
+
+
+def curvature(t, out):
+    alpha = t.weights
+    for k in range(t.rows):
+        out[k] = alpha[k]
+
+
+Quadratic.kernel = Kernel(value, dual, conjugate, curvature)

@@ -14,7 +14,8 @@ from zoo import SETS, shaken
 from soctk import SOCICNN, Box, Budget, ConicForm, ConvexSurrogate, DecisionLayer, FeasibleSet, Simplex
 from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, Network, Norms, Quadratic, Term
-from soctk.terms.pieces import piece_of
+from soctk.terms.base import Smoothed
+from soctk.terms.piece import Piece
 
 STEPS = (1e-4, 1e-5, 1e-6)
 WRONG = 1e-2
@@ -193,7 +194,10 @@ def test_each_instance_of_a_batch_is_treated_as_it_is_alone() -> None:
 
 def test_kinks_of_an_unknown_kind_are_refused_where_decisions_rest_at_them() -> None:
     class Strange(Norms):
-        """A term of one's own, in all but name a norm."""
+        """A norm that does not say where its kinks are."""
+
+        def piece(self, smoothed: Smoothed, lag: Tensor) -> Piece:
+            return Term.piece(self, smoothed, lag)
 
     class Model(Mixture):
         def _term(self, kind: str, matrix: DenseMap, offset: Tensor, weights: Tensor) -> Term:
@@ -203,7 +207,6 @@ def test_kinks_of_an_unknown_kind_are_refused_where_decisions_rest_at_them() -> 
     known = DecisionLayer(Mixture(6, {"norm1": 3}, seed=1), Budget(6, 2.4))
     point = normal(2, seed=0).requires_grad_()
     known(point)[0].backward()
-    piece_of.register(Strange, piece_of.dispatch(object))
     unknown = DecisionLayer(Model(6, {"norm1": 3}, seed=1), Budget(6, 2.4))
     decision = unknown(point)
     torch.testing.assert_close(decision, known(point))

@@ -16,12 +16,12 @@ from soctk import Box, Budget, ConicForm, FeasibleSet, QuadICNN, ReLUICNN, Simpl
 from soctk.decide.batched import Bounds, solve_batched
 from soctk.decide.compiled import solve
 from soctk.decide.compiled.form import pack, supported
-from soctk.decide.compiled.lanes import WIDTH
 from soctk.decide.compiled.solve import solve_compiled, solve_packed
 from soctk.decide.newton import DEFAULT_ITERATIONS, SmoothingNewton, solve_newton
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
 from soctk.maps.linear import DenseMap
+from soctk.simd.lanes import WIDTH
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic
 
 LIMITS = {"tol": 1e-8, "max_iter": DEFAULT_ITERATIONS}

@@ -11,6 +11,7 @@ import torch
 
 import soctk
 from soctk_evaluation.cli import main
+from soctk_evaluation.cli.commands import Approximation
 from soctk_evaluation.experiments.approximation import (
     EXPERIMENT,
     MEASURED,
@@ -26,7 +27,7 @@ from soctk_evaluation.experiments.approximation import (
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.names import APPROXIMATORS
 from soctk_evaluation.harness.store import Contents, ResultsStore
-from soctk_evaluation.tables.measures import ERROR
+from soctk_evaluation.tables.approximation import ERROR
 from soctk_evaluation.tables.report import to_markdown
 from soctk_evaluation.tables.summary import build_tables
 
@@ -35,8 +36,13 @@ FIT = soctk.FitConfig(starts=1, epochs=1, batch_rows=30, lbfgs_iterations=3)
 SIZED = ("soc", "relu", "softplus", "quad", "norm", "ickan")
 
 
+def cells_of(targets, dims, methods, seeds, **more) -> list[Cell]:
+    asked = Approximation(targets=tuple(targets), dims=tuple(dims), methods=tuple(methods), seeds=tuple(seeds))
+    return approximation_cells(asked, **more)
+
+
 def one_cell(method: str) -> Cell:
-    (cell,) = approximation_cells(["Mixed"], [3], [method], [0], sizes=SIZES, fit=FIT)
+    (cell,) = cells_of(["Mixed"], [3], [method], [0], sizes=SIZES, fit=FIT)
     return cell
 
 
@@ -66,13 +72,13 @@ def test_the_published_counts_of_the_ablations() -> None:
 
 
 def test_cells_are_all_combinations_with_one_recipe() -> None:
-    cells = approximation_cells(["Mixed", "Huber"], [5, 10], SIZED, [0, 1])
+    cells = cells_of(["Mixed", "Huber"], [5, 10], SIZED, [0, 1])
     assert len(set(cells)) == 2 * 2 * len(SIZED) * 2
     assert [cell.dim for cell in cells] == sorted((cell.dim for cell in cells), reverse=True)
     assert {cell.config for cell in cells} == {cells[0].config}
     assert dict(cells[0].config)["fit.lbfgs_iterations"] == RECIPE.lbfgs_iterations
-    quick = approximation_cells(["Mixed"], [5], ["soc"], [0], fit=QUICK_RECIPE)
-    assert EXPERIMENT.key(quick[0]) != EXPERIMENT.key(approximation_cells(["Mixed"], [5], ["soc"], [0])[0])
+    quick = cells_of(["Mixed"], [5], ["soc"], [0], fit=QUICK_RECIPE)
+    assert EXPERIMENT.key(quick[0]) != EXPERIMENT.key(cells_of(["Mixed"], [5], ["soc"], [0])[0])
 
 
 @pytest.mark.parametrize("method", APPROXIMATORS)
@@ -91,9 +97,9 @@ def test_the_constant_row_is_the_training_mean() -> None:
     train, _, test = load_data("Huber", 2, 0, *SIZES.values())
     error = (test.value - train.value.mean()).square().sum().sqrt() / test.value.square().sum().sqrt()
     assert constant_error(train, test) == pytest.approx(float(error))
-    assert run_cell(approximation_cells(["Huber"], [2], ["constant"], [0], sizes=SIZES)[0])[
-        "relative_error"
-    ] == pytest.approx(float(error))
+    assert run_cell(cells_of(["Huber"], [2], ["constant"], [0], sizes=SIZES)[0])["relative_error"] == pytest.approx(
+        float(error)
+    )
 
 
 def test_all_targets_of_a_seed_have_the_same_points() -> None:
@@ -115,7 +121,7 @@ def test_tables_show_errors_pooled_over_seeds_and_leave_the_leaderboard_out() ->
         error_row("relu", 0.4, seed=1),
     ]
     rows += [error_row("constant", 0.01, seed=seed) for seed in (0, 1)] + [support.row()]
-    (table,) = build_tables(Contents(rows, []), measure=ERROR)
+    (table,) = build_tables(Contents(rows, []), ERROR)
     assert table.title == "Relative l2 test error, d = 5"
     soc = next(line for line in table.learned if line.method == "soc")
     assert soc.regrets[0].mean == pytest.approx(0.2)

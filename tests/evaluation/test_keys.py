@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from importlib.machinery import PathFinder
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import fake_cells
@@ -70,6 +71,24 @@ def fresh() -> Iterator[None]:
     yield
     for cached in (key.versions_of, key.code_version):
         cached.cache_clear()
+
+
+def test_a_method_and_a_task_of_another_package_bring_its_source_and_its_version(
+    tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "another_package" / "tasks.py"
+    source.parent.mkdir()
+    source.write_text("a = 1")
+    point = EntryPoint("theirs", "another_package.tasks:make", "any")
+    monkeypatch.setattr(key.metadata, "entry_points", lambda group, name: [point] if name == "theirs" else [])
+    monkeypatch.setattr(key, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path), *sys.path]))
+    cells = {"task_code": replace(BASE, task="theirs"), "method_code": replace(BASE, method="theirs")}
+    before = {name: FAKE.versions(cell)[name] for name, cell in cells.items()}
+    assert set(FAKE.versions(BASE)).isdisjoint(before)
+    source.write_text("a = 2")
+    key.versions_of.cache_clear()
+    key.code_version.cache_clear()
+    assert all(FAKE.versions(cell)[name] != before[name] for name, cell in cells.items())
 
 
 def test_library_versions_change_the_key(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:

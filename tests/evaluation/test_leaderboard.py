@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
 import soctk
+from soctk_evaluation.cli.commands import Leaderboard
 from soctk_evaluation.experiments.leaderboard import (
     EXPERIMENT,
     MEASURED,
@@ -16,19 +19,26 @@ from soctk_evaluation.experiments.leaderboard import (
     run_cell,
 )
 from soctk_evaluation.harness.cell import Cell
+from soctk_evaluation.harness.recipe import recipe_config
 from soctk_evaluation.harness.store import problem_of
 
+RESULTS = Path(__file__).resolve().parents[2] / "evaluation" / "results"
 SIZES = {"train": 20, "validation": 10, "test": 6, "candidates": 8}
 FIT = soctk.FitConfig(epochs=1, lbfgs_iterations=2)
 
 
+def cells_of(tasks, dims, methods, seeds, protocol="exact", **more) -> list[Cell]:
+    names = {"tasks": tuple(tasks), "methods": tuple(methods), "protocol": protocol}
+    return leaderboard_cells(Leaderboard(**names, dims=tuple(dims), seeds=tuple(seeds)), **more)
+
+
 def one_cell(method: str, protocol: str = "exact") -> Cell:
-    (cell,) = leaderboard_cells(["box_socp"], [4], [method], [0], protocol, sizes=SIZES, fit=FIT)
+    (cell,) = cells_of(["box_socp"], [4], [method], [0], protocol, sizes=SIZES, fit=FIT)
     return cell
 
 
 def test_cells_are_all_combinations_long_ones_first() -> None:
-    cells = leaderboard_cells(["box_socp", "simplex_socp"], [10, 20], ["constant", "dcp"], [0, 1])
+    cells = cells_of(["box_socp", "simplex_socp"], [10, 20], ["constant", "dcp"], [0, 1])
     assert len(cells) == len(set(cells)) == 16
     assert [cell.dim for cell in cells] == [20] * 8 + [10] * 8
     assert [cell.method for cell in cells[:8]] == ["dcp"] * 4 + ["constant"] * 4
@@ -37,17 +47,24 @@ def test_cells_are_all_combinations_long_ones_first() -> None:
 def test_the_recipe_and_the_sizes_are_in_the_key_and_its_progress_bar_is_not() -> None:
     def key(**changes: object) -> str:
         config = soctk.FitConfig(**changes)  # type: ignore[arg-type]
-        return EXPERIMENT.key(leaderboard_cells(["box_socp"], [4], ["soc"], [0], fit=config)[0])
+        return EXPERIMENT.key(cells_of(["box_socp"], [4], ["soc"], [0], fit=config)[0])
 
     assert key() == key(progress=True)
     assert key() != key(epochs=3)
-    small = leaderboard_cells(["box_socp"], [4], ["soc"], [0], sizes={"test": 20})
+    small = cells_of(["box_socp"], [4], ["soc"], [0], sizes={"test": 20})
     assert EXPERIMENT.key(small[0]) != key()
 
 
+def test_rows_from_before_a_recipe_had_switches_keep_their_cell() -> None:
+    row = json.loads((RESULTS / "leaderboard.jsonl").read_text().splitlines()[0])
+    assert {name for name in row["config"] if name.startswith("fit.")} == set(recipe_config(soctk.FitConfig()))
+    switched = recipe_config(soctk.FitConfig(race=False, optimizer="lbfgs"))
+    assert {"fit.race", "fit.optimizer"} == set(switched) - set(row["config"])
+
+
 def test_an_unknown_protocol_is_refused() -> None:
-    with pytest.raises(ValueError, match="exact, paper"):
-        leaderboard_cells(["box_socp"], [4], ["soc"], [0], "fast")
+    with pytest.raises(ValueError, match="exact paper"):
+        cells_of(["box_socp"], [4], ["soc"], [0], "fast")
 
 
 def test_the_three_data_sets_differ() -> None:

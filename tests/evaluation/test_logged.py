@@ -129,6 +129,7 @@ MISTAKES = {
     "its own data": (["fit", "data.csv", "--output", "data.csv"], "data.csv is the data file"),
     "its own contexts": (["decide", "model.st", "contexts.csv", *SET, "--output", "contexts.csv"], "is the contexts"),
     "a folder": (["fit", "data.csv", "--output", "."], "expected a file in a folder that exists"),
+    "one row": (["fit", "one.csv"], "expected at least two decisions, one to measure the error on, got one"),
     "output": (["decide", "model.st", "contexts.csv", *SET, "--output", "o.txt"], "--output: expected a file"),
 }  # fmt: skip
 
@@ -146,6 +147,7 @@ def test_mistakes_are_one_line_and_exit_2(name: str, files: Path, monkeypatch, c
     Path("shifted.csv").write_text("context_0,x_0,value,note\n1,2,3,4,5\n2,3,4,5,6\n")
     Path("twice.csv").write_text("context_0,x_0,x_0,value\n1,2,3,4\n")
     table.assign(optimum_0=0.0, optimum_7=0.0).drop(columns="x_1").assign(x_1=0.0).to_csv("named.csv", index=False)
+    table.iloc[:1].astype({"x_1": str}).assign(x_1=0.5).to_csv("one.csv", index=False)
     np.save("array.npy", np.ones(3))
     Path("array.npy").rename("array.npz")
     np.savez("scalar.npz", x=np.float64(3.0), value=np.float64(3.0))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from soctk import FitConfig
 from soctk_evaluation.cli import main
+from soctk_evaluation.cli.commands import Restoration, Smoothing
 from soctk_evaluation.experiments import find_experiment, restoration, smoothing
-from soctk_evaluation.experiments.structured import MEASURED, structured_cells
+from soctk_evaluation.experiments.structured import MEASURED
 from soctk_evaluation.harness.experiment import Results
 from soctk_evaluation.harness.names import STRUCTURED, STRUCTURED_TRIVIAL
 from soctk_evaluation.harness.store import ResultsStore
@@ -19,13 +22,13 @@ SMALL = {
     "restoration": {"size": 8, "train": 8, "validation": 4, "test": 4, "candidates": 6},
 }
 SETTINGS = {"smoothing": smoothing.SETTING, "restoration": restoration.SETTING}
+COMMANDS = {"smoothing": Smoothing, "restoration": partial(Restoration, stand_in=True)}
 RECIPE = FitConfig(starts=1, epochs=1, newton_iterations=2, lbfgs_iterations=4, level_iterations=2)
 
 
 def cells(experiment: str, methods, protocols=("structured",)):
-    recipes = dict.fromkeys(protocols, RECIPE)
-    more = restoration.photographs(stand_in=True) if experiment == "restoration" else {}
-    return structured_cells(SETTINGS[experiment], methods, protocols, [0], SMALL[experiment] | more, recipes=recipes)
+    asked = COMMANDS[experiment](methods=tuple(methods), protocols=tuple(protocols), seeds=(0,))
+    return SETTINGS[experiment].cells(asked, SMALL[experiment], dict.fromkeys(protocols, RECIPE))
 
 
 @pytest.mark.parametrize("experiment", SETTINGS)

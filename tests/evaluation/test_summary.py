@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from soctk_evaluation.harness.store import BadLine, Contents
+from soctk_evaluation.tables.leaderboard import REGRET
 from soctk_evaluation.tables.report import print_tables, to_csv, to_html, to_markdown
 from soctk_evaluation.tables.summary import Table, build_tables
 
@@ -29,7 +30,7 @@ def grid(methods: dict[str, float] = REGRETS, tasks: int = 2, seeds: int = 3) ->
 
 
 def table(rows: list[dict[str, object]], bad: list[BadLine] | None = None) -> Table:
-    (only,) = build_tables(Contents(rows, bad or []))
+    (only,) = build_tables(Contents(rows, bad or []), REGRET)
     return only
 
 
@@ -68,11 +69,11 @@ def test_expected_cells_that_nobody_measured_are_missing() -> None:
         for method in ("soc", "pcf")
         for seed in range(2)
     ]
-    (found,) = build_tables(Contents(grid(seeds=1), []), asked)
+    (found,) = build_tables(Contents(grid(seeds=1), []), REGRET, asked)
     assert [line.method for line in found.learned] == ["soc", "pcf"]
     assert found.tasks == ["task0"]
     assert any(note.startswith("missing: 3 of 4 cells") for note in found.notes)
-    (empty,) = build_tables(Contents([], []), asked)
+    (empty,) = build_tables(Contents([], []), REGRET, asked)
     assert any(note.startswith("missing: 4 of 4 cells") for note in empty.notes)
 
 
@@ -96,7 +97,7 @@ def test_a_later_code_version_replaces_earlier_rows_and_a_mixture_is_said() -> N
 
 def test_each_dimension_and_protocol_has_its_own_table() -> None:
     rows = [support.row(dim=dim, protocol=protocol) for dim in (20, 10) for protocol in ("paper", "exact")]
-    titles = [(one.dim, one.protocol) for one in build_tables(Contents(rows, []))]
+    titles = [(one.dim, one.protocol) for one in build_tables(Contents(rows, []), REGRET)]
     assert titles == [(10, "exact"), (10, "paper"), (20, "exact"), (20, "paper")]
 
 
@@ -142,5 +143,5 @@ def test_terminal_output_names_methods_and_notes() -> None:
 
 
 def test_an_empty_store_has_no_table() -> None:
-    assert build_tables(Contents([], [])) == []
+    assert build_tables(Contents([], []), REGRET) == []
     assert "no leaderboard rows" in to_html([])

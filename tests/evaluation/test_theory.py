@@ -12,19 +12,26 @@ from tolerances import CLARABEL, DOUBLE, VALUE
 
 from soctk import Dual
 from soctk_evaluation.cli import main
+from soctk_evaluation.cli.commands import Equivalence
 from soctk_evaluation.experiments.equivalence import SETTINGS, Trial, _model, _points, equivalence_cells, run_cell
 from soctk_evaluation.experiments.rates import absorption, least_error, rate_cells, trained_pieces
+from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import Results
 from soctk_evaluation.harness.store import ResultsStore
-from soctk_evaluation.tables.equivalence import equivalence_tables, grouped
+from soctk_evaluation.tables.equivalence import diagnostic_table, grouped
 from soctk_evaluation.tables.rates import rates_tables
 
 SMALL = {"dim": 6, "width": 5, "depth": 3, "rows": 3, "trials": 4}
 
 
+def cells_of(settings, weights, seeds, sizes) -> list[Cell]:
+    asked = Equivalence(settings=tuple(settings), methods=tuple(weights), seeds=tuple(seeds))
+    return equivalence_cells(asked, sizes)
+
+
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_random_model_is_the_value_of_its_lift(setting: str) -> None:
-    (cell,) = equivalence_cells([setting], ["random"], [0], SMALL)
+    (cell,) = cells_of([setting], ["random"], [0], SMALL)
     row = run_cell(cell)
     assert row["clarabel_successes"] == row["scs_successes"] == row["trials"] == 4
     assert row["value_mean"] > 10.0
@@ -39,7 +46,7 @@ def test_a_random_model_is_the_value_of_its_lift(setting: str) -> None:
 
 @pytest.fixture
 def trial() -> Trial:
-    (cell,) = equivalence_cells(["passthrough"], ["random"], [1], SMALL)
+    (cell,) = cells_of(["passthrough"], ["random"], [1], SMALL)
     points, contexts = _points(cell, 1)
     return Trial(_model(cell), points[0], contexts[0])
 
@@ -71,7 +78,7 @@ def test_a_wrong_lift_would_be_seen(trial: Trial) -> None:
 
 
 def test_a_trained_model_is_kept_for_the_other_seeds(tmp_path, monkeypatch) -> None:
-    cells = equivalence_cells(["no_passthrough"], ["trained"], [0, 1], SMALL | {"trials": 1})
+    cells = cells_of(["no_passthrough"], ["trained"], [0, 1], SMALL | {"trials": 1})
     row = run_cell(cells[0], tmp_path)
     monkeypatch.setattr("soctk.fit", lambda *_, **__: pytest.fail("trained again"))
     assert run_cell(cells[1], tmp_path)["relative_error"] == row["relative_error"] < 1.0
@@ -116,9 +123,9 @@ def test_the_commands_write_pages_and_pictures_and_resume(tmp_path, capsys, monk
 
 
 def test_tables_name_the_largest_value_of_all_seeds() -> None:
-    cells = equivalence_cells(["passthrough"], ["random"], [0, 1], SMALL | {"trials": 1})
+    cells = cells_of(["passthrough"], ["random"], [0, 1], SMALL | {"trials": 1})
     rows = [cell.identity | run_cell(cell) | {"status": "ok"} for cell in cells]
-    text = equivalence_tables(grouped(Results(rows, [])))
+    text = diagnostic_table(grouped(Results(rows, [])))
     largest = max(row["clarabel_error_max"] for row in rows)
     assert f"{largest:.1e}" in text
     assert "| SCS | runs solved | 2 | |" in text

@@ -55,12 +55,12 @@ def test_markup_in_rows_is_text_in_every_page(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"dim": 10**30}, "an integer of 31 digits"),
+        ({"dim": 10**30}, "field 'dim': expected finite numbers and integers of less than 64 bits"),
         ({"dim": 1e30}, "field 'dim': unexpected float"),
         ({"dim": 0}, "field 'dim': expected an integer of at least 1, got 0"),
         ({"seed": -1}, "field 'seed': expected an integer of at least 0, got -1"),
-        ({"params": 10**400}, "an integer of 401 digits"),
-        ({"regret_mean": "1e999"}, "1e999 is not finite"),
+        ({"params": 10**400}, "field 'params': expected finite numbers"),
+        ({"regret_mean": "1e999"}, "field 'regret_mean': expected finite numbers"),
         ({"regret_mean": [1.0]}, "field 'regret_mean': expected a number or null, got list"),
         ({"regret_mean": True}, "field 'regret_mean': expected a number or null, got bool"),
         ({"cell_time_limit": "long", "status": "failed: time limit"}, "field 'cell_time_limit': expected a number"),
@@ -73,7 +73,7 @@ def test_a_row_that_cannot_be_shown_costs_only_itself(change: dict, reason: str,
     assert main(["report", str(path)]) == 0
     shown = capsys.readouterr()
     assert "soctk: 1 damaged line of" in shown.err
-    assert f"line 2: {'not valid JSON (' if reason.startswith(('an', '1e')) else ''}{reason}" in shown.err
+    assert f"line 2: {reason}" in shown.err
     assert "soc" in shown.out
     assert "pcf" not in shown.out
     assert ResultsStore(path).done() >= {"box-10-soc-0-exact-aaa"}

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from plain_kernel import PlainKernel
 from tolerances import CLARABEL, CONJUGATE, DOUBLE, GRADIENT, HESSIAN, INEQUALITY, SINGLE, VALUE, close, size
 
+from soctk.maps.linear import DenseMap
 from soctk.terms import Term
+from soctk.terms.registry import has_kernel
 
 INSTANCES, POINTS = 2, 6
 
@@ -120,6 +126,55 @@ class TermContract:
             product = term.map.adjoint(term.curvature(smoothed, lag, term.map.forward(along)))
             close(product.expand_as(x), along @ hessian, HESSIAN)
 
+    def test_the_kernel_is_the_term(self, case, generator: torch.Generator) -> None:
+        """Value, dual, conjugate, Hessian and lagged duals, with the term's tensor methods as the reference."""
+        term = compiled(case())
+        for width in (1e-1, 1e-4):
+            mu = torch.full((INSTANCES, 1), width, dtype=DOUBLE)
+            x = torch.randn(INSTANCES, 1, term.map.dim, generator=generator, dtype=DOUBLE)
+            smoothed = term.smooth(term.inner(x), mu)
+            lag = term.initial_lag(smoothed)
+            kernels = [PlainKernel(term, row, term.inner(x)[row, 0].numpy()) for row in range(INSTANCES)]
+            close(stacked(kernel.smooth(width) for kernel in kernels), smoothed.value[:, 0], VALUE)
+            for kernel in kernels:
+                kernel.begin_lag()
+            for _ in range(2):
+                hessian = term.hessian(smoothed, lag)
+                close(stacked(kernel.hessian() for kernel in kernels), hessian.expand(INSTANCES, -1, -1), HESSIAN)
+                du = term.map.forward(torch.randn(x.shape, generator=generator, dtype=DOUBLE))
+                lag = term.advance_lag(smoothed, lag, du)
+                for row, kernel in enumerate(kernels):
+                    kernel.advance_lag(du[row, 0].numpy())
+                kept = term.unpack_lag(stacked(kernel.t.lag for kernel in kernels).unsqueeze(1))
+                assert type(kept) is type(lag)
+                close(rows_of(kept), rows_of(lag), VALUE)
+            for y in (smoothed.dual, term.lagged_dual(smoothed, lag)):
+                close(stacked(kernel.t.y for kernel in kernels), y[:, 0].expand(INSTANCES, -1), VALUE)
+                conjugate = term.conjugate(y)[:, 0].expand(INSTANCES)
+                close(stacked(kernel.conjugate() for kernel in kernels), conjugate, CONJUGATE)
+                for kernel in kernels:
+                    kernel.lagged_dual()
+
+    def test_the_kernel_without_smoothing_is_phi(self, case, generator: torch.Generator) -> None:
+        term = compiled(case())
+        u = inner_points(term, generator)
+        for row in range(INSTANCES):
+            for point in range(u.shape[1]):
+                kernel = PlainKernel(term, row, u[row, point].numpy())
+                value = term.value(u)[row, point]
+                close(torch.tensor(kernel.smooth(0.0), dtype=DOUBLE), value, VALUE)
+                y = torch.from_numpy(kernel.t.y)
+                gap = value + kernel.conjugate() - (y * u[row, point]).sum()
+                assert abs(float(gap)) <= 1e-9 * size(value, y * u[row, point])
+                close(term.nearest_dual(y.expand_as(u))[row, 0], y, VALUE)
+
+    def test_files_keep_the_term(self, case) -> None:
+        term = case().apply(lambda tensor: tensor[:1])
+        tensors, options = term.to_parts()
+        again = type(term).from_parts(tensors, json.loads(json.dumps(options)))
+        assert again.to_parts()[1] == options
+        assert all(torch.equal(again.to_parts()[0][name], tensor) for name, tensor in tensors.items())
+
     def test_cvxpy_forms_have_the_terms_value(self, case, generator: torch.Generator) -> None:
         term = case()
         u = inner_points(term, generator)[:, :1]
@@ -178,6 +233,24 @@ class TermContract:
             numbers += [term.conjugate(term.nearest_dual(u)), term.nearest_dual(u)]
             numbers += [term.hessian(smoothed, term.initial_lag(smoothed))]
             assert all(bool((number == 0).all()) for number in numbers)
+
+
+def compiled(term: Term) -> Term:
+    """Return a term that compiled code may be given, or skip the test."""
+    if not has_kernel(type(term)) or not isinstance(term.map, DenseMap):
+        pytest.skip("decided in PyTorch")
+    return term
+
+
+def rows_of(lag: Any) -> torch.Tensor:
+    """Return lagged duals row by row, (INSTANCES, K), whatever a term keeps."""
+    parts = [lag] if isinstance(lag, torch.Tensor) else lag or [torch.zeros(INSTANCES, 1, 0)]
+    return torch.cat([part.expand(INSTANCES, -1, -1) for part in parts], dim=-1)[:, 0]
+
+
+def stacked(parts: Iterable) -> torch.Tensor:
+    """Return arrays or numbers, one for each instance, as one tensor."""
+    return torch.from_numpy(np.stack([np.array(part, dtype=float) for part in parts]))
 
 
 def from_numpy(rng: np.random.Generator, *shape: int) -> torch.Tensor:

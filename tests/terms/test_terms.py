@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from squared_hinge import SquaredHinge
 from term_contract import INSTANCES, TermContract, from_numpy
 
 from soctk.maps.linear import DenseMap, SparseMap
@@ -102,6 +103,12 @@ class TestLogSumExp(TermContract):
 
 class TestHuber(TermContract):
     CASES: ClassVar = group(lambda own: Huber(*parts(np.random.default_rng(5), 5, 5, own=own), delta=0.35), plain=())
+
+
+class TestSquaredHinge(TermContract):
+    """One that is not ours."""
+
+    CASES: ClassVar = group(lambda own: SquaredHinge(*parts(np.random.default_rng(6), 5, 5, own=own)), plain=())
 
 
 @pytest.mark.parametrize("bad", [-0.1, torch.nan])

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import soctk
+from soctk.maps.linear import DenseMap
+from soctk.terms import Quadratic
 
 # -- learning ------------------------------------------------------------------------------------------
 
@@ -94,6 +96,19 @@ def test_the_command_fit_writes_no_model_whose_error_is_no_number(row: int, tmp_
     assert not (tmp_path / "log.safetensors").exists()
 
 
+@pytest.mark.parametrize(("conditioning", "candidates"), [("additive", 12), ("full", 3)])
+def test_levels_are_learned_where_no_affine_part_is_projected_out(conditioning: str, candidates: int) -> None:
+    """Levenberg-Marquardt's penalty moved b0's network, on which nothing else depended, to zero, where it stays."""
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(300, 1, generator=generator, dtype=torch.float64)
+    x = torch.rand(300, candidates, 3, generator=generator, dtype=torch.float64)
+    data = soctk.ValueData(context, x, 5 * context.square() + x.square().sum(dim=-1))
+    model = soctk.SOCICNN(3, 1, hidden=(), diagonal=True, conditioning=conditioning)  # type: ignore[arg-type]
+    soctk.fit(model, data, soctk.FitConfig(starts=1), validation=data)
+    level = (model.evaluate(data.x, data.context) - data.value).detach().mean(dim=1)
+    assert float(level.square().mean()) < 0.01 * float(data.value.mean(dim=1).var())
+
+
 def test_one_value_is_not_learned_from() -> None:
     """Held out from itself it had the error 0."""
     data, model = squares(1, 1), soctk.SOCICNN(3, 2)
@@ -116,3 +131,23 @@ def test_too_few_values_to_tell_a_curve_from_a_plane_are_said_to_be() -> None:
     """A level and 3 + 2 slopes pass through any 6 values; of 7, one is held out."""
     with pytest.warns(UserWarning, match=r"^data: 5 observed values .* at least 7"):
         soctk.fit(soctk.SOCICNN(3, 2), squares(6, 1), QUICK)
+
+
+def test_a_weight_may_be_a_single_number() -> None:
+    """Its derivatives have one dimension fewer than those of a vector."""
+
+    class Bowl(soctk.ConvexSurrogate):
+        def __init__(self) -> None:
+            super().__init__(3)
+            self.w = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+        def _conic_form(self, context: torch.Tensor) -> soctk.ConicForm:
+            none = torch.zeros(1, 1, 3, dtype=torch.float64)
+            bowl = Quadratic(DenseMap(torch.eye(3, dtype=torch.float64)[None]), none, self.w.exp().expand_as(none))
+            return soctk.ConicForm(none[..., 0], none, (bowl,), (context.shape[0],))
+
+    x = torch.randn(20, 10, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    data = soctk.ValueData(torch.zeros(20, 0), x, 3.0 * x.square().sum(dim=-1))
+    model = Bowl()
+    assert soctk.fit(model, data, QUICK).best_validation < 1.0
+    assert float(model.w.detach()) != 0.0

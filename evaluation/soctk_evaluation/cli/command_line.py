@@ -55,14 +55,10 @@ def main(args: Sequence[str] | None = None) -> int:
 def _commands(asked: Sequence[str]) -> dict[str, type]:
     """Return what each command takes; another package's experiment is imported only when it is asked for."""
     commands: dict[str, type] = dict(EXPERIMENTS)
-    for name in experiment_names():
-        if name in asked and name not in EXPERIMENTS:
-            options = find_experiment(name).options
-            commands[name] = type(name, (options,), {"__doc__": options.__doc__})
-        elif name not in EXPERIMENTS:
-            commands[name] = type(
-                name, (Sweep,), {"__doc__": f"An experiment of another package: soctk {name} --help."}
-            )
+    for name in experiment_names()[len(EXPERIMENTS) :]:
+        options = find_experiment(name).options if name in asked else Sweep
+        text = options.__doc__ if name in asked else f"An experiment of another package; see soctk {name} --help."
+        commands[name] = type(name, (options,), {"__doc__": text})
     return commands | {name: kind for name, (kind, _) in ACTIONS.items()}
 
 

@@ -12,25 +12,34 @@ from soctk_evaluation.harness.request import Run, Sweep
 
 
 @dataclass(frozen=True)
-class Leaderboard(Sweep):
+class Grid(Sweep):
+    """What most comparisons take.
+
+    Attributes:
+        quick: the smallest sizes, one seed, fewer starts of each fit; evaluation/README.md says what of each.
+        methods: names of surrogates and trivial rows; the experiment's by default.
+        seeds: each is other data and other initial weights; 0 1 2 by default.
+    """
+
+    quick: bool = False
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Leaderboard(Grid):
     """Compare surrogates on decision tasks; cells already in the store are not run again.
 
     Attributes:
-        quick: all tasks and methods at dimension 10 with seed 0, full data, fewer starts of each fit.
-        tasks: names of tasks; all six by default.
+        tasks: names of tasks, those of other packages too; the paper's six by default.
         dims: decision dimensions; 10 20 50 by default.
-        methods: names of surrogates and trivial rows; all by default.
-        seeds: each is another task instance, other data and other initial weights; 0 1 2 by default.
         protocol: decide to a certificate, or by the paper's 5 restarts of 200 projected Adam steps.
         html: where to write a sortable page that needs no other file.
         csv: where to write one line for each method and task.
     """
 
-    quick: bool = False
     tasks: tuple[str, ...] = ()
     dims: tuple[int, ...] = ()
-    methods: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
     protocol: Literal["exact", "paper"] = "exact"
     store: Path = Path("results/leaderboard.jsonl")
     html: Path | None = None
@@ -38,37 +47,29 @@ class Leaderboard(Sweep):
 
 
 @dataclass(frozen=True)
-class Approximation(Sweep):
+class Approximation(Grid):
     """Approximate the paper's ten convex targets at its model sizes; cells already in the store are not run again.
 
     Attributes:
-        quick: dimensions 5 and 10, seed 0, one start and fewer iterations of each fit.
         targets: names of targets; all ten by default.
         dims: dimensions; 5 10 20 50 by default.
-        methods: names of surrogates and trivial rows; the paper's by default.
-        seeds: each is other data and other initial weights; 0 1 2 by default.
     """
 
-    quick: bool = False
     targets: tuple[str, ...] = ()
     dims: tuple[int, ...] = ()
-    methods: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
     store: Path = Path("evaluation/results/approximation.jsonl")
 
 
 @dataclass(frozen=True)
-class Equivalence(Sweep):
+class Equivalence(Grid):
     """Compare forward passes with the lifts they are the value of; cells already in the store are not run again.
 
     Attributes:
-        quick: 3 trials a cell instead of 30, random weights, one seed.
         settings: passthrough, no_passthrough; both by default.
         methods: random, trained weights; both by default.
         seeds: each is other random weights and other points; 0 to 4 by default.
     """
 
-    quick: bool = False
     settings: tuple[Literal["passthrough", "no_passthrough"], ...] = ("passthrough", "no_passthrough")
     methods: tuple[Literal["random", "trained"], ...] = ()
     seeds: tuple[int, ...] = ()
@@ -76,20 +77,14 @@ class Equivalence(Sweep):
 
 
 @dataclass(frozen=True)
-class Smoothing(Sweep):
+class Smoothing(Grid):
     """Smooth trajectories by recurrent surrogates, the paper's recurrent test; cells in the store are not run again.
 
     Attributes:
-        quick: a subset of the data, one seed, the recipe as it comes, with one start of each fit.
-        methods: relu, softplus, quad, norm, soc and names of trivial rows; all by default.
         protocols: structured (the recipe as it comes), plain (the same for all models); both by default.
-        seeds: each is other data and other initial weights; 0 1 2 by default.
     """
 
-    quick: bool = False
-    methods: tuple[str, ...] = ()
     protocols: tuple[Literal["structured", "plain"], ...] = ()
-    seeds: tuple[int, ...] = ()
     store: Path = Path("evaluation/results/smoothing.jsonl")
 
 
@@ -219,15 +214,8 @@ class Decide:
     time_limit: float | None = None
 
 
-EXPERIMENTS: dict[str, type[Run]] = {
-    "leaderboard": Leaderboard,
-    "approximation": Approximation,
-    "equivalence": Equivalence,
-    "smoothing": Smoothing,
-    "restoration": Restoration,
-    "rates": Rates,
-    "timing": Timing,
-}
+_OWN = (Leaderboard, Approximation, Equivalence, Smoothing, Restoration, Rates, Timing)
+EXPERIMENTS: dict[str, type[Run]] = {kind.__name__.lower(): kind for kind in _OWN}
 """What the project's own experiments take; another package's says it itself."""
 
 ACTIONS: dict[str, tuple[type, str]] = {

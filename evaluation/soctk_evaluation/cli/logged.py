@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +24,12 @@ from soctk_evaluation.cli.tabular import COLUMN_FORMATS, Table, check_format, re
 from soctk_evaluation.harness.request import UsageError
 
 MOST_REPEATS = 2
+SETS: dict[str, tuple[Callable[..., FeasibleSet], tuple[str, ...]]] = {
+    "simplex": (Simplex, ("total",)),
+    "box": (Box, ("lower", "upper")),
+    "budget": (Budget, ("total", "lower", "upper")),
+}
+"""The sets by name, and what each takes."""
 COLUMNS = "columns"
 """The note of a saved model that holds the names of its inputs."""
 
@@ -50,6 +57,8 @@ def fit_logged(command: Fit) -> int:
     """Learn from a file, measure on held-out contexts, save the model."""
     logged = read_logged(command.data)
     data, output = logged.data, command.output or command.data.with_suffix(".safetensors")
+    if data.value.numel() < 2:
+        raise UsageError(f"{command.data}: expected at least two decisions, one to measure the error on, got one")
     _check_output(output, ("data", command.data))
     feasible_set = make_set(command.feasible, data.dim)
     if feasible_set is not None and logged.optima is None:
@@ -166,25 +175,21 @@ def make_set(asked: Feasible, dim: int) -> FeasibleSet | None:
     Raises:
         UsageError: bounds of a wrong number, or a total that cannot be met.
     """
-    bounds = {name: _bound(getattr(asked, name), name, dim) for name in ("lower", "upper") if getattr(asked, name)}
+    given = {name: getattr(asked, name) for name in ("total", "lower", "upper")}
+    given = {name: value for name, value in given.items() if value not in (None, ())}
     if asked.set is None:
-        if bounds or asked.total is not None:
+        if given:
             raise UsageError("--set: expected simplex, box or budget with --total, --lower and --upper")
         return None
-    unused = [f"--{name}" for name in bounds] if asked.set == "simplex" else []
-    if asked.set == "box" and asked.total is not None:
-        unused = ["--total"]
+    make, taken = SETS[asked.set]
+    unused = [f"--{name}" for name in given if name not in taken]
     if unused:
         raise UsageError(f"{', '.join(unused)}: a {asked.set} has none")
     if asked.set == "budget" and asked.total is None:
         raise UsageError("--total: expected the sum of a budget's decisions")
+    numbers = {name: value if name == "total" else _bound(value, name, dim) for name, value in given.items()}
     try:
-        if asked.set == "simplex":
-            return Simplex(dim, 1.0 if asked.total is None else asked.total)
-        if asked.set == "box":
-            return Box(dim, **bounds)
-        assert asked.total is not None
-        return Budget(dim, asked.total, **bounds)
+        return make(dim, **numbers)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
 
@@ -262,13 +267,8 @@ def _by_context(
         rows = order[places]
         told += f"{most} decision(s) each" if least == most else f"{least} to {most} decisions each, some repeated"
     first = rows[:, 0]
-    return Logged(
-        _value_data(context[first], x[rows], value[rows]),
-        None if optima is None else torch.from_numpy(optima[first]),
-        names,
-        torch.from_numpy(ids[first]),
-        told,
-    )
+    data, known = _value_data(context[first], x[rows], value[rows]), None if optima is None else optima[first]
+    return Logged(data, None if known is None else torch.from_numpy(known), names, torch.from_numpy(ids[first]), told)
 
 
 def _different(context: np.ndarray) -> tuple[int, np.ndarray]:
@@ -281,8 +281,7 @@ def _value_data(context: np.ndarray, x: np.ndarray, value: np.ndarray) -> ValueD
     return ValueData(*map(torch.from_numpy, (context, x, value)))
 
 
-@dataclass(frozen=True, eq=False)
-class Parts:
+class Parts(NamedTuple):
     """Data to learn from, to choose the state kept (None: `fit` takes some of the former), and to measure on."""
 
     train: ValueData
@@ -304,12 +303,8 @@ def _split(logged: Logged, seed: int) -> Parts:
         learned, held = split_indices(len(rest), HELD_OUT, seed)
         rest, validation = rest[learned], rest[held]
     train, validation, test = (torch.isin(logged.contexts, part).nonzero()[:, 0] for part in (rest, validation, test))
-    return Parts(
-        data.rows(train),
-        data.rows(validation) if len(validation) else None,
-        data.rows(test),
-        None if optima is None else optima[train],
-    )
+    chosen = data.rows(validation) if len(validation) else None
+    return Parts(data.rows(train), chosen, data.rows(test), None if optima is None else optima[train])
 
 
 def _quadratic(train: ValueData) -> QuadraticRegression:

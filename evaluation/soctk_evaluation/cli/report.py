@@ -22,9 +22,8 @@ def report(command: Report) -> int:
     store = ResultsStore(command.store)
     if not store.path.is_file():
         raise UsageError(f"no results file {store.path}; `soctk leaderboard` makes one")
-    found = list(dict.fromkeys(row["experiment"] for row in store.read().rows))
-    names = [name for name in found if name in experiment_names()]
-    unknown = [name for name in found if name not in names]
+    found = dict.fromkeys(row["experiment"] for row in store.read().rows)
+    names, unknown = ([each for each in found if (each in experiment_names()) == known] for known in (True, False))
     if unknown:
         print(f"soctk: rows of unknown experiments skipped: {', '.join(unknown)}", file=sys.stderr)
     if len(names) > 1 and _files(command):
@@ -37,31 +36,18 @@ def report(command: Report) -> int:
 
 
 def show(
-    experiment: Experiment,
-    store: ResultsStore,
-    request: Any,
-    cells: Sequence[Cell] = (),
-    keys: Collection[str] | None = None,
+    experiment: Experiment, store: ResultsStore, request: Any, cells: Sequence[Cell] = (), keys: Collection[str] = ()
 ) -> None:
-    """Show an experiment's rows and write the files asked for.
-
-    Args:
-        experiment: whose rows.
-        store: where they are.
-        request: the command, which may name files of `KINDS`.
-        cells: what was asked for; none where the store is shown as it is.
-        keys: of the rows to show; all by default.
-    """
+    """Show an experiment's rows, those of `keys` where there are any, and write the files that the request names."""
     files = _files(request)
     for kind in files:
         if kind not in experiment.kinds:
             raise UsageError(f"--{kind}: expected {' or '.join(experiment.kinds)} for rows of {experiment.name}")
     contents = store.read(experiment.problem_of)
     if contents.bad:
-        first = contents.bad[0]
-        lines = f"{len(contents.bad)} damaged line{'' if len(contents.bad) == 1 else 's'}"
+        first, lines = contents.bad[0], f"{len(contents.bad)} damaged line{'' if len(contents.bad) == 1 else 's'}"
         print(f"soctk: {lines} of {store.path} skipped (line {first.number}: {first.reason})", file=sys.stderr)
-    rows = [row for row in contents.rows if keys is None or row["key"] in keys]
+    rows = [row for row in contents.rows if not keys or row["key"] in keys]
     experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.path.with_suffix("")), files)
 
 

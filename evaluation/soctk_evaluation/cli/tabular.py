@@ -45,18 +45,18 @@ class Table:
             raise UsageError(f"{self.path}: no column {', '.join(missing)}; the columns are {self.listing}")
         if not names:
             return np.zeros((len(self.frame), 0))
-        for name in names:
-            if self.frame[name].dtype.kind in "mMc":
-                raise UsageError(f"{self.path}: column {name}: expected numbers, got {self.frame[name].dtype}")
-        columns = [np.asarray(pd.to_numeric(self.frame[name], errors="coerce"), float) for name in names]
-        for name, column in zip(names, columns, strict=True):
-            wrong = np.flatnonzero(~np.isfinite(column))
-            if wrong.size:
-                found = self.frame[name].iloc[wrong[0]]
-                raise UsageError(
-                    f"{self.path}: column {name}, row {wrong[0] + 1}: expected a finite number, got {str(found)!r}"
-                )
-        return np.stack(columns, axis=1)
+        return np.stack([self._column(name) for name in names], axis=1)
+
+    def _column(self, name: str) -> np.ndarray:
+        given = self.frame[name]
+        if given.dtype.kind in "mMc":
+            raise UsageError(f"{self.path}: column {name}: expected numbers, got {given.dtype}")
+        column = np.asarray(pd.to_numeric(given, errors="coerce"), float)
+        wrong = np.flatnonzero(~np.isfinite(column))
+        if wrong.size:
+            place, found = f"column {name}, row {wrong[0] + 1}", str(given.iloc[wrong[0]])
+            raise UsageError(f"{self.path}: {place}: expected a finite number, got {found!r}")
+        return column
 
 
 def read_table(path: Path) -> Table:

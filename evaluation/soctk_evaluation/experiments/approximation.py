@@ -7,9 +7,9 @@ block, ||B x + e||^2, takes the part of v'x, so that every count is the paper's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,47 +40,22 @@ MEASURED = ("params", "relative_error", "test_points", "fit_seconds", "validatio
 RELATIVE_COST = {"ickan": 3, "soc": 2, "quad": 2, "norm": 2, "softplus": 2, "relu": 1}
 
 
-def approximation_cells(
-    targets: Sequence[str],
-    dims: Sequence[int],
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    sizes: Mapping[str, int] | None = None,
-    fit: FitConfig | None = None,
-) -> list[Cell]:
-    """Return the experiment's cells, long ones first.
+def approximation_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: FitConfig | None = None) -> list[Cell]:
+    """Return the cells asked for, long ones first; UsageError at an unknown name.
 
     Args:
-        targets: names from `soctk_tasks.TARGETS`.
-        dims: dimensions.
-        methods: names of surrogates, and "constant", the training mean.
-        seeds: each seed is other data and other initial weights.
+        asked: `soctk_evaluation.cli.commands.Approximation`.
         sizes: departures from `soctk_tasks.targets.SIZES`.
-        fit: the training recipe, the same for every method; `RECIPE` by default.
+        fit: the training recipe, the same for every method.
     """
-    config = make_config(SIZES | dict(sizes or {}) | recipe_config(fit or RECIPE))
-    cells = [
-        Cell("approximation", target, dim, method, seed, "values", config)
-        for dim in dims
-        for method in methods
-        for seed in seeds
-        for target in targets
-    ]
-    return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(cell.method, 0)))
-
-
-def _cells(asked: Any) -> list[Cell]:
     check_methods(asked.methods, [name for name in known_methods() if name not in DECIDERS])
     check_names(asked.targets, TARGETS, "target")
-    dims, seeds = ((5, 10), (0,)) if asked.quick else ((5, 10, 20, 50), (0, 1, 2))
-    return approximation_cells(
-        asked.targets or TARGETS,
-        asked.dims or dims,
-        asked.methods or APPROXIMATORS,
-        asked.seeds or seeds,
-        fit=QUICK_RECIPE if asked.quick else None,
-    )
+    dims, seeds, recipe = ((5, 10), (0,), QUICK_RECIPE) if asked.quick else ((5, 10, 20, 50), (0, 1, 2), RECIPE)
+    config = make_config(SIZES | dict(sizes or {}) | recipe_config(fit or recipe))
+    methods = asked.methods or APPROXIMATORS
+    grid = itertools.product(asked.dims or dims, methods, asked.seeds or seeds, asked.targets or TARGETS)
+    cells = [Cell("approximation", target, dim, method, seed, "values", config) for dim, method, seed, target in grid]
+    return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(cell.method, 0)))
 
 
 def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
@@ -127,22 +102,16 @@ def sized(method: str, dim: int, seed: int = 0) -> ConvexSurrogate:
         "softplus": lambda layers: SoftplusICNN(dim, hidden=(width,) * layers, seed=seed),
         "quad": lambda layers: QuadICNN(dim, hidden=(width,) * layers, linear=False, seed=seed),
         "norm": lambda layers: NormICNN(dim, hidden=(width,) * layers, seed=seed),
+        "ickan": lambda size: ICKAN(dim, hidden=(size,), segments=SEGMENTS, seed=seed),
     }
     soc = SOCICNN(dim, hidden=(width, width), quadratics=(dim,), norms=(dim,), linear=False, seed=seed)
     if method == "soc":
         return soc
-    if method == "ickan":
-        return _smallest(lambda size: ICKAN(dim, hidden=(size,), segments=SEGMENTS, seed=seed), soc.parameter_count, 1)
-    if method in makers:
-        return _smallest(makers[method], soc.parameter_count, 2)
-    return soctk.make_surrogate(method, dim, seed=seed)
+    if method not in makers:
+        return soctk.make_surrogate(method, dim, seed=seed)
+    models = map(makers[method], itertools.count(1 if method == "ickan" else 2))
+    return next(model for model in models if model.parameter_count >= soc.parameter_count)
 
 
-def _smallest(make: Callable[[int], ConvexSurrogate], wanted: int, first: int) -> ConvexSurrogate:
-    """Return the first of make(first), make(first + 1), ... that has at least the wanted number of weights."""
-    return next(model for model in map(make, count(first)) if model.parameter_count >= wanted)
-
-
-EXPERIMENT = Experiment(
-    "approximation", _cells, run_cell, MEASURED, partial(write_approximation, quick_epochs=QUICK_RECIPE.epochs)
-)
+WRITE = partial(write_approximation, quick_epochs=QUICK_RECIPE.epochs)
+EXPERIMENT = Experiment("approximation", approximation_cells, run_cell, MEASURED, WRITE)

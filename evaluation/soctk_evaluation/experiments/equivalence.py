@@ -15,6 +15,7 @@ trials each. Here the biases and contexts are non-zero, and a trained model is t
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -46,17 +47,9 @@ TRAINING = FitConfig(starts=1, epochs=3, lbfgs_iterations=30, level_iterations=2
 TIMED = 3
 """Trials of a cell in which CVXPY is timed too."""
 BATCH = 1024
+CLARABEL = {"tol_gap_abs": 1e-8, "tol_gap_rel": 1e-8, "tol_feas": 3e-10, "max_threads": 1}
 ATTEMPTS: dict[str, tuple[dict[str, Any], ...]] = {
-    "CLARABEL": tuple(
-        {
-            "tol_gap_abs": 1e-8,
-            "tol_gap_rel": 1e-8,
-            "tol_feas": 3e-10,
-            "max_step_fraction": step,
-            "max_threads": 1,
-        }
-        for step in (0.95, 0.9, 0.8, 0.7)
-    ),
+    "CLARABEL": tuple(CLARABEL | {"max_step_fraction": step} for step in (0.95, 0.9, 0.8, 0.7)),
     "SCS": ({"eps_abs": 1e-10, "eps_rel": 0.0, "max_iters": 100_000},),
 }
 """Settings tried in turn until a solver calls its answer solved; the number of trials that took more is in the row. The
@@ -69,40 +62,25 @@ COMPLEX_STEP = 1e-30
 """Im f(b + i h g) / h is the derivative along g to rounding: nothing is subtracted (Squire and Trapp 1998)."""
 
 
-def equivalence_cells(
-    settings: Sequence[str], weights: Sequence[str], seeds: Sequence[int], sizes: Mapping[str, int] | None = None
-) -> list[Cell]:
-    """Return the cells, the trained ones first.
+def equivalence_cells(asked: Any, sizes: Mapping[str, int] | None = None) -> list[Cell]:
+    """Return the cells asked for, the trained ones first; a trained model is the same for all seeds.
 
     Args:
-        settings: of `SETTINGS`.
-        weights: of `WEIGHTS`.
-        seeds: of the random weights and of the points; a trained model is the same for all.
+        asked: `soctk_evaluation.cli.commands.Equivalence`.
         sizes: departures from `SIZES`.
     """
-    config = {**SIZES, **(sizes or {})}
-    rest = make_config({name: value for name, value in config.items() if name != "dim"})
-    order = sorted(weights, key=WEIGHTS.index, reverse=True)
-    return [
-        Cell("equivalence", setting, config["dim"], kind, seed, "exact", rest)
-        for kind in order
-        for seed in seeds
-        for setting in settings
-    ]
-
-
-def _cells(asked: Any) -> list[Cell]:
+    config = SIZES | ({"trials": 3} if asked.quick else {}) | dict(sizes or {})
     weights = asked.methods or (("random",) if asked.quick else WEIGHTS)
     seeds = asked.seeds or ((0,) if asked.quick else tuple(range(5)))
-    return equivalence_cells(asked.settings, weights, seeds, {"trials": 3} if asked.quick else None)
+    grid = itertools.product(sorted(weights, key=WEIGHTS.index, reverse=True), seeds, asked.settings)
+    dim, rest = config["dim"], make_config({name: value for name, value in config.items() if name != "dim"})
+    return [Cell("equivalence", setting, dim, kind, seed, "exact", rest) for kind, seed, setting in grid]
 
 
 def run_cell(cell: Cell, folder: Path | None = None) -> dict[str, Any]:
     """Return the largest and mean value of every diagnostic over the trials of a cell, and times in milliseconds.
 
-    Args:
-        cell: the cell.
-        folder: where trained models are kept for the other cells of their setting.
+    Trained models are kept in `folder` for the other cells of their setting.
     """
     torch.set_num_threads(1)
     config = dict(cell.config)
@@ -150,6 +128,11 @@ class Trial:
         self.point = x.numpy()
         self.W, self.b, self.c = (network.coefficients()[name][0].numpy() for name in ("A", "offset", "weights"))
         self.U = [matrix[0].numpy() for name, matrix in network.coefficients().items() if name[0] == "U"]
+        (quadratic,), (norm,) = self.form.quadratics, self.form.norms
+        self.blocks, self.size = quadratic.blocks, norm.size
+        self.B, self.A = (term.map.to_sparse() for term in (quadratic, norm))
+        self.e, self.d = (term.offset.reshape(-1).numpy() for term in (quadratic, norm))
+        self.alpha, self.lam = (term.weights.reshape(-1).numpy() for term in (quadratic, norm))
 
     def closed_form(self) -> dict[str, float]:
         """Return the diagnostics of the closed-form primal and dual points."""
@@ -177,44 +160,35 @@ class Trial:
             if solution.status == "optimal":
                 break
             solution, attempts = self.program.solve(solver, **settings), attempts + 1
-        norms = self._norm_arguments()
-        s, t = solution.variables["s"], solution.variables["t"]
-        halves = [0.5 * float(q @ q) for q in self._quadratic_blocks()]
+        norms, halves = self._norm_arguments(), [0.5 * float(q @ q) for q in self._quadratic_blocks()]
         lengths = [float(np.linalg.norm(u)) for u in norms]
         duals = [part.reshape(-1).numpy() for part in solution.dual.parts]
         balls = duals[2].reshape(len(norms), -1)
-        lam = self.form.norms[0].weights.reshape(-1).numpy()
         aligned = [
             abs(float(mu @ u) - weight * length)
-            for mu, u, weight, length in zip(balls, norms, lam, lengths, strict=True)
+            for mu, u, weight, length in zip(balls, norms, self.lam, lengths, strict=True)
         ]
-        name = solver.lower()
-        return (
-            solution,
-            attempts,
-            {
-                f"{name}_error": abs(solution.value - self.value),
-                f"{name}_gap": abs(solution.value - solution.dual_value),
-                f"{name}_primal_violation": solution.violation,
-                f"{name}_dual_violation": solution.dual_violation,
-                f"{name}_chain_violation": self._chain_violation(duals[0]),
-                f"{name}_ball_violation": max(0.0, float((np.linalg.norm(balls, axis=1) - lam).max())),
-                f"{name}_quadratic_tightness": float(np.abs(s - halves).max()),
-                f"{name}_norm_tightness": float(np.abs(t - lengths).max()),
-                f"{name}_alignment": max(aligned),
-                f"{name}_solve_ms": 1e3 * solution.seconds,
-            },
-        )
+        found = {
+            "error": abs(solution.value - self.value),
+            "gap": abs(solution.value - solution.dual_value),
+            "primal_violation": solution.violation,
+            "dual_violation": solution.dual_violation,
+            "chain_violation": self._chain_violation(duals[0]),
+            "ball_violation": max(0.0, float((np.linalg.norm(balls, axis=1) - self.lam).max())),
+            "quadratic_tightness": float(np.abs(solution.variables["s"] - halves).max()),
+            "norm_tightness": float(np.abs(solution.variables["t"] - lengths).max()),
+            "alignment": max(aligned),
+            "solve_ms": 1e3 * solution.seconds,
+        }
+        return solution, attempts, {f"{solver.lower()}_{name}": value for name, value in found.items()}
 
     def times(self) -> dict[str, float]:
         """Return the times of the ways to this value, one point at a time."""
 
         def through_cvxpy() -> None:
             x = cp.Variable(self.form.dim)
-            fixed: list[cp.Constraint] = [x == self.point]
-            cp.Problem(cp.Minimize(self.model.to_cvxpy(x, self.context)), fixed).solve(
-                solver=cp.CLARABEL, max_threads=1
-            )
+            problem = cp.Problem(cp.Minimize(self.model.to_cvxpy(x, self.context)), [x == self.point])
+            problem.solve(solver=cp.CLARABEL, max_threads=1)
 
         frozen = soctk.freeze(self.model)
         runs = {
@@ -242,22 +216,17 @@ class Trial:
         return z, a
 
     def _quadratic_blocks(self) -> list[np.ndarray]:
-        (term,) = self.form.quadratics
-        q = term.map.to_sparse() @ self.point + term.offset.reshape(-1).numpy()
-        return np.split(q, np.cumsum(term.blocks)[:-1])
+        return np.split(self.B @ self.point + self.e, np.cumsum(self.blocks)[:-1])
 
     def _norm_arguments(self) -> np.ndarray:
-        (term,) = self.form.norms
-        u = term.map.to_sparse() @ self.point + term.offset.reshape(-1).numpy()
-        return u.reshape(-1, term.size)
+        return (self.A @ self.point + self.d).reshape(-1, self.size)
 
     def _dual_value(self, nu: np.ndarray, rest: Sequence[np.ndarray]) -> float:
         """Return v'x + b0 + sum nu'(W x + b) + sum [y'(Bx + e) - ||y||^2 / (2 alpha)] + sum mu'(A x + d)."""
         y, mu = rest
-        alpha = self.form.quadratics[0].weights.reshape(-1).numpy()
         q = np.concatenate(self._quadratic_blocks())
         total = float(self.form.constant) + float(self.form.linear.reshape(-1).numpy() @ self.point)
-        total += float(nu @ (self.W @ self.point + self.b)) + float(y @ q) - float(np.sum(y**2 / (2 * alpha)))
+        total += float(nu @ (self.W @ self.point + self.b)) + float(y @ q) - float(np.sum(y**2 / (2 * self.alpha)))
         return total + float(mu @ self._norm_arguments().reshape(-1))
 
     def _chain_violation(self, nu: np.ndarray) -> float:
@@ -268,18 +237,16 @@ class Trial:
         return max(0.0, float(-nu.min()), *over)
 
     def _ball_violation(self, rest: Sequence[np.ndarray]) -> float:
-        lam = self.form.norms[0].weights.reshape(-1).numpy()
-        return max(0.0, float((np.linalg.norm(rest[1].reshape(len(lam), -1), axis=1) - lam).max()))
+        return max(0.0, float((np.linalg.norm(rest[1].reshape(len(self.lam), -1), axis=1) - self.lam).max()))
 
     def _complementarity(self, nu: np.ndarray, z: list[np.ndarray], a: list[np.ndarray]) -> float:
         """Return the largest |nu_l (z_l - a_l)| and |(U'nu_{l+1} - nu_l) z_l|."""
         parts = self._blocks(nu)
         bounds = [*(U.T @ outer for U, outer in zip(self.U, parts[1:], strict=True)), self.c]
-        products = [
+        return max(
             max(float(np.abs(n * (zl - al)).max()), float(np.abs((bound - n) * zl).max()))
             for n, zl, al, bound in zip(parts, z, a, bounds, strict=True)
-        ]
-        return max(products)
+        )
 
     def _value(self, offsets: Sequence[np.ndarray]) -> complex:
         """Return the value at the point with other offsets b, e and d, which may be complex."""
@@ -288,11 +255,8 @@ class Trial:
         z = _relu(parts[0])
         for part, U in zip(parts[1:], self.U, strict=True):
             z = _relu(part + U @ z)
-        (quadratic,), (norm,) = self.form.quadratics, self.form.norms
-        q = quadratic.map.to_sparse() @ self.point + e
-        u = (norm.map.to_sparse() @ self.point + d).reshape(-1, norm.size)
-        alpha, lam = (term.weights.reshape(-1).numpy() for term in (quadratic, norm))
-        return self.c @ z + 0.5 * alpha @ q**2 + lam @ np.sqrt((u**2).sum(axis=1))
+        q, u = self.B @ self.point + e, (self.A @ self.point + d).reshape(-1, self.size)
+        return self.c @ z + 0.5 * self.alpha @ q**2 + self.lam @ np.sqrt((u**2).sum(axis=1))
 
     def _slope_error(self, dual: Sequence[np.ndarray]) -> float:
         """Return the largest difference between the dual point's and the value's slopes along a random direction.
@@ -300,7 +264,7 @@ class Trial:
         The dual point (nu, y, mu) is the gradient of the value in (b, e, d), by the envelope theorem; each of the three
         is moved alone, every entry by plus or minus the step.
         """
-        offsets = [term.offset.reshape(-1).numpy() for term in self.form.terms]
+        offsets = [self.b, self.e, self.d]
         generator = np.random.default_rng(0)
         worst = 0.0
         for index, part in enumerate(dual):
@@ -343,7 +307,7 @@ def _trained(
     The model is kept in `folder`, under a name that another size, recipe or version of the code would not have.
     """
     sizes = (dim, width, depth, blocks, rows, passthrough)
-    name = hashlib.sha256(repr((sizes, TRAINING, versions_of("soc", ()))).encode()).hexdigest()[:16]
+    name = hashlib.sha256(repr((sizes, TRAINING, versions_of("soc", "box_socp", ()))).encode()).hexdigest()[:16]
     kept = None if folder is None else folder / f"trained-{name}.safetensors"
     if kept is not None and kept.is_file():
         return cast(SOCICNN, soctk.load(kept))
@@ -378,9 +342,9 @@ def _batched_times(model: SOCICNN, points: Tensor, contexts: Tensor) -> dict[str
     return {"forward_batch_ms": forward / BATCH, "backbone_batch_ms": alone / BATCH}
 
 
+@torch.no_grad()
 def _evaluate(model: ConvexSurrogate, x: Tensor, context: Tensor) -> None:
-    with torch.no_grad():
-        model(x, context)
+    model(x, context)
 
 
 def _milliseconds(repeats: int, *runs: Callable[[], Any]) -> list[float]:
@@ -395,12 +359,8 @@ def _milliseconds(repeats: int, *runs: Callable[[], Any]) -> list[float]:
     return [1e3 * float(least) for least in np.min(seconds[1:], axis=0)]
 
 
+MEASURED = (*NEEDED, "relative_error")
+SHOWN = (*NEEDED, *(f"config.{name}" for name in ("depth", "width", "blocks", "rows")))
 EXPERIMENT = Experiment(
-    "equivalence",
-    _cells,
-    run_cell,
-    (*NEEDED, "relative_error"),
-    write_equivalence,
-    needed=(*NEEDED, *(f"config.{name}" for name in ("depth", "width", "blocks", "rows"))),
-    code=lambda cell: SOLVER,
+    "equivalence", equivalence_cells, run_cell, MEASURED, write_equivalence, needed=SHOWN, code=lambda cell: SOLVER
 )

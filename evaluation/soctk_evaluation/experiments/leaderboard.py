@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from soctk_evaluation.harness.recipe import learn, recipe_config
 from soctk_evaluation.harness.request import check_methods, check_names
 from soctk_evaluation.metrics import Policy, Scores, evaluate, solver_regret
 from soctk_evaluation.tables.leaderboard import write_leaderboard
-from soctk_tasks import TASKS, Task, make_task
+from soctk_tasks import TASKS, Task, make_task, task_names
 
 PROTOCOLS: dict[str, Method] = {"exact": "newton", "paper": "projected_adam"}
 """How decisions are made: to a certificate, or by the paper's 5 restarts of 200 projected Adam steps."""
@@ -34,19 +35,8 @@ SIZES = {"train": 1000, "validation": 1000, "test": 200, "candidates": 64}
 """Instances of each data set, and candidates of each instance (the paper's)."""
 
 MEASURED = (
-    "params",
-    "relative_error",
-    "regret_mean",
-    "regret_median",
-    "regret_max",
-    "regret_stderr",
-    "regret_n",
-    "solver_regret",
-    "decision_error",
-    "gap_max",
-    "fit_seconds",
-    "decide_ms",
-    "decided_by",
+    *("params", "relative_error", "regret_mean", "regret_median", "regret_max", "regret_stderr", "regret_n"),
+    *("solver_regret", "decision_error", "gap_max", "fit_seconds", "decide_ms", "decided_by"),
 )
 """The measurements in a row."""
 
@@ -56,55 +46,23 @@ QUICK = FitConfig(starts=2, level_iterations=100)
 RELATIVE_COST = {"lpcf": 4, "soc": 3, "ickan": 2, "dcp": 1, "pcf": 1, "quad": 1, "norm": 1, "relu": 1, "softplus": 1}
 
 
-def leaderboard_cells(
-    tasks: Sequence[str],
-    dims: Sequence[int],
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    protocol: str = "exact",
-    *,
-    sizes: Mapping[str, int] | None = None,
-    fit: FitConfig | None = None,
-) -> list[Cell]:
-    """Return the cells of a leaderboard, long ones first.
+def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: FitConfig | None = None) -> list[Cell]:
+    """Return the cells asked for, long ones first; UsageError at an unknown name.
 
     Args:
-        tasks: names from `soctk_tasks.TASKS`.
-        dims: decision dimensions.
-        methods: names of surrogates and of trivial rows.
-        seeds: each seed is another instance of the task, other data and other initial weights.
-        protocol: "exact" or "paper".
+        asked: `soctk_evaluation.cli.commands.Leaderboard`.
         sizes: departures from `SIZES`.
         fit: the training recipe, the same for every method.
-
-    Raises:
-        ValueError: an unknown protocol.
     """
-    if protocol not in PROTOCOLS:
-        raise ValueError(f"protocol: expected one of {', '.join(PROTOCOLS)}, got {protocol!r}")
-    config = make_config(SIZES | dict(sizes or {}) | recipe_config(fit or FitConfig()) | {"tolerance": TOLERANCE})
-    cells = [
-        Cell("leaderboard", task, dim, method, seed, protocol, config)
-        for dim in dims
-        for method in methods
-        for seed in seeds
-        for task in tasks
-    ]
-    return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(cell.method, 0)))
-
-
-def _cells(asked: Any) -> list[Cell]:
     check_methods(asked.methods, known_methods())
-    check_names(asked.tasks, TASKS, "task")
-    dims, seeds = ((10,), (0,)) if asked.quick else ((10, 20, 50), (0, 1, 2))
-    return leaderboard_cells(
-        asked.tasks or TASKS,
-        asked.dims or dims,
-        asked.methods or default_methods(),
-        asked.seeds or seeds,
-        asked.protocol,
-        fit=QUICK if asked.quick else None,
-    )
+    check_names(asked.tasks, task_names(), "task")
+    check_names([asked.protocol], list(PROTOCOLS), "protocol")
+    dims, seeds, recipe = ((10,), (0,), QUICK) if asked.quick else ((10, 20, 50), (0, 1, 2), FitConfig())
+    config = make_config(SIZES | dict(sizes or {}) | recipe_config(fit or recipe) | {"tolerance": TOLERANCE})
+    methods = asked.methods or default_methods()
+    grid = itertools.product(asked.dims or dims, methods, asked.seeds or seeds, asked.tasks or TASKS)
+    cells = [Cell("leaderboard", task, dim, method, seed, asked.protocol, config) for dim, method, seed, task in grid]
+    return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(cell.method, 0)))
 
 
 def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
@@ -118,15 +76,8 @@ def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
     learned = _learn(cell, problem, config)
     method = None if cell.method in POLICIES else _decision_method(cast(ConvexSurrogate, learned.model), cell.protocol)
     tol = config["tolerance"]
-    scores = evaluate(
-        learned.model,
-        problem.task,
-        problem.test.context,
-        method=method or "newton",
-        tol=tol,
-        optimum=problem.optimum,
-        test_data=problem.test,
-    )
+    options = {"tol": tol, "optimum": problem.optimum, "test_data": problem.test}
+    scores = evaluate(learned.model, problem.task, problem.test.context, method=method or "newton", **options)
     own = math.nan if method is None else oracle_regret(problem, method, tol)
     return _measurements(learned, scores, own, method)
 
@@ -203,19 +154,12 @@ def _decision_method(surrogate: ConvexSurrogate, protocol: str) -> Method:
 
 def _measurements(learned: _Learned, scores: Scores, own: float, method: Method | None) -> dict[str, Any]:
     notes = [note for note in (learned.note, scores.status.removeprefix("ok")) if note]
-    return {
+    of_scores = set(MEASURED) - {"params", "regret_n", "solver_regret", "fit_seconds", "decided_by"}
+    return {name: getattr(scores, name) for name in of_scores} | {
         "params": learned.params,
-        "relative_error": scores.relative_error,
-        "regret_mean": scores.regret_mean,
-        "regret_median": scores.regret_median,
-        "regret_max": scores.regret_max,
-        "regret_stderr": scores.regret_stderr,
         "regret_n": len(scores.regret),
         "solver_regret": own,
-        "decision_error": scores.decision_error,
-        "gap_max": scores.gap_max,
         "fit_seconds": learned.seconds,
-        "decide_ms": scores.decide_ms,
         "decided_by": method or "policy",
         "status": "; ".join(notes) or "ok",
     }
@@ -226,13 +170,7 @@ def _code(cell: Cell) -> tuple[str, ...]:
     return SOLVER if cell.protocol == "paper" else ()
 
 
+KINDS, TEXT = ("markdown", "figure", "html", "csv"), ("decided_by",)
 EXPERIMENT = Experiment(
-    "leaderboard",
-    _cells,
-    run_cell,
-    MEASURED,
-    write_leaderboard,
-    text=("decided_by",),
-    kinds=("markdown", "figure", "html", "csv"),
-    code=_code,
+    "leaderboard", leaderboard_cells, run_cell, MEASURED, write_leaderboard, text=TEXT, kinds=KINDS, code=_code
 )

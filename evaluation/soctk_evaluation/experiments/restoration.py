@@ -13,7 +13,7 @@ from torch import Tensor
 
 from soctk import ConvSOCICNN, FitConfig
 from soctk.models.structured import Variant
-from soctk_evaluation.experiments.structured import Problem, Setting, make_experiment, measure
+from soctk_evaluation.experiments.structured import Problem, Setting, measure
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.key import SOLVER
 from soctk_evaluation.harness.request import UsageError
@@ -29,17 +29,11 @@ MOST_STEPS = 1000
 """With thousands of units an image takes a minute to 1e-3. The gap reached is in the row."""
 
 
-def photographs(*, stand_in: bool) -> dict[str, Any]:
-    """Return which photographs there are, as a part of a cell's configuration.
-
-    Args:
-        stand_in: synthetic images in place of photographs.
-
-    Raises:
-        UsageError: there are none.
-    """
+def photographs(asked: Any) -> dict[str, Any]:
+    """Return which photographs there are, as a part of a cell's configuration; UsageError where there are none."""
     try:
-        return {"stand_in": stand_in, "images": load_faces(source="stand-in" if stand_in else None).identity}
+        faces = load_faces(source="stand-in" if asked.stand_in else None)
+        return {"stand_in": asked.stand_in, "images": faces.identity}
     except FacesNotFoundError as error:
         raise UsageError(str(error)) from None
 
@@ -86,6 +80,7 @@ SETTING = Setting(
     make_task=make_task,
     make_model=make_model,
     trivial=trivial,
+    more=photographs,
     most_steps=MOST_STEPS,
 )
 
@@ -96,4 +91,4 @@ def run_cell(cell: Cell, folder: Path | None = None) -> dict[str, Any]:
 
 
 # Decisions that end after `MOST_STEPS` are what the solver made of them: it determines the result.
-EXPERIMENT = make_experiment(SETTING, run_cell, more=lambda asked: photographs(stand_in=asked.stand_in), code=SOLVER)
+EXPERIMENT = SETTING.experiment(run_cell, *SOLVER)

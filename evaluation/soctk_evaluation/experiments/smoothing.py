@@ -9,8 +9,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from soctk import FitConfig, RecurrentSOCICNN
-from soctk.models.structured import Variant
-from soctk_evaluation.experiments.structured import Problem, Setting, make_experiment, measure
+from soctk_evaluation.experiments.structured import Problem, Setting, measure
 from soctk_evaluation.harness.cell import Cell
 from soctk_tasks import Smoothing, choose_width, make_smoothing
 
@@ -26,11 +25,6 @@ def trivial(problem: Problem) -> Mapping[str, Callable[[], Tensor]]:
     }
 
 
-def make_model(variant: str, task: Smoothing, seed: int) -> RecurrentSOCICNN:
-    """Return a model of the task's shape."""
-    return RecurrentSOCICNN(task.steps, task.channels, variant=cast(Variant, variant), seed=seed)
-
-
 SETTING = Setting(
     "smoothing",
     sizes={"steps": 40, "channels": 4, "train": 1200, "validation": 200, "test": 200, "candidates": 14},
@@ -41,7 +35,7 @@ SETTING = Setting(
     },
     dim=lambda config: config["steps"] * config["channels"],
     make_task=lambda config: make_smoothing(config["steps"], config["channels"]),
-    make_model=make_model,
+    make_model=lambda variant, task, seed: RecurrentSOCICNN(task.steps, task.channels, variant=variant, seed=seed),
     trivial=trivial,
 )
 
@@ -51,4 +45,4 @@ def run_cell(cell: Cell, folder: Path | None = None) -> dict[str, Any]:
     return measure(SETTING, cell, folder)
 
 
-EXPERIMENT = make_experiment(SETTING, run_cell)
+EXPERIMENT = SETTING.experiment(run_cell)

@@ -11,9 +11,9 @@ them. Two recipes, each with its own table:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +37,8 @@ TOLERANCE = 1e-4
 """Of the surrogates' decisions, in units of the energy's spread."""
 REFERENCE_TOLERANCE = 1e-5
 MEASURED = (
-    "params",
-    "relative_error",
-    "regret_mean",
-    "regret_median",
-    "regret_max",
-    "regret_stderr",
-    "regret_n",
-    "decision_error",
-    "gap_max",
-    "reference_gap",
-    "spread",
-    "fit_seconds",
-    "decide_ms",
-    "images",
+    *("params", "relative_error", "regret_mean", "regret_median", "regret_max", "regret_stderr", "regret_n"),
+    *("decision_error", "gap_max", "reference_gap", "spread", "fit_seconds", "decide_ms", "images"),
 )
 """The measurements in a row; gaps are in units of `spread`."""
 SHOWN = 3
@@ -80,6 +68,7 @@ class Setting:
         make_task: the task of given sizes.
         make_model: a surrogate by its name, task and seed.
         trivial: the ways to decide that learn no objective.
+        more: what a request adds to the sizes.
         most_steps: first-order steps of a decision by a model with a network, None for as many as it takes.
     """
 
@@ -91,78 +80,36 @@ class Setting:
     make_task: Callable[[Mapping[str, Any]], StructuredTask]
     make_model: Callable[[str, Any, int], StructuredICNN]
     trivial: Callable[[Problem], Mapping[str, Callable[[], Tensor]]]
+    more: Callable[[Any], Mapping[str, Any]] = lambda asked: {}
     most_steps: int | None = None
 
+    def cells(
+        self, asked: Any, sizes: Mapping[str, Any] | None = None, recipes: Mapping[str, FitConfig] | None = None
+    ) -> list[Cell]:
+        """Return the cells asked for, trivial rows without a recipe; UsageError at an unknown name.
 
-def make_experiment(
-    setting: Setting,
-    run: Callable[[Cell, Path], Mapping[str, Any]],
-    more: Callable[[Any], Mapping[str, Any]] = lambda asked: {},
-    code: tuple[str, ...] = (),
-) -> Experiment:
-    """Return the experiment of a setting.
+        Cells of a seed come together, since a worker keeps the optima of one seed, and long ones first. `sizes` are
+        departures from the setting's, `recipes` by protocol take the place of its own.
+        """
+        known = (*STRUCTURED, *STRUCTURED_TRIVIAL[self.name])
+        check_names(asked.methods, known, "method")
+        config = {**self.sizes, **(self.quick if asked.quick else {}), **(sizes or {}), **self.more(asked)}
+        recipes = recipes or self.recipes
+        if asked.quick:
+            recipes = {name: replace(recipe, starts=1) for name, recipe in recipes.items()}
+        protocols = asked.protocols or (("structured",) if asked.quick else PROTOCOLS)
+        cells = []
+        for method in sorted(asked.methods or known, key=lambda name: -RELATIVE_COST.get(name, 0)):
+            for protocol in protocols if method in STRUCTURED else ("",):
+                whole = make_config(config | (recipe_config(recipes[protocol]) if protocol else {}))
+                for seed in asked.seeds or ((0,) if asked.quick else (0, 1, 2)):
+                    cells.append(Cell(self.name, self.name, self.dim(config), method, seed, protocol, whole))
+        return sorted(cells, key=lambda cell: cell.seed)
 
-    Args:
-        setting: what it has of its own.
-        run: measures a cell.
-        more: what a request adds to the configuration.
-        code: what determines its results beside its own file, this one and what all experiments share.
-    """
-    return Experiment(
-        setting.name,
-        partial(_cells, setting, more),
-        run,
-        MEASURED,
-        write_structured,
-        text=("images",),
-        needed=NEEDED,
-        code=lambda cell: (__name__, *code),
-    )
-
-
-def _cells(setting: Setting, more: Callable[[Any], Mapping[str, Any]], asked: Any) -> list[Cell]:
-    known = (*STRUCTURED, *STRUCTURED_TRIVIAL[setting.name])
-    check_names(asked.methods, known, "method")
-    protocols = asked.protocols or (("structured",) if asked.quick else PROTOCOLS)
-    seeds = asked.seeds or ((0,) if asked.quick else (0, 1, 2))
-    return structured_cells(setting, asked.methods or known, protocols, seeds, more(asked), quick=asked.quick)
-
-
-def structured_cells(
-    setting: Setting,
-    methods: Sequence[str],
-    protocols: Sequence[str],
-    seeds: Sequence[int],
-    sizes: Mapping[str, Any] | None = None,
-    *,
-    recipes: Mapping[str, FitConfig] | None = None,
-    quick: bool = False,
-) -> list[Cell]:
-    """Return the cells of a setting, trivial rows without a recipe.
-
-    Cells of a seed come together, since a worker keeps the optima of one seed, and long ones first.
-
-    Args:
-        setting: which test.
-        methods: of `STRUCTURED` and `STRUCTURED_TRIVIAL`.
-        protocols: of `PROTOCOLS`.
-        seeds: each is other data and other initial weights.
-        sizes: departures from the setting's, and what else determines its data.
-        recipes: by protocol; the setting's by default.
-        quick: the quick sizes and one start of each fit.
-    """
-    config = {**setting.sizes, **(setting.quick if quick else {}), **(sizes or {})}
-    recipes = recipes or setting.recipes
-    if quick:
-        recipes = {name: replace(recipe, starts=1) for name, recipe in recipes.items()}
-    cells = []
-    for method in sorted(methods, key=lambda name: -RELATIVE_COST.get(name, 0)):
-        for protocol in protocols if method in STRUCTURED else ("",):
-            whole = make_config(config | (recipe_config(recipes[protocol]) if protocol else {}))
-            cells += [
-                Cell(setting.name, setting.name, setting.dim(config), method, seed, protocol, whole) for seed in seeds
-            ]
-    return sorted(cells, key=lambda cell: cell.seed)
+    def experiment(self, run: Callable[[Cell, Path], Mapping[str, Any]], *code: str) -> Experiment:
+        """Return the experiment that measures cells by `run`, whose results the source `code` determines too."""
+        more: dict[str, Any] = {"text": ("images",), "needed": NEEDED, "code": lambda cell: (__name__, *code)}
+        return Experiment(self.name, self.cells, run, MEASURED, write_structured, **more)
 
 
 @lru_cache(maxsize=1)
@@ -177,10 +124,7 @@ def load_problem(setting: Setting, sizes: tuple[tuple[str, Any], ...], seed: int
 def measure(setting: Setting, cell: Cell, folder: Path | None) -> dict[str, Any]:
     """Learn, decide and measure one cell on one thread; return the measurements of `MEASURED` and the status.
 
-    Args:
-        setting: of the cell.
-        cell: the cell.
-        folder: where the first decisions are kept for the pictures.
+    The first decisions are kept in `folder` for the pictures.
     """
     set_num_threads(1)
     config = dict(cell.config)
@@ -188,7 +132,7 @@ def measure(setting: Setting, cell: Cell, folder: Path | None) -> dict[str, Any]
     problem = load_problem(setting, sizes, cell.seed)
     row: dict[str, Any] = {"spread": problem.task.spread, "images": config.get("images")}
     if cell.method in STRUCTURED:
-        x, more = _learned(setting, cell, problem, config)
+        x, more = _learned(setting, cell, problem)
     else:
         x, more = setting.trivial(problem)[cell.method](), {}
     if folder is not None:
@@ -197,23 +141,15 @@ def measure(setting: Setting, cell: Cell, folder: Path | None) -> dict[str, Any]
     return row | _scores(problem, x) | more
 
 
-def _learned(
-    setting: Setting, cell: Cell, problem: Problem, config: Mapping[str, Any]
-) -> tuple[Tensor, dict[str, Any]]:
+def _learned(setting: Setting, cell: Cell, problem: Problem) -> tuple[Tensor, dict[str, Any]]:
     task, splits = problem.task, problem.splits
     model = setting.make_model(cell.method, task, cell.seed)
-    report, note = learn(model, splits.train.data, splits.validation.data, config, cell.seed)
+    report, note = learn(model, splits.train.data, splits.validation.data, dict(cell.config), cell.seed)
     context = splits.test.data.context
     started = time.perf_counter()
-    decision = soctk.minimize(
-        model,
-        task.feasible_set,
-        context,
-        tol=TOLERANCE,
-        max_iter=setting.most_steps if model.has_backbone else None,
-        x0=task.start(context),
-        scale=task.spread,
-    )
+    options: dict[str, Any] = {"tol": TOLERANCE, "x0": task.start(context), "scale": task.spread}
+    most = setting.most_steps if model.has_backbone else None
+    decision = soctk.minimize(model, task.feasible_set, context, max_iter=most, **options)
     seconds = time.perf_counter() - started
     missed = int((decision.relative_gap > TOLERANCE).sum())
     notes = [text for text in (note, f"{missed} decisions above the gap" if missed else "") if text]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import soctk
-from soctk import ConicForm, ConvexSurrogate, Decision, DecisionLayer, FeasibleSet
+from soctk import ConicForm, ConvexSurrogate, DecisionLayer, FeasibleSet
 from soctk.decide.batched import solve_batched
 from soctk.decide.lifted import LiftedProblem
 from soctk.decide.newton import DEFAULT_ITERATIONS
@@ -60,15 +60,10 @@ SETS: dict[str, Callable[[int], FeasibleSet]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """What one method took for one decision.
+    """What one method took for one decision: seconds, the best of the repeats of so many instances; how good it was.
 
-    Attributes:
-        seconds: for a decision: the best of the repeats.
-        instances: decisions made in a repeat.
-        gap_max: the largest certified relative gap; NaN for derivatives.
-        certified: the share of decisions with a relative gap of at most 1e-6.
-        iterations: the median, where the method counts its own.
-        limit: seconds that the arithmetic alone would take, for this library's own methods.
+    `certified` is the share of relative gaps of at most 1e-6; `iterations` are a median; `limit` is the seconds that
+    the arithmetic alone would take. NaN where there is none: of derivatives, of others' methods.
     """
 
     seconds: float
@@ -82,11 +77,8 @@ class Measured:
 def example(kind: str, dim: int, seed: int = 0) -> ConvexSurrogate:
     """Return a SOC-ICNN with all weights moved at random.
 
-    Args:
-        kind: "compact", the leaderboard's with every branch on; "wide", a backbone of two layers of 64 ReLUs, a full
-            quadratic and a full norm, a size as the paper's.
-        dim: the decision dimension.
-        seed: of the weights.
+    "compact" is the leaderboard's with every branch on; "wide" has a size as the paper's: a backbone of two layers of
+    64 ReLUs, a full quadratic and a full norm.
     """
     if kind == "compact":
         model = soctk.make_surrogate("soc", dim, CONTEXT_DIM, seed=seed)
@@ -101,14 +93,7 @@ def example(kind: str, dim: int, seed: int = 0) -> ConvexSurrogate:
 
 
 class Race:
-    """All methods on one model and set.
-
-    Args:
-        model: "compact" or "wide".
-        feasible_set: "simplex", "box" or "budget".
-        dim: the decision dimension.
-        repeats: of each measurement at least; the best counts.
-    """
+    """All methods on one model ("compact" or "wide") and set of `SETS`, the best of so many repeats at least."""
 
     def __init__(self, model: str, feasible_set: str, dim: int, repeats: int = 3) -> None:
         self.dim, self.repeats = dim, repeats
@@ -145,7 +130,8 @@ class Race:
             form = self.model.form_at(rows)
         flops = products.get_total_flops() + others.total
         flops += float(decision.iterations.sum()) * (step_flops(form) + elementwise_step_flops(form, self.feasible_set))
-        return self._scored(decision, seconds, batch, flops / self.flops_per_second / batch)
+        own = (float(decision.iterations.double().median()), flops / self.flops_per_second / batch)
+        return _scored(decision.relative_gap, seconds, batch, *own)
 
     def layer(self, batch: int) -> Measured:
         """`soctk.DecisionLayer`, forward and backward."""
@@ -202,23 +188,15 @@ class Race:
         seconds, x = self.best(run)
         return Measured(seconds / count, count) if backward else self._certified(x, seconds, count)
 
-    def _scored(self, decision: Decision, seconds: float, count: int, limit: float) -> Measured:
-        gap = decision.relative_gap
-        return Measured(
-            seconds / count,
-            count,
-            float(gap.max()),
-            float((gap <= TOLERANCE).double().mean()),
-            float(decision.iterations.double().median()),
-            limit,
-        )
-
     def _certified(self, x: Tensor, seconds: float, count: int) -> Measured:
         """Project the answers to the set and certify them: infeasibility is not rewarded."""
         points = self.feasible_set.project(x)
         certificate = soctk.certify(self.model, self.feasible_set, points, self.contexts(count))
-        gap = certificate.relative_gap
-        return Measured(seconds / count, count, float(gap.max()), float((gap <= TOLERANCE).double().mean()))
+        return _scored(certificate.relative_gap, seconds, count)
+
+
+def _scored(gap: Tensor, seconds: float, count: int, *own: float) -> Measured:
+    return Measured(seconds / count, count, float(gap.max()), float((gap <= TOLERANCE).double().mean()), *own)
 
 
 def _direct_clarabel(data: dict[str, Any]) -> tuple[Any, float]:
@@ -226,15 +204,9 @@ def _direct_clarabel(data: dict[str, Any]) -> tuple[Any, float]:
 
     settings = clarabel.DefaultSettings()  # pyright: ignore[reportAttributeAccessIssue]
     settings.verbose = False
-    solver = clarabel.DefaultSolver(  # pyright: ignore[reportAttributeAccessIssue]
-        data["P"] if data.get("P") is not None else np.zeros((0, 0)),
-        data["c"],
-        data["A"],
-        data["b"],
-        dims_to_solver_cones(data[CLARABEL.DIMS]),
-        settings,
-    )
-    solution = solver.solve()
+    P = data["P"] if data.get("P") is not None else np.zeros((0, 0))
+    program = (P, data["c"], data["A"], data["b"], dims_to_solver_cones(data[CLARABEL.DIMS]))
+    solution = clarabel.DefaultSolver(*program, settings).solve()  # pyright: ignore[reportAttributeAccessIssue]
     return solution, solution.solve_time
 
 
@@ -244,10 +216,8 @@ def _direct_scs(data: dict[str, Any]) -> tuple[Any, float]:
     arguments = {name: data[name] for name in ("A", "b", "c")}
     if data.get("P") is not None:
         arguments["P"] = data["P"]
-    solver = scs.SCS(
-        arguments, dims_to_solver_dict(data[SCS.DIMS]), verbose=False, eps_abs=ROUGH_SCS, eps_rel=ROUGH_SCS
-    )
-    solution = solver.solve()
+    options: dict[str, Any] = {"verbose": False, "eps_abs": ROUGH_SCS, "eps_rel": ROUGH_SCS}
+    solution = scs.SCS(arguments, dims_to_solver_dict(data[SCS.DIMS]), **options).solve()
     return solution, solution["info"]["solve_time"] / 1000
 
 
@@ -293,16 +263,11 @@ def step_flops(form: ConicForm) -> float:
         total += 2 * 3 * term.map.rows * n  # forward, adjoint, and the adjoint of the certificate
         size = getattr(term, "size", 1)
         if isinstance(term, Network):
-            total += 4 * 2 * _mixed(term) + term.map.rows * n**2
-            total += 2 * n * _mixed(term)
+            mixed = sum(outer * inner for inner, outer in itertools.pairwise(term.widths))  # weights between layers
+            total += (4 * 2 + 2 * n) * mixed + term.map.rows * n**2
         elif not isinstance(term, Quadratic):
             total += (term.map.rows // size) * n**2 * (1 if size == 1 else 3)
     return total
-
-
-def _mixed(term: Network) -> int:
-    """Return the number of weights between a network's layers."""
-    return sum(outer * inner for inner, outer in itertools.pairwise(term.widths))
 
 
 def matrix_product_rate(size: int = 768, repeats: int = 5) -> float:
@@ -324,13 +289,12 @@ MEASURED = ("decide_ms", "instances", "gap_max", "certified", "iterations", "lim
 def timing_cells(asked: Any) -> list[Cell]:
     """Return the cells asked for; those of a race, which are measured side by side, come together."""
     own = [(method, batch) for batch in asked.batches for method in ("newton", "layer")]
-    return [
-        Cell("timing", name, dim, method, 0, "exact", make_config(config | {"batch": batch}))
-        for dim in asked.dims
-        for config in ({"model": model, "count": asked.count, "procedure": PROCEDURE} for model in asked.models)
-        for name in asked.sets
-        for method, batch in (*own, *((other, 1) for other in OTHERS))
-    ]
+    cells = []
+    for dim, model, name in itertools.product(asked.dims, asked.models, asked.sets):
+        config = {"model": model, "count": asked.count, "procedure": PROCEDURE}
+        for method, batch in (*own, *((other, 1) for other in OTHERS)):
+            cells.append(Cell("timing", name, dim, method, 0, "exact", make_config(config | {"batch": batch})))
+    return cells
 
 
 def _race_of(cell: Cell) -> tuple[str, str, int]:
@@ -357,24 +321,14 @@ def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
         "cvxpylayers": lambda: race.cvxpylayers(count, backward=False),
         "cvxpylayers_backward": lambda: race.cvxpylayers(count, backward=True),
     }
-    measured = runs[cell.method]()
-    return {
-        "decide_ms": 1000 * measured.seconds,
-        "instances": measured.instances,
-        "gap_max": measured.gap_max,
-        "certified": measured.certified,
-        "iterations": measured.iterations,
-        "limit_ms": 1000 * measured.limit,
-    }
+    measured = asdict(runs[cell.method]())
+    times = {"decide_ms": 1000 * measured.pop("seconds"), "limit_ms": 1000 * measured.pop("limit")}
+    return measured | times
 
 
+NEEDED = ("decide_ms", "config.batch", "config.model")
+CODE = (*SOLVER, "soctk_baselines.cvxpy_layer")
+# The ratios of a race belong together.
 EXPERIMENT = Experiment(
-    "timing",
-    timing_cells,
-    run_cell,
-    MEASURED,
-    write_timing,
-    needed=("decide_ms", "config.batch", "config.model"),
-    code=lambda cell: (*SOLVER, "soctk_baselines.cvxpy_layer"),
-    together=_race_of,  # the ratios of a race belong together
+    "timing", timing_cells, run_cell, MEASURED, write_timing, needed=NEEDED, code=lambda cell: CODE, together=_race_of
 )

@@ -69,7 +69,7 @@ class Experiment:
 
     def versions(self, cell: Cell) -> dict[str, str]:
         """Return the versions of everything that determines a cell's result."""
-        return versions_of(cell.method, (self.run.__module__, *self.code(cell)))
+        return versions_of(cell.method, cell.task, (self.run.__module__, *self.code(cell)))
 
     def key(self, cell: Cell) -> str:
         """Return the hash of everything that determines a cell's result."""

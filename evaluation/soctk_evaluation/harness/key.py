@@ -43,6 +43,9 @@ BASELINES = {
 }
 """The source of the methods that are not in the library. Another method's is the package that registers it."""
 
+GROUPS = {"method": "soctk.surrogates", "task": "soctk.tasks"}
+"""The entry points by which other packages add methods and tasks."""
+
 LIBRARIES = ("torch", "numpy", "scipy", "cvxpy", "clarabel")
 """The libraries whose version determines a result."""
 
@@ -57,23 +60,19 @@ def key_of(cell: Cell, versions: dict[str, str]) -> str:
 
 
 @cache
-def versions_of(method: str, code: tuple[str, ...]) -> dict[str, str]:
-    """Return what a result of a method was made with.
+def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]:
+    """Return what a result was made with: hashes of source code, and the versions of libraries.
 
-    Args:
-        method: the cell's method.
-        code: the source that determines every result of the experiment, `SHARED` aside.
-
-    Returns:
-        "code", a hash that all rows of an experiment have in common; "method_code", that of a method from outside the
-        library; the libraries' versions.
+    "code" is of `SHARED` and of the experiment's own `code`, the same for all its rows; "method_code" and "task_code"
+    are of a method and a task from outside.
     """
-    found = {"code": code_version((*SHARED, *code))}
-    points = tuple(metadata.entry_points(group="soctk.surrogates", name=method))
-    providers = {point.dist.name for point in points if point.dist is not None} - {"soctk"}
-    own = BASELINES.get(method) or tuple(point.module.split(".")[0] for point in points)
-    if not set(own) <= set(SHARED):
-        found["method_code"] = code_version(own)
+    found, providers = {"code": code_version((*SHARED, *code))}, set()
+    for kind, name in (("method", method), ("task", task)):
+        points = tuple(metadata.entry_points(group=GROUPS[kind], name=name))
+        providers |= {point.dist.name for point in points if point.dist is not None} - {"soctk"}
+        own = BASELINES.get(name) or tuple(point.module.split(".")[0] for point in points)
+        if not set(own) <= set(SHARED):
+            found[f"{kind}_code"] = code_version(own)
     names = (*LIBRARIES, *EXTRA_LIBRARIES.get(method, ()), *sorted(providers))
     return found | {name: _version(name) for name in names}
 

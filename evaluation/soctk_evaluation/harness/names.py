@@ -29,8 +29,6 @@ STRUCTURED_TRIVIAL = {
 }
 """Their rows that decide without a learned objective; "clean_image" is what the corruption was applied to."""
 
-ORDER = (*LEARNED, *TRIVIAL)
-
 
 def default_methods() -> tuple[str, ...]:
     """Return a full leaderboard's methods: the learned ones (lpcf where installed), then the trivial rows."""
@@ -46,10 +44,5 @@ def known_methods() -> tuple[str, ...]:
 
 def in_order(methods: set[str]) -> list[str]:
     """Return methods in the order of the leaderboard's rows, unknown ones after the learned ones."""
-
-    def place(name: str) -> tuple[int, str]:
-        if name in TRIVIAL:
-            return len(ORDER) + TRIVIAL.index(name), name
-        return (LEARNED.index(name) if name in LEARNED else len(LEARNED)), name
-
-    return sorted(methods, key=place)
+    place = {name: index for index, name in enumerate((*LEARNED, "", *TRIVIAL))}
+    return sorted(methods, key=lambda name: (place.get(name, place[""]), name))

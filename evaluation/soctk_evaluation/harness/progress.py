@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from soctk_evaluation.harness.workers import Outcome
 
@@ -38,16 +32,10 @@ def shown(total: int, *, enabled: bool) -> Iterator[Report]:
 
             yield advance
     else:
-        yield _line_printer(console, total)
+        numbers = itertools.count(1)
 
+        def line(outcome: Outcome) -> None:
+            text = f"[{next(numbers)}/{total}] {outcome.job.name}: {outcome.status} ({outcome.seconds:.1f} s)"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-def _line_printer(console: Console, total: int) -> Report:
-    count = 0
-
-    def line(outcome: Outcome) -> None:
-        nonlocal count
-        count += 1
-        text = f"[{count}/{total}] {outcome.job.name}: {outcome.status} ({outcome.seconds:.1f} s)"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    return line
+        yield line

@@ -12,10 +12,15 @@ PREFIX = "fit."
 LEFT_OUT = ("seed", "progress", "optima_iterations", "optima_weights")
 """Fields of a recipe that are no part of a cell's configuration."""
 
+SWITCHES = ("optimizer", "choose_structure", "project_affine", "race", "level_regression")
+"""Fields that are one only where they differ from their defaults: rows from before there were any keep their cell."""
+
 
 def recipe_config(recipe: FitConfig) -> dict[str, Any]:
     """Return what determines a fit without known optima, for `make_config`: all other fields of the recipe."""
-    return {f"{PREFIX}{name}": value for name, value in asdict(recipe).items() if name not in LEFT_OUT}
+    usual = asdict(FitConfig())
+    left_out = {*LEFT_OUT, *(name for name in SWITCHES if getattr(recipe, name) == usual[name])}
+    return {f"{PREFIX}{name}": value for name, value in asdict(recipe).items() if name not in left_out}
 
 
 def learn(

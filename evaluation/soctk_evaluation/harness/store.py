@@ -14,25 +14,11 @@ from typing import Any
 
 Row = dict[str, Any]
 
-IDENTITY: dict[str, type | tuple[type, ...]] = {
-    "experiment": str,
-    "task": str,
-    "dim": int,
-    "method": str,
-    "seed": int,
-    "protocol": str,
-    "status": str,
-    "key": str,
-    "config": dict,
-    "versions": dict,
-    "machine": str,
-    "started": str,
-}
+TEXT = ("experiment", "task", "method", "protocol", "status", "key", "machine", "started")
+IDENTITY = dict.fromkeys(TEXT, str) | {"dim": int, "seed": int, "config": dict, "versions": dict}
 """The fields every row has, whatever the experiment. All further fields are measurements."""
 
 LEAST = {"dim": 1, "seed": 0}
-LIMIT = 2**63
-"""Integers are less than that in size, so that every reader can hold them."""
 
 TIME_LIMIT = "cell_time_limit"
 """The field of a row that says how many seconds its cell was given and did not keep to."""
@@ -59,20 +45,11 @@ class Contents:
 
     def latest(self) -> dict[str, Row]:
         """Return the last row of every key, ordered by when that row was written."""
-        found: dict[str, Row] = {}
-        for row in self.rows:
-            found.pop(row["key"], None)
-            found[row["key"]] = row
-        return found
+        return last_by(self.rows, lambda row: row["key"])
 
     def newest(self) -> list[Row]:
         """Return the last row of every cell, whatever code and libraries measured it."""
-        found: dict[str, Row] = {}
-        for row in self.rows:
-            cell = cell_of(row)
-            found.pop(cell, None)
-            found[cell] = row
-        return list(found.values())
+        return list(last_by(self.rows, cell_of).values())
 
 
 class ResultsStore:
@@ -140,6 +117,15 @@ def is_measured(row: Row) -> bool:
     return not row["status"].startswith(("failed", "quarantined"))
 
 
+def last_by(rows: list[Row], which: Callable[[Row], Any]) -> dict[Any, Row]:
+    """Return the last row of each kind, in the order in which they were written."""
+    found: dict[Any, Row] = {}
+    for row in rows:
+        found.pop(which(row), None)
+        found[which(row)] = row
+    return found
+
+
 def cell_of(row: Row) -> str:
     """Return which cell a row, or the identity of a cell, belongs to, whatever code and libraries measured it."""
     names = ("experiment", "task", "dim", "method", "seed", "protocol", "config")
@@ -168,8 +154,11 @@ def problem_of(row: Any) -> str | None:
         if not isinstance(row[name], kind) or isinstance(row[name], bool):
             return f"field {name!r}: unexpected {type(row[name]).__name__}"
     for name, least in LEAST.items():
-        if not least <= row[name] < LIMIT:
+        if row[name] < least:
             return f"field {name!r}: expected an integer of at least {least}, got {row[name]}"
+    for name, value in row.items():
+        if _unreadable(value):
+            return f"field {name!r}: expected finite numbers and integers of less than 64 bits"
     if not isinstance(row.get(TIME_LIMIT, 0.0), int | float):
         return f"field {TIME_LIMIT!r}: expected a number, got {type(row[TIME_LIMIT]).__name__}"
     return None if row["key"] else "field 'key' is empty"
@@ -182,7 +171,7 @@ def _parse(data: bytes, problem: Callable[[Row], str | None]) -> Contents:
         if not line.strip():
             continue
         try:
-            row = json.loads(line, parse_constant=_refuse, parse_int=_integer, parse_float=_float)
+            row = json.loads(line)
             reason = problem_of(row) or problem(row)
         except (ValueError, RecursionError) as error:
             row, reason = {}, f"not valid JSON ({error})"
@@ -193,20 +182,11 @@ def _parse(data: bytes, problem: Callable[[Row], str | None]) -> Contents:
     return Contents(rows, bad)
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _integer(text: str) -> int:
-    if abs(value := int(text)) >= LIMIT:
-        raise ValueError(f"an integer of {len(text)} digits")
-    return value
-
-
-def _float(text: str) -> float:
-    if math.isinf(value := float(text)):
-        raise ValueError(f"{text} is not finite")
-    return value
+def _unreadable(value: Any) -> bool:
+    """Return whether a number is not finite, or an integer too large for some readers, at any depth."""
+    if isinstance(value, dict | list):
+        return any(map(_unreadable, value.values() if isinstance(value, dict) else value))
+    return not math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and abs(value) >= 2**63
 
 
 def _finite(value: Any) -> Any:

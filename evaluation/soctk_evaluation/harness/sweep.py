@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -120,7 +120,9 @@ def _outcomes(work: Work, queue: list[Job], jobs: int, backend: str) -> Iterator
     blind = 0
     while pending:
         try:
-            for outcome in _run(work, list(pending.values()), jobs, backend):
+            waiting = list(pending.values())
+            alone = backend == "loky" and jobs == 1
+            for outcome in run_alone(work, waiting) if alone else run_parallel(work, waiting, jobs, backend):
                 blind = 0
                 del pending[outcome.job.key]
                 yield outcome
@@ -135,10 +137,6 @@ def _outcomes(work: Work, queue: list[Job], jobs: int, backend: str) -> Iterator
         yield from _second_try(work, job)
 
 
-def _run(work: Work, queue: list[Job], jobs: int, backend: str) -> Iterator[Outcome]:
-    return run_alone(work, queue) if backend == "loky" and jobs == 1 else run_parallel(work, queue, jobs, backend)
-
-
 def _second_try(work: Work, job: Job) -> Iterator[Outcome]:
     """Run a cell whose worker died, alone: dying again, it is the cause."""
     try:
@@ -150,14 +148,14 @@ def _second_try(work: Work, job: Job) -> Iterator[Outcome]:
 
 def _dead_worker_errors() -> tuple[type[BaseException], ...]:
     """Return what a backend raises when a worker dies."""
-    try:
+    with contextlib.suppress(ImportError):
         from distributed import KilledWorker  # type: ignore[import-not-found]
-    except ImportError:
-        return (BrokenProcessPool,)
-    return (BrokenProcessPool, KilledWorker)
+
+        return (BrokenProcessPool, KilledWorker)
+    return (BrokenProcessPool,)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _interrupts() -> Iterator[Callable[[], None]]:
     """Yield a function that raises KeyboardInterrupt when Ctrl-C was pressed but its exception came to nothing.
 

@@ -23,8 +23,6 @@ from soctk_evaluation.harness.limits import TimeLimitError, time_limit
 from soctk_evaluation.harness.marks import Marks
 from soctk_evaluation.harness.store import TIME_LIMIT, ResultsStore, Row
 
-RunCell = Callable[[Cell, Path], Mapping[str, Any]]
-
 PR_SET_PDEATHSIG = 1
 LATE = "failed: time limit"
 """How the status of a cell begins that took too long."""
@@ -63,15 +61,10 @@ class Outcome:
 class Work:
     """Runs jobs in a worker: measures, then appends the rows to the store itself.
 
-    Attributes:
-        run_cell: a cell and a folder for files of its own -> the cell's measurements.
-        store: where the rows go.
-        marks: of the jobs that are being run.
-        measured: the measurements' names, null in the row of a cell that failed.
-        time_limit: seconds that a cell may take.
+    The names in `measured` are null in the row of a cell that failed; `time_limit` is in seconds for each cell.
     """
 
-    run_cell: RunCell
+    run_cell: Callable[[Cell, Path], Mapping[str, Any]]
     store: ResultsStore
     marks: Marks
     measured: tuple[str, ...] = ()
@@ -142,11 +135,10 @@ def one_line(error: BaseException) -> str:
 @cache
 def machine() -> str:
     """Return this machine in words: processor, cores, system. No name or address."""
-    processor = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = (line.split(":", 1) for line in info.read_text().splitlines() if line.startswith("model name"))
-        processor = next((value.strip() for _, value in lines), processor)
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    processor = models[0] if models else platform.processor() or platform.machine()
     return f"{processor}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
 
 

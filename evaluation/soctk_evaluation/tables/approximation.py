@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.tables.markdown import escape, write_text
-from soctk_evaluation.tables.measures import ERROR
 from soctk_evaluation.tables.report import print_tables, to_markdown
-from soctk_evaluation.tables.summary import build_tables
+from soctk_evaluation.tables.summary import Measure, build_tables
 
+ERROR = Measure(
+    "approximation",
+    "relative_error",
+    "Relative l2 test error, d = {dim}",
+    "test points",
+    {"mean": "mean of targets", "params": "params", "fit_seconds": "fit s"},
+    count="test_points",
+)
 APPROXIMATION = """# Approximating convex functions
 
 Written by `soctk approximation{quick} --markdown docs/approximation.md --figure docs/images/approximation.svg` on
@@ -36,14 +43,8 @@ RECIPES = {
 
 
 def write_approximation(results: Results, files: Files, quick_epochs: int) -> None:
-    """Show the tables of errors, and write the page and the picture asked for.
-
-    Args:
-        results: the rows.
-        files: where to write.
-        quick_epochs: of the recipe that the page calls quick.
-    """
-    tables = build_tables(results, results.cells, ERROR)
+    """Show the tables, and write the page and the picture; `quick_epochs` tells the quick recipe from the other."""
+    tables = build_tables(results, ERROR, results.cells)
     print_tables(tables)
     if "markdown" in files and results.rows:
         quick = {row["config"].get("fit.epochs") for row in results.rows} - {None} == {quick_epochs}

@@ -79,7 +79,7 @@ NEEDED += (*(f"{name}_max" for name in DIAGNOSTICS), *TIMES)
 def write_equivalence(results: Results, files: Files) -> None:
     """Show the tables, and write the page and the picture asked for."""
     rows, groups = results.measured, grouped(results)
-    text = equivalence_tables(groups)
+    text = diagnostic_table(groups) + "\n" + time_table(groups)
     print(text)
     if "markdown" in files and rows:
         config = {name: escape(rows[0]["config"][name]) for name in ("depth", "width", "blocks", "rows")}
@@ -89,12 +89,7 @@ def write_equivalence(results: Results, files: Files) -> None:
     if "figure" in files and rows:
         from soctk_evaluation.tables.figures import equivalence_figure
 
-        equivalence_figure(groups, files["figure"])
-
-
-def equivalence_tables(groups: Groups) -> str:
-    """Return the largest diagnostics and the median times in Markdown."""
-    return _diagnostic_table(groups) + "\n" + _time_table(groups)
+        equivalence_figure(dict(zip(_headings(groups), largest(groups), strict=True)), DIAGNOSTICS, files["figure"])
 
 
 def _training(rows: Sequence[Row]) -> str:
@@ -122,11 +117,17 @@ def _headings(groups: Groups) -> list[str]:
     return [f"{method}, {SETTING.get(setting, setting)}" for method, setting in groups]
 
 
-def _diagnostic_table(groups: Groups) -> str:
+def largest(groups: Groups) -> list[dict[str, float]]:
+    """Return the largest value of every diagnostic in each group."""
+    return [{name: max(row[f"{name}_max"] for row in group) for name in DIAGNOSTICS} for group in groups.values()]
+
+
+def diagnostic_table(groups: Groups) -> str:
+    """Return the largest diagnostics in Markdown."""
     lines = head(["of", "largest", *_headings(groups), "paper"], names=2)
     for name, (source, label) in DIAGNOSTICS.items():
-        values = (max(row[f"{name}_max"] for row in group) for group in groups.values())
-        lines.append(line(source, label, *(f"{value:.1e}" for value in values), PAPER.get(name, "")))
+        values = (f"{values[name]:.1e}" for values in largest(groups))
+        lines.append(line(source, label, *values, PAPER.get(name, "")))
     trials = " | ".join(str(sum(row["trials"] for row in group)) for group in groups.values())
     lines.append(f"| | trials | {trials} | 150 |")
     for solver in ("Clarabel", "SCS"):
@@ -142,7 +143,8 @@ def _total(rows: Sequence[Row], name: str) -> str:
     return str(sum(row[name] for row in rows)) if all(name in row for row in rows) else "–"
 
 
-def _time_table(groups: Groups) -> str:
+def time_table(groups: Groups) -> str:
+    """Return the median times in Markdown."""
     lines = head(["median milliseconds, one thread", *_headings(groups)])
     for name, label in TIMES.items():
         lines.append(line(label, *(f"{np.median([row[name] for row in rows]):.3g}" for rows in groups.values())))

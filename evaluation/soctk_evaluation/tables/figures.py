@@ -1,4 +1,4 @@
-"""Pictures of results."""
+"""Pictures of results. The ending of a path says the format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.equivalence import DIAGNOSTICS, SETTING, Groups
 from soctk_evaluation.tables.summary import Line, Table
 
 PAPER = {"dcp": 0.284, "pcf": 0.139, "relu": 0.234, "softplus": 0.507, "norm": 0.229, "quad": 0.179, "soc": 0.197}
@@ -44,12 +43,7 @@ def open_frame(axes: Axes, grid: Literal["both", "x", "none"] = "none") -> None:
 
 
 def regret_figure(table: Table, path: Path) -> None:
-    """Draw the mean regret of every method over the tasks, each task as a dot, beside the paper's figure.
-
-    Args:
-        table: one dimension and protocol; at d = 10 the paper's means are drawn too.
-        path: where to write; the ending says the format.
-    """
+    """Draw the mean regret of every method over the tasks, each task as a dot; at d = 10 the paper's means too."""
     lines = [line for line in (*table.learned, *table.trivial) if line.mean is not None]
     lines.sort(key=lambda line: -(line.mean or 0.0))
     trivial = {line.method for line in table.trivial}
@@ -97,12 +91,7 @@ SMALLEST_ERROR = 1e-9
 
 
 def error_figure(tables: Sequence[Table], path: Path) -> None:
-    """Draw the relative error of every method on every target, one panel for each dimension.
-
-    Args:
-        tables: of the approximation experiment, one for each dimension.
-        path: where to write; the ending says the format.
-    """
+    """Draw the relative error of every method on every target, one panel for each dimension."""
     names = list(dict.fromkeys(task for table in tables for task in table.tasks))
     size = (3.2 * len(tables) + 1.7, 0.34 * len(names) + 1.5)
     figure, grid = plt.subplots(1, len(tables), figsize=size, layout="constrained", sharex=True, squeeze=False)
@@ -131,12 +120,7 @@ def error_figure(tables: Sequence[Table], path: Path) -> None:
 
 
 def timing_figure(rows: Sequence[Row], path: Path) -> None:
-    """Draw the time for a decision by every method, one panel for each model and dimension, its worst gap beside it.
-
-    Args:
-        rows: of `soctk timing`.
-        path: where to write; the ending says the format.
-    """
+    """Draw the time for a decision by every method, one panel for each model and dimension, its worst gap beside it."""
     shown = [row for row in rows if row["gap_max"] is not None]
     if not shown:
         return
@@ -146,15 +130,12 @@ def timing_figure(rows: Sequence[Row], path: Path) -> None:
     size = (3.1 * len(dims) + 1.6, (0.24 * len(names) + 0.5) * len(models) + 0.5)
     figure, grid = plt.subplots(len(models), len(dims), figsize=size, layout="constrained", sharex=True, squeeze=False)
     for (model, dim), axes in zip(panels, grid.flat, strict=True):
-        for row in shown:
-            if (row["config"]["model"], row["dim"]) != (model, dim):
-                continue
+        for row in (each for each in shown if (each["config"]["model"], each["dim"]) == (model, dim)):
             place, color = names.index(_timed(row)), LEARNED if row["method"] == "newton" else TRIVIAL
             axes.plot([row["decide_ms"]], [place], "o", ms=6, color=color)
             gap = f"gap {row['gap_max']:.0e}"
-            axes.annotate(
-                gap, (row["decide_ms"], place), (7, -2.5), textcoords="offset points", fontsize=6.5, color=INK
-            )
+            style = {"textcoords": "offset points", "fontsize": 6.5, "color": INK}
+            axes.annotate(gap, (row["decide_ms"], place), (7, -2.5), **style)
         axes.set_xscale("log")
         axes.margins(x=0.3)
         axes.set_yticks(range(len(names)), names if dim == dims[0] else [""] * len(names), fontsize=8)
@@ -174,19 +155,21 @@ SOURCES = {"closed form": LEARNED, "Clarabel": PUBLISHED, "SCS": "#8a6d1f"}
 SMALLEST = 1e-18
 
 
-def equivalence_figure(groups: Groups, path: Path) -> None:
-    """Draw the largest value of every diagnostic, one mark for each kind of weights and setting."""
-    names = list(DIAGNOSTICS)[::-1]
+def equivalence_figure(
+    largest: Mapping[str, Mapping[str, float]], diagnostics: Mapping[str, tuple[str, str]], path: Path
+) -> None:
+    """Draw the largest value of every diagnostic, given with its source and label, one mark for each kind of model."""
+    names = list(diagnostics)[::-1]
     drawn, axes = plt.subplots(figsize=(7.6, 0.26 * len(names) + 1.2), layout="constrained")
-    for marker, (key, group) in zip("osD^", groups.items(), strict=False):
+    for marker, (kind, values) in zip("osD^", largest.items(), strict=False):
         for place, name in enumerate(names):
-            value = max(row[f"{name}_max"] for row in group)
-            axes.plot([max(value, SMALLEST)], [place], marker, ms=5, color=SOURCES[DIAGNOSTICS[name][0]], alpha=0.75)
-        axes.plot([], [], marker, color=TRIVIAL, label=f"{key[0]}, {SETTING.get(key[1], key[1])}")
+            color, value = SOURCES[diagnostics[name][0]], max(values[name], SMALLEST)
+            axes.plot([value], [place], marker, ms=5, color=color, alpha=0.75)
+        axes.plot([], [], marker, color=TRIVIAL, label=kind)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(names)), [f"{DIAGNOSTICS[n][0]}: {DIAGNOSTICS[n][1]}" for n in names], fontsize=8)
+    axes.set_yticks(range(len(names)), [": ".join(diagnostics[name]) for name in names], fontsize=8)
     for label, name in zip(axes.get_yticklabels(), names, strict=True):
-        label.set_color(SOURCES[DIAGNOSTICS[name][0]])
+        label.set_color(SOURCES[diagnostics[name][0]])
     axes.set_xlabel(f"largest over all trials, log scale; exact zeros at {SMALLEST:.0e}")
     axes.legend(fontsize=7.5, frameon=False, loc="upper right", title="weights, passthrough", title_fontsize=7.5)
     open_frame(axes, "both")
@@ -194,19 +177,9 @@ def equivalence_figure(groups: Groups, path: Path) -> None:
 
 
 def rates_figure(
-    absorption: Mapping[int, list[tuple[int, float]]],
-    trained: Sequence[Row],
-    bound: Callable[[int, float], float],
-    path: Path,
+    absorption: Mapping[int, list[tuple[int, float]]], trained: Sequence[Row], bound: Callable[..., float], path: Path
 ) -> None:
-    """Draw the errors of tangent planes and of trained networks against pieces, with what the theory says of both.
-
-    Args:
-        absorption: (pieces, largest error) of the tangent planes by dimension.
-        trained: rows of the trained networks.
-        bound: the least error of so many affine pieces in a dimension.
-        path: where to write.
-    """
+    """Draw errors against pieces, of tangent planes and of trained networks, with what the theory says of both."""
     drawn, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.6), layout="constrained")
     for color, (dim, points) in zip(SOURCES.values(), absorption.items(), strict=False):
         counts, errors = np.array(points).T

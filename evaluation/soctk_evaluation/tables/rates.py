@@ -26,14 +26,12 @@ no piece at all.
 """
 
 
-def write_rates(results: Results, files: Files, bound: Callable[[int, float], float]) -> None:
-    """Show the tables, and write the page and the picture asked for.
+Bound = Callable[[int, float], float]
+"""The least error in a dimension of so many affine pieces."""
 
-    Args:
-        results: the rows.
-        files: where to write.
-        bound: the least error of so many affine pieces in a dimension.
-    """
+
+def write_rates(results: Results, files: Files, bound: Bound) -> None:
+    """Show the tables, and write the page and the picture asked for."""
     text = rates_tables(results)
     print(text)
     if "markdown" in files:

@@ -16,6 +16,7 @@ from soctk_evaluation.tables import markdown
 from soctk_evaluation.tables.summary import Line, Regret, Table
 
 ABSENT = "–"
+FORMATS = {"params": ".0f", "fit_seconds": ".1f", "decide_ms": ".2f"}
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,10 @@ def render(table: Table) -> Rendered:
     best = [table.best(column) for column in range(len(table.tasks))]
     overall = table.best()
     columns = [name for name in table.measure.columns if name != "mean"]
-    learned = [
-        _entries(line, columns, [name == line.method for name in best], overall == line.method)
-        for line in table.learned
-    ]
-    trivial = [_entries(line, columns, [False] * len(best), False) for line in table.trivial]
+    learned, trivial = (
+        [_entries(line, columns, [name == line.method for name in best], overall == line.method) for line in lines]
+        for lines in (table.learned, table.trivial)  # no trivial method is among the best
+    )
     solver = [_solver_entries(name, values, len(columns)) for name, values in table.solver.items()]
     header = ["method", *table.tasks, *table.measure.columns.values()]
     return Rendered(table.title, header, [part for part in (learned, trivial, solver) if part], table.notes)
@@ -84,9 +84,7 @@ def _small(value: float | None) -> str:
 def _plain(name: str, value: float | None) -> str:
     if value is None:
         return ABSENT
-    return {"params": "{:.0f}", "fit_seconds": "{:.1f}", "decide_ms": "{:.2f}"}.get(name, "").format(value) or _small(
-        value
-    )
+    return format(value, FORMATS[name]) if name in FORMATS else _small(value)
 
 
 FILE_WIDTH = 200
@@ -139,25 +137,15 @@ def _markdown(rendered: Rendered) -> str:
 
 def to_csv(tables: Sequence[Table]) -> str:
     """Return tables as CSV, one line for each method and task, numbers in full precision."""
-    records = [
-        {
-            "dim": table.dim,
-            "protocol": table.protocol,
-            "kind": kind,
-            "method": line.method,
-            "task": task,
-            "regret_mean": regret.mean,
-            "regret_stderr": regret.stderr,
-            "seeds": regret.seeds,
-            "seeds_expected": regret.expected,
-            "mean_over_tasks": line.mean,
-            **line.numbers,
-        }
-        for table in tables
-        for kind, lines in (("learned", table.learned), ("trivial", table.trivial))
-        for line in lines
-        for task, regret in zip(table.tasks, line.regrets, strict=True)
-    ]
+    records = []
+    for table in tables:
+        for kind, lines in (("learned", table.learned), ("trivial", table.trivial)):
+            for line in lines:
+                where = {"dim": table.dim, "protocol": table.protocol, "kind": kind, "method": line.method}
+                for task, regret in zip(table.tasks, line.regrets, strict=True):
+                    scores = {"regret_mean": regret.mean, "regret_stderr": regret.stderr}
+                    seeds = {"seeds": regret.seeds, "seeds_expected": regret.expected, "mean_over_tasks": line.mean}
+                    records.append({**where, "task": task, **scores, **seeds, **line.numbers})
     return pd.DataFrame(records).to_csv(index=False)
 
 
@@ -169,8 +157,4 @@ def to_html(tables: Sequence[Table]) -> str:
     return Environment(autoescape=True).from_string(template).render(tables=[render(table) for table in tables])
 
 
-WRITERS: dict[str, Callable[[Sequence[Table]], str]] = {
-    "html": to_html,
-    "markdown": to_markdown,
-    "csv": to_csv,
-}
+WRITERS: dict[str, Callable[[Sequence[Table]], str]] = {"html": to_html, "markdown": to_markdown, "csv": to_csv}

@@ -107,11 +107,8 @@ def _problems(rows: Sequence[Row]) -> list[list[Row]]:
     found: dict[tuple[int, int], list[Row]] = {}
     for row in rows:
         found.setdefault((row["dim"], row["config"]["train"]), []).append(row)
-
-    def rank(size: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-        return len({row["method"] for row in found[size] if row["method"] in LEARNED}), size
-
-    return [found[size] for size in sorted(found, key=rank, reverse=True)]
+    learned = {size: len({row["method"] for row in part} & set(LEARNED)) for size, part in found.items()}
+    return [found[size] for size in sorted(found, key=lambda size: (learned[size], size), reverse=True)]
 
 
 def _tables(experiment: str, rows: Sequence[Row], expected: int) -> str:

@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from operator import attrgetter
+from typing import Any
 
-import pandas as pd
+import numpy as np
 
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.names import TRIVIAL, in_order
-from soctk_evaluation.harness.store import BadLine, Contents, Row
-from soctk_evaluation.tables.measures import REGRET, Measure
+from soctk_evaluation.harness.store import BadLine, Contents, Row, is_measured, last_by
 from soctk_tasks import TARGETS, TASKS
 
-WHICH = ["task", "dim", "method", "seed", "protocol"]
+WHICH = ("task", "dim", "method", "seed", "protocol")
+Which = tuple[str, int, str, int, str]
 """What identifies a measurement in a table, whatever code it was made by."""
 
-NUMBERS = [
-    "score",
-    "stderr",
-    "weight",
-    "count",
-    "params",
-    "relative_error",
-    "solver_regret",
-    "gap_max",
-    "fit_seconds",
-    "decide_ms",
-]
-NOT_MEASURED = ("failed", "quarantined")
+Grid = tuple[list[str], list[str], list[int]]
+"""Methods, tasks and seeds."""
+
 EXAMPLES = 6
 """So many missing cells are named one by one."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What an experiment's tables show.
+
+    Attributes:
+        experiment: whose rows.
+        score: the measurement by which methods are compared, one column for each task.
+        title: of a table; "{dim}" and "{protocol}" stand for its own.
+        unit: what was measured on, for the notes.
+        columns: the measurements after the tasks, with their headings; "mean" is the mean score.
+        stderr: the score's standard error within a seed, where it is a mean over instances.
+        count: the number of instances (or points) it was measured on.
+    """
+
+    experiment: str
+    score: str
+    title: str
+    unit: str
+    columns: Mapping[str, str]
+    count: str
+    stderr: str | None = None
 
 
 @dataclass(frozen=True)
 class Regret:
     """Mean regret (or another score) over the instances of all seeds of one method on one task.
 
-    Attributes:
-        mean: None where there is no seed.
-        stderr: standard error of the mean over instances x seeds; None where unknown.
-        seeds: seeds measured.
-        expected: seeds there should be.
+    `mean` is None where there is no seed, `stderr`, its standard error over instances x seeds, where it is unknown;
+    `expected` is the number of seeds there should be.
     """
 
     mean: float | None = None
@@ -59,14 +72,10 @@ class Regret:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table: a method, its regret on each task, and its other measurements over tasks and seeds.
+    """One row of a table: a method, its regret (or another score) on each task, and its other measurements.
 
-    Attributes:
-        method: its name.
-        regrets: one for each task of the table; another score where the table's measure has one.
-        mean: mean of the tasks' means; None unless every task is complete.
-        numbers: "fit_seconds", "decide_ms" and "params" (medians), "relative_error" (mean), "gap_max"
-            (the largest).
+    `mean` is that of the tasks' means, None unless every task is complete; `numbers` are pooled over tasks and seeds:
+    medians of "fit_seconds", "decide_ms" and "params", the mean "relative_error", the largest "gap_max".
     """
 
     method: str
@@ -77,17 +86,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """The results of one dimension and protocol.
+    """The results of one dimension and protocol; its columns are tasks.
 
-    Attributes:
-        measure: what it shows.
-        dim: decision dimension.
-        protocol: how decisions were made.
-        tasks: the columns.
-        learned: learned methods.
-        trivial: the rows that every method should be compared with.
-        solver: the decision methods' own regret on the true objective, by name.
-        notes: what a reader must know: test instances, missing and failed cells, mixed code versions.
+    The trivial rows are those that every method should be compared with, `solver` is the decision methods' own regret
+    on the true objective, and `notes` what a reader must know: test instances, missing cells, mixed code versions.
     """
 
     measure: Measure
@@ -118,74 +120,44 @@ class Table:
         return min(scores, key=scores.__getitem__) if scores else None
 
 
-def latest_frame(rows: Iterable[Row], measure: Measure = REGRET) -> pd.DataFrame:
-    """Return a measure's last row of every (task, dim, method, seed, protocol), in the order written."""
-    found: dict[tuple[Any, ...], Row] = {}
-    for row in rows:
-        if row["experiment"] == measure.experiment:
-            which = tuple(row[name] for name in WHICH)
-            found.pop(which, None)
-            found[which] = row
-    columns = [*WHICH, "status", "code", "decided_by", *NUMBERS]
-    records = [{**row, "code": row["versions"].get("code"), **_score(row, measure)} for row in found.values()]
-    frame = pd.DataFrame(records, columns=pd.Index(columns))
-    frame[NUMBERS] = frame[NUMBERS].apply(pd.to_numeric, errors="coerce")
-    return frame
-
-
-def _score(row: Row, measure: Measure) -> dict[str, Any]:
-    """Return a row's score and how to pool it; one that is no mean over instances counts once for each seed."""
-    score, count = row.get(measure.score), row.get(measure.count)
-    if measure.stderr is None:
-        return {"score": score, "stderr": 0.0, "weight": 1, "count": count}
-    return {"score": score, "stderr": row.get(measure.stderr), "weight": count, "count": count}
-
-
-def build_tables(contents: Contents, expected: Sequence[Cell] = (), measure: Measure = REGRET) -> list[Table]:
+def build_tables(contents: Contents, measure: Measure, expected: Sequence[Cell] = ()) -> list[Table]:
     """Return one table for each dimension and protocol in a store, smallest dimension first.
 
     Args:
-        contents: what the store holds.
+        contents: what the store holds; the last row of every measurement counts.
+        measure: which experiment's rows, and what of them.
         expected: the cells there should be; without them, every method is expected on every task and seed
             that any method has.
-        measure: which experiment's rows, and what of them.
     """
-    frame = latest_frame(contents.rows, measure)
-    wanted = pd.DataFrame([{name: getattr(cell, name) for name in WHICH} for cell in expected], columns=pd.Index(WHICH))
-    source = wanted if len(wanted) else frame
-    groups = sorted(set(zip(source["dim"].astype(int), source["protocol"].astype(str), strict=True)))
-    return [_table(measure, _part(frame, *group), _part(wanted, *group), *group, contents.bad) for group in groups]
+    own = [row for row in contents.rows if row["experiment"] == measure.experiment]
+    found: dict[Which, Row] = last_by(own, lambda row: tuple(row[name] for name in WHICH))
+    wanted: list[Which] = [attrgetter(*WHICH)(cell) for cell in expected] or list(found)
+    tables = []
+    for dim, protocol in sorted({(which[1], which[4]) for which in wanted}):
+        part = {which: None for which in wanted if (which[1], which[4]) == (dim, protocol)}
+        rows = [row for which, row in found.items() if which in part]
+        tables.append(_table(measure, rows, list(part), contents.bad))
+    return tables
 
 
-def _part(frame: pd.DataFrame, dim: int, protocol: str) -> pd.DataFrame:
-    return _where(frame, (frame["dim"] == dim) & (frame["protocol"] == protocol))
-
-
-def _where(frame: pd.DataFrame, mask: Any) -> pd.DataFrame:
-    """Return the rows where `mask` holds; a boolean mask always gives a frame."""
-    return cast(pd.DataFrame, frame.loc[mask])
-
-
-def _table(
-    measure: Measure, frame: pd.DataFrame, wanted: pd.DataFrame, dim: int, protocol: str, bad: list[BadLine]
-) -> Table:
-    if len(wanted):
-        frame = frame.merge(wanted[WHICH].drop_duplicates(), on=WHICH)
-    source = wanted if len(wanted) else frame
-    tasks = _in_order(source["task"])
-    methods = in_order(set(source["method"]))
-    seeds = sorted({int(seed) for seed in source["seed"]})
-    measured = _where(frame, ~frame["status"].astype(str).str.startswith(NOT_MEASURED))
-    lines = [_line(_where(measured, measured["method"] == method), method, tasks, len(seeds)) for method in methods]
+def _table(measure: Measure, rows: list[Row], wanted: list[Which], bad: list[BadLine]) -> Table:
+    tasks = _in_order(which[0] for which in wanted)
+    methods = in_order({which[2] for which in wanted})
+    seeds = sorted({which[3] for which in wanted})
+    measured = [row for row in rows if is_measured(row)]
+    lines = [
+        _line(measure, [row for row in measured if row["method"] == method], method, tasks, len(seeds))
+        for method in methods
+    ]
     return Table(
         measure=measure,
-        dim=dim,
-        protocol=protocol,
+        dim=wanted[0][1],
+        protocol=wanted[0][4],
         tasks=tasks,
         learned=[line for line in lines if line.method not in TRIVIAL],
         trivial=[line for line in lines if line.method in TRIVIAL],
         solver=_solver(measured, tasks),
-        notes=_notes(measure, frame, measured, tasks, methods, seeds, bad),
+        notes=_notes(measure, rows, (methods, tasks, seeds), bad),
     )
 
 
@@ -195,54 +167,60 @@ def _in_order(names: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(names), key=lambda name: known.index(name) if name in known else len(known))
 
 
-def _line(frame: pd.DataFrame, method: str, tasks: list[str], seeds: int) -> Line:
-    regrets = [_pooled(_where(frame, frame["task"] == task), seeds) for task in tasks]
+def _line(measure: Measure, rows: list[Row], method: str, tasks: list[str], seeds: int) -> Line:
+    regrets = [_pooled(measure, [row for row in rows if row["task"] == task], seeds) for task in tasks]
     means = [regret.mean for regret in regrets if regret.complete and regret.mean is not None]
-    numbers = {name: _number(frame[name].median()) for name in ("fit_seconds", "params", "decide_ms")}
-    numbers |= {
-        "relative_error": _number(frame["relative_error"].mean()),
-        "gap_max": _number(frame["gap_max"].max()),
-    }
+    numbers = {name: _pool(rows, name, np.median) for name in ("fit_seconds", "params", "decide_ms")}
+    numbers |= {"relative_error": _pool(rows, "relative_error", np.mean), "gap_max": _pool(rows, "gap_max", np.max)}
     return Line(method, regrets, sum(means) / len(means) if len(means) == len(tasks) else None, numbers)
 
 
-def _pooled(frame: pd.DataFrame, expected: int) -> Regret:
-    """Pool seeds: the mean over all instances, its standard error from the spread within and between them."""
-    seeds = _where(frame, frame["score"].notna())
-    if seeds.empty:
+def _pool(rows: list[Row], name: str, pool: Callable[..., Any]) -> float | None:
+    """Return a measurement pooled over the rows that have it, None where none has."""
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return float(pool(values)) if values else None
+
+
+def _pooled(measure: Measure, rows: list[Row], expected: int) -> Regret:
+    """Pool seeds: the mean over all instances, its standard error from the spread within and between them.
+
+    A score that is no mean over instances counts once for each seed.
+    """
+    seeds = [row for row in rows if row[measure.score] is not None]
+    if not seeds:
         return Regret(expected=expected)
-    count = seeds["weight"].fillna(1).to_numpy(float)
-    mean, stderr = seeds["score"].to_numpy(float), seeds["stderr"].to_numpy(float)
+    mean = np.array([row[measure.score] for row in seeds], float)
+    if measure.stderr is None:
+        count, stderr = np.ones(len(seeds)), np.zeros(len(seeds))
+    else:
+        count = np.array([row[measure.count] or 1 for row in seeds], float)
+        stderr = np.array([row[measure.stderr] for row in seeds], float)
     total = float(count.sum())
     center = float(count @ mean / total)
     within = (count - 1) * count * stderr**2  # (n - 1) sd^2, with sd^2 = n stderr^2
     squares = float((within + count * (mean - center) ** 2).sum())
-    spread = _number((squares / (total - 1) / total) ** 0.5) if total > 1 else None
-    return Regret(center, spread, len(seeds), expected)
+    spread = (squares / (total - 1) / total) ** 0.5 if total > 1 else math.nan
+    return Regret(center, spread if math.isfinite(spread) else None, len(seeds), expected)
 
 
-def _solver(frame: pd.DataFrame, tasks: list[str]) -> dict[str, list[float | None]]:
-    known = _where(frame, frame["solver_regret"].notna())
-    return {
-        str(method): [_number(part.loc[part["task"] == task, "solver_regret"].mean()) for task in tasks]
-        for method, part in known.groupby("decided_by")
-    }
+def _solver(rows: list[Row], tasks: list[str]) -> dict[str, list[float | None]]:
+    known = [row for row in rows if row.get("solver_regret") is not None and row.get("decided_by") is not None]
+    found = {}
+    for method in sorted({row["decided_by"] for row in known}):
+        own = [row for row in known if row["decided_by"] == method]
+        found[method] = [_pool([row for row in own if row["task"] == task], "solver_regret", np.mean) for task in tasks]
+    return found
 
 
-def _notes(
-    measure: Measure,
-    frame: pd.DataFrame,
-    measured: pd.DataFrame,
-    tasks: list[str],
-    methods: list[str],
-    seeds: list[int],
-    bad: list[BadLine],
-) -> list[str]:
-    counts = " or ".join(map(str, sorted({int(count) for count in measured["count"].dropna()})))
-    notes = [f"{counts} {measure.unit} a cell; {_plural(len(seeds), 'seed')}"] if counts else []
-    notes += _missing(measured, tasks, methods, seeds)
-    notes += _troubles(frame)
-    codes = list(dict.fromkeys(str(code) for code in frame["code"].dropna()))
+def _notes(measure: Measure, rows: list[Row], grid: Grid, bad: list[BadLine]) -> list[str]:
+    measured = [row for row in rows if is_measured(row)]
+    counts = sorted({int(row[measure.count]) for row in measured if row.get(measure.count) is not None})
+    notes = []
+    if counts:
+        notes.append(f"{' or '.join(map(str, counts))} {measure.unit} a cell; {_plural(len(grid[2]), 'seed')}")
+    notes += _missing(measured, grid)
+    notes += _troubles(rows)
+    codes = list(dict.fromkeys(str(row["versions"]["code"]) for row in rows if "code" in row["versions"]))
     if len(codes) > 1:
         notes.append(f"rows come from {len(codes)} code versions ({', '.join(codes)}): not strictly comparable")
     if bad:
@@ -250,10 +228,10 @@ def _notes(
     return notes
 
 
-def _troubles(frame: pd.DataFrame) -> list[str]:
+def _troubles(rows: list[Row]) -> list[str]:
     """Say which cells have another status than "ok", cells with the same one together."""
     found: dict[str, list[str]] = {}
-    for row in frame.to_dict("records"):
+    for row in rows:
         if row["status"] != "ok":
             found.setdefault(row["status"], []).append(f"{row['task']} {row['method']} seed {row['seed']}")
     return [
@@ -262,31 +240,18 @@ def _troubles(frame: pd.DataFrame) -> list[str]:
     ]
 
 
-def _missing(measured: pd.DataFrame, tasks: list[str], methods: list[str], seeds: list[int]) -> list[str]:
+def _missing(measured: list[Row], grid: Grid) -> list[str]:
     """Say which cells are not there, by name where they are few."""
-    have = set(zip(measured["task"], measured["method"], measured["seed"], strict=True))
-    absent = [
-        (task, method, seed)
-        for method in methods
-        for task in tasks
-        for seed in seeds
-        if (task, method, seed) not in have
-    ]
+    have = {(row["method"], row["task"], row["seed"]) for row in measured}
+    absent = [which for which in itertools.product(*grid) if which not in have]
     if not absent:
         return []
-    total = len(tasks) * len(methods) * len(seeds)
     if len(absent) <= EXAMPLES:
-        named = ", ".join(f"{task} {method} seed {seed}" for task, method, seed in absent)
+        named = ", ".join(f"{task} {method} seed {seed}" for method, task, seed in absent)
     else:
-        by_method = Counter(method for _, method, _ in absent)
-        named = ", ".join(f"{method} {count}" for method, count in by_method.items())
-    return [f"missing: {len(absent)} of {total} cells ({named})"]
+        named = ", ".join(f"{method} {count}" for method, count in Counter(which[0] for which in absent).items())
+    return [f"missing: {len(absent)} of {math.prod(map(len, grid))} cells ({named})"]
 
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _number(value: Any) -> float | None:
-    """Return a finite float or None."""
-    return None if pd.isna(value) or abs(value) == float("inf") else float(value)

@@ -8,44 +8,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.algebra import add_rows
-from soctk.decide.compiled.form import (
-    CONSTANT,
-    DIM,
-    HAS_SUM,
-    HI,
-    LINEAR,
-    LO,
-    MATRIX,
-    OFFSET,
-    ROWS,
-    SETTINGS,
-    SETTINGS_SIZE,
-    TOTAL,
-    TRANSPOSED,
-)
-from soctk.decide.compiled.lanes import any_of, choose, view
-from soctk.decide.compiled.options import compiled
-from soctk.decide.compiled.terms import Y, conjugates, values
+from soctk.decide.compiled.terms import cache_of, conjugates, values
+from soctk.simd import add_rows, any_of, choose
+from soctk.simd.options import compiled
 
 RESTORATIONS = 4
 
 
 @compiled
-def restore(layout, common, x, point):
+def restore(problem, x, point):
     """Fill `point` with x moved onto the set, x strictly inside the bounds with its sum right up to rounding."""
-    n = layout[DIM]
-    lo, hi, settings = (
-        view(common, layout[LO], n),
-        view(common, layout[HI], n),
-        view(common, layout[SETTINGS], SETTINGS_SIZE),
-    )
+    n, lo, hi = problem.n, problem.lo, problem.hi
     for i in range(n):
         point[i] = min(max(x[i], lo[i]), hi[i])
-    if settings[HAS_SUM] == 0:
+    if problem.has_sum == 0:
         return
     for _ in range(RESTORATIONS):
-        excess, free = -settings[TOTAL], 0.0
+        excess, free = -problem.total, 0.0
         for i in range(n):
             excess += point[i]
             free += choose((point[i] > lo[i]) & (point[i] < hi[i]), 1.0, 0.0)
@@ -59,19 +38,14 @@ def restore(layout, common, x, point):
 
 
 @compiled
-def linear_minimum(layout, common, g, taken):
+def linear_minimum(problem, g, taken):
     """Return min g'x over the set; `taken` is scratch."""
-    n, total = layout[DIM], 0.0
-    lo, hi, settings = (
-        view(common, layout[LO], n),
-        view(common, layout[HI], n),
-        view(common, layout[SETTINGS], SETTINGS_SIZE),
-    )
-    if settings[HAS_SUM] == 0:
+    n, lo, hi, total = problem.n, problem.lo, problem.hi, 0.0
+    if problem.has_sum == 0:
         for i in range(n):
             total += g[i] * choose(g[i] < 0, hi[i], lo[i])
         return total
-    spare = settings[TOTAL] + 0 * g[0]
+    spare = problem.total + 0 * g[0]
     for i in range(n):
         spare -= lo[i]
         total += g[i] * lo[i]
@@ -92,42 +66,41 @@ def linear_minimum(layout, common, g, taken):
 
 
 @compiled
-def inner(layout, shared, data, x, u):
+def inner(problem, x, u):
     """Fill u = A x + d."""
-    rows, offset = layout[ROWS], view(data, layout[OFFSET], layout[ROWS])
-    for k in range(rows):
+    offset = problem.offset
+    for k in range(problem.rows):
         u[k] = offset[k]
-    add_rows(u, x, layout[DIM], shared, layout[TRANSPOSED], rows)
+    add_rows(u, x, problem.n, problem.A_transposed, 0, problem.rows)
 
 
 @compiled
-def slope(layout, shared, data, y, g):
-    """Fill g = v + A'y."""
-    n, linear = layout[DIM], view(data, layout[LINEAR], layout[DIM])
-    for i in range(n):
+def slope(problem, cache, g):
+    """Fill g = v + A'y, y as the cache holds it."""
+    linear = problem.linear
+    for i in range(problem.n):
         g[i] = linear[i]
-    add_rows(g, y, layout[ROWS], shared, layout[MATRIX], n)
+    add_rows(g, cache_of(problem, cache).y, problem.rows, problem.A, 0, problem.n)
 
 
 @compiled
-def value_at(layout, shared, data, memory, x, u, cache):
+def value_at(problem, work, x, u, cache):
     """Return f(x), with u and cache as scratch."""
-    inner(layout, shared, data, x, u)
-    total, linear = data[layout[CONSTANT]], view(data, layout[LINEAR], layout[DIM])
+    inner(problem, x, u)
+    total, linear = problem.constant, problem.linear
     for i in range(x.size):
         total += linear[i] * x[i]
-    return total + values(layout, shared, data, memory, u, 0 * total, cache)
+    return total + values(problem, work, u, 0 * total, cache)
 
 
 @compiled
-def bound(layout, common, data, g, cache, taken):
+def bound(problem, g, cache, taken):
     """Return the lower bound of the dual point y that the cache holds, g = v + A'y (`ConicForm.bound`)."""
-    rows = layout[ROWS]
-    y, offset = view(cache, Y * rows, rows), view(data, layout[OFFSET], rows)
-    constant = data[layout[CONSTANT]] - conjugates(layout, data, cache)
-    for k in range(rows):
+    y, offset = cache_of(problem, cache).y, problem.offset
+    constant = problem.constant - conjugates(problem, cache)
+    for k in range(problem.rows):
         constant += y[k] * offset[k]
-    return constant + linear_minimum(layout, common, g, taken)
+    return constant + linear_minimum(problem, g, taken)
 
 
 @compiled

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from soctk.decide.compiled.options import FREE, called_from_python
+from soctk.simd.options import FREE, called_from_python
 
 
 @partial(called_from_python, fastmath=FREE)

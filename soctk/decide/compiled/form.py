@@ -1,118 +1,24 @@
-"""A conic form as flat arrays: the rows A_j x + d_j of all terms stacked, and a table that says which belong to whom.
-
-The compiled functions are given six vectors: `layout` (integers: sizes, where each part of the others begins, and the
-table), `shared` (matrices), `common` (the set, and what follows from the matrices), `data` (one function's other
-coefficients), `state` (where one instance stands) and `memory` (scratch). The last three are of lanes where several
-instances are treated side by side.
-"""
+"""A conic form as flat arrays (`soctk.decide.compiled.arrays`). No Numba is loaded here."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.decide.compiled.arrays import ARRAYS, PASS, term_table
 from soctk.decide.rules import Schedule, schedule_for
 from soctk.forms.conic_form import ConicForm
 from soctk.maps.linear import DenseMap
-from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
-
-QUADRATIC, NORMS, RELU, SOFTPLUS, LOGISTIC, LOG_SUM_EXP, HUBER = range(7)
-KINDS: dict[type[Term], int] = {
-    Quadratic: QUADRATIC,
-    Norms: NORMS,
-    Network: RELU,
-    Logistic: LOGISTIC,
-    LogSumExp: LOG_SUM_EXP,
-    Huber: HUBER,
-}
-
-DIM, ROWS, TERMS, PRODUCTS, PARTS = range(5)
-"""`layout` begins with n, the numbers of rows K, of terms and of outer products kept, and where parts begin."""
-
-(
-    # of `shared`: Huber's widths; A, (K, n), and its transpose; the U_l of all networks and their transposes
-    DELTA,
-    MATRIX,
-    TRANSPOSED,
-    MIXING,
-    MIXING_TRANSPOSED,
-    # of `data`: b0, v, d, and the weights (kappa behind a norm's)
-    CONSTANT,
-    LINEAR,
-    OFFSET,
-    WEIGHTS,
-    # of `state`
-    NUMBERS,
-    X,
-    S_LO,
-    S_HI,
-    BEST_X,
-    LAG,
-    U,
-    # of `common`: the set; outer products of rows and groups
-    SETTINGS,
-    LO,
-    HI,
-    KEPT,
-    # of `memory`: data and state in work; vectors (K,), caches (6, K), vectors (n,), the last two of them 1 / (x - lo)
-    # and 1 / (hi - x); matrices of n rows, and others
-    HELD_DATA,
-    HELD_STATE,
-    DU,
-    TRIAL,
-    CURVATURE,
-    CACHE,
-    OTHER,
-    G,
-    OTHER_G,
-    DX,
-    ONES,
-    POINT,
-    GRADIENT,
-    NEAR_LO,
-    NEAR_HI,
-    FACTOR,
-    BASE,
-    JACOBIANS,
-    COEFFICIENTS,
-    REFERENCE,
-    SCRATCH,
-    PAIRS,
-    TABLE,
-) = range(PARTS, PARTS + 43)
-FIRST_OF = {"shared": DELTA, "data": CONSTANT, "state": NUMBERS, "common": SETTINGS, "memory": HELD_DATA}
-
-KIND, FIRST, COUNT, SIZE, WEIGHT, KAPPA, WIDTHS, LAYERS, MIX, KEPT_COUNT, KEPT_FIRST = range(11)
-"""Columns of the table: the kind; first row and number of rows; rows in a group; where its weights and kappa begin
-among the weights; where its layers' widths begin in `layout`, and their number; where its mixing matrices begin; how
-many outer products are kept for it, and the first."""
-COLUMNS = 11
-
-TOTAL, HAS_SUM, HAS_HI, TOL, MAX_ITER, FIRST_SHARE, LAST_SHARE, RULES = range(8)
-"""Entries of SETTINGS; from RULES on the two of a `Schedule`, of three numbers each."""
-SETTINGS_SIZE = RULES + 6
-NUMBERS_SIZE = 12
-(
-    MU,
-    VALUE,
-    BEST_VALUE,
-    BEST_BOUND,
-    ITERATIONS,
-    STUCK,
-    OUTCOME,
-    STARTED,
-    CERTIFIED,
-    TAKEN,
-    FINISHED,
-    DECREMENT,
-) = range(NUMBERS_SIZE)
-"""Entries of NUMBERS. CERTIFIED: after how many iterations the certificate was last tried; TAKEN: iterations since the
-instance was last begun; FINISHED: whether nothing more is to be done for it; DECREMENT: that of the last step."""
-RUNNING, OPTIMAL, STALLED, ITERATION_LIMIT = range(4)
-"""What OUTCOME can be."""
+from soctk.terms import Term
+from soctk.terms.kernel import Packs, Structure
+from soctk.terms.registry import BUILT_IN, has_kernel, warn_slow
 
 MOST_KEPT = 2**17
 """Numbers kept of the outer products of rows and groups: a megabyte, about a second-level cache."""
@@ -120,137 +26,175 @@ SMALL_DIM = 24
 """Up to this many variables an outer product kept is added more quickly than it is made."""
 
 
-@dataclass
-class Packed:
-    """N functions: `layout`, `shared` (1 or N, ...), `data` (N, ...); the sizes of the parts and of three vectors.
+class Shapes(NamedTuple):
+    """What the layout depends on of a term."""
 
-    And the schedule by which they are decided.
+    packs: Packs
+    structure: Structure
+    kind: int
+    rows: int
+    coefficients: tuple[int, ...]
+    matrices: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything is.
+
+    Attributes:
+        numbers: what compiled code is given: sizes, where each array begins, and the table of terms.
+        sizes: by name, and of the vectors `common` and `memory`.
+        state: where the parts of an instance's state are.
+        common: where those of `common` are.
     """
 
-    layout: np.ndarray
+    numbers: np.ndarray
+    sizes: dict[str, int]
+    state: SimpleNamespace
+    common: SimpleNamespace
+
+
+@dataclass(frozen=True)
+class Packed:
+    """N functions as flat arrays. `dataclasses.replace(packed, data=...)` gives others that differ in these alone.
+
+    Attributes:
+        layout: where everything is.
+        shared: matrices, (1 or N, any).
+        data: (N, D). Its columns are b0; v; the offsets d of all terms; then term by term what its class names in
+            `packs.coefficients`, such as the weights of a quadratic and the weights and kappa of a norm.
+        kinds: the classes of the terms that the compiled code is to know.
+        schedule: by which they are decided.
+    """
+
+    layout: Layout
     shared: np.ndarray
     data: np.ndarray
-    state_size: int
-    common_size: int
-    memory_size: int
-    sizes: dict[int, int]
+    kinds: tuple[type[Term], ...]
     schedule: Schedule
-
-    def columns(self, part: int) -> slice:
-        """Return where a part is in its vector."""
-        return slice(self.layout[part], self.layout[part] + self.sizes[part])
 
 
 def supported(form: ConicForm) -> bool:
-    """Whether the compiled method knows every term of the form, its maps are dense and in the processor's memory."""
-    known = all(type(term) in KINDS and isinstance(term.map, DenseMap) for term in form.terms)
-    mixing = (matrix for term in form.terms if isinstance(term, Network) for matrix in term.mixing)
-    return known and form.linear.device.type == "cpu" and all(isinstance(matrix, Tensor) for matrix in mixing)
+    """Whether the compiled method may decide a form: kernels for all terms, dense matrices in the processor's memory.
+
+    Warns, once for each class, of terms without a kernel.
+    """
+    if form.linear.device.type != "cpu":
+        return False
+    slow = [type(term) for term in form.terms if not has_kernel(type(term))]
+    for kind in slow:
+        warn_slow(kind)
+    return not slow and all(
+        isinstance(term.map, DenseMap) and all(isinstance(matrix, Tensor) for matrix in _matrices(term))
+        for term in form.terms
+    )
 
 
 def pack(form: ConicForm, *, keep_final: bool = False) -> Packed:
     """Return the flat arrays of a detached form; `keep_final` as `schedule_for`'s."""
-    size, n, terms = form.size, form.dim, form.terms
-    networks = [term for term in terms if isinstance(term, Network)]
-    mixing = [m for term in networks for m in term.mixing if isinstance(m, Tensor)]
+    terms = form.terms
+    kinds = BUILT_IN
+    if not all(type(term) in BUILT_IN for term in terms):
+        kinds = (*BUILT_IN, *dict.fromkeys(type(term) for term in terms if type(term) not in BUILT_IN))
     matrices = [term.map.matrix for term in terms if isinstance(term.map, DenseMap)]
-    own = size if any(m.shape[0] != 1 for m in (*matrices, *mixing)) else 1
-    delta = torch.tensor([[getattr(term, "delta", 0.0) for term in terms]], dtype=torch.float64)
-    matrix = _joined(matrices, own) if matrices else form.linear.new_zeros(own, 0, n)
-    shared = _joined(
-        [part.flatten(1) for part in (delta, matrix, matrix.mT, *mixing, *(m.mT for m in mixing))],
-        own,
-    )
-    weights = [part for term in terms for part in _weights(term)]
+    matrix = _joined(matrices) if matrices else form.linear.new_zeros(1, 0, form.dim)
+    shared = _joined([matrix.flatten(1), matrix.mT.flatten(1), *(part for term in terms for part in _shared(term))])
     offsets = [term.offset[:, 0] for term in terms]
-    data = _joined([form.constant, form.linear[:, 0], *offsets, *weights], size)
-    rows = matrix.shape[1]
-    table, kept = _table(terms, n)
-    widths = [width for term in networks for width in term.widths]
-    mixed = sum(m.shape[1] * m.shape[2] for m in mixing)
-    groups = sum(term.map.rows // term.size for term in terms if isinstance(term, Norms | LogSumExp) and term.size > 1)
-    data_parts = (1, n, rows, sum(w.shape[-1] for w in weights))
-    state_parts = (NUMBERS_SIZE, n, n, n, n, rows, rows)
-    sizes = dict(
-        zip(
-            range(PARTS, TABLE),
-            (
-                *(len(terms), rows * n, n * rows, mixed, mixed),
-                *data_parts,
-                *state_parts,
-                *(SETTINGS_SIZE, n, n, kept * n * n),
-                *(sum(data_parts), sum(state_parts)),
-                *(rows, rows, rows, 6 * rows, 6 * rows),
-                *(n, n, n, n, n, n, n, n),
-                *(n * (n + 2), n * n),
-                *(2 * n * max(widths, default=0), kept, len(terms), 4 * max(n, rows), 2 * groups * n),
-            ),
-            strict=True,
-        )
-    )
-    starts, ends = _starts(sizes)
-    layout = np.array(
-        [n, rows, len(terms), kept, *starts, *(c for line in table for c in line), *widths], dtype=np.int64
-    )
-    schedule = schedule_for(form, keep_final=keep_final)
-    return Packed(layout, _array(shared), _array(data), ends["state"], ends["common"], ends["memory"], sizes, schedule)
+    coefficients = [getattr(term, name)[:, 0] for term in terms for name in term.packs.coefficients]
+    data = _joined([form.constant, form.linear[:, 0], *offsets, *coefficients], form.size)
+    layout = _layout(form.dim, tuple(_shapes(term, kinds) for term in terms))
+    return Packed(layout, _array(shared), _array(data), kinds, schedule_for(form, keep_final=keep_final))
 
 
-def _starts(sizes: dict[int, int]) -> tuple[list[int], dict[str, int]]:
-    """Return where each part begins in its vector, and the vectors' sizes."""
-    starts: list[int] = []
-    position, ends, vectors = 0, {}, {first: name for name, first in FIRST_OF.items()}
-    current = "shared"
-    for part, size in sizes.items():
-        if part in vectors:
-            current, position = vectors[part], 0
-        starts.append(position)
-        position += size
-        ends[current] = position
-    return starts, ends
+def _shapes(term: Term, kinds: tuple[type[Term], ...]) -> Shapes:
+    packs = term.packs
+    return Shapes(
+        packs,
+        term.structure(),
+        kinds.index(type(term)),
+        term.map.rows,
+        tuple(getattr(term, name).shape[-1] for name in packs.coefficients),
+        tuple(sum(m.shape[1] * m.shape[2] for m in getattr(term, name)) for name in packs.matrices),
+        tuple(tuple(getattr(term, name)) for name in packs.counts),
+    )
+
+
+@lru_cache(maxsize=256)
+def _layout(n: int, terms: tuple[Shapes, ...]) -> Layout:
+    """Return where everything is, for n variables and terms of these shapes."""
+    rows, structures = sum(term.rows for term in terms), [term.structure for term in terms]
+    kept = _kept(structures, n)
+    table = list(_table(terms, kept, n, rows))
+    stride = max(map(len, table), default=0)
+    sizes = {"n": n, "rows": rows, "terms": len(terms), "products": sum(kept), "bordered": n + 2}
+    sizes |= {"scratches": 4 * max(n, rows), "jacobian_size": max((s.scratch for s in structures), default=0)}
+    sizes |= {"pairs_size": 2 * n * sum(s.rank_ones for s in structures), "term_stride": stride, "one": 1, "six": 6}
+    sizes["data_size"] = 1 + n + rows + sum(sum(term.coefficients) for term in terms)
+    for vector in ("state", "cache", "common", "memory"):
+        sizes[f"{vector}_size"] = ARRAYS.count(vector, sizes)
+    layout = ARRAYS.measure(sizes)
+    numbers = [*layout, *(number for row in table for number in row + [0] * (stride - len(row)))]
+    places = (ARRAYS.slices(layout, vector) for vector in ("state", "common"))
+    return Layout(np.array(numbers, dtype=np.int64), sizes, *places)
+
+
+def _table(terms: tuple[Shapes, ...], kept: list[int], n: int, rows: int) -> Iterator[list[int]]:
+    """Yield the row of each term: its sizes, where its parts begin and how many numbers they have, its counts."""
+    first, product, shared, weight = 0, 0, 2 * rows * n, 1 + n + rows
+    for term, products in zip(terms, kept, strict=True):
+        packs, count, length = term.packs, term.rows, term_table(term.packs).length
+        direct, size, shared_rows, constant, rank_ones, scratch = term.structure
+        sizes = (term.kind, first, count, n, size, count // size)
+        sizes += (direct, shared_rows, int(constant), rank_ones, int(scratch > 0), products, product)
+        at = {"u": (first, count), "lag": (first, count), "A": (first * n, count * n)}
+        at |= {part: (k * rows + first, count) for k, part in enumerate(PASS)}
+        for name, width in zip(packs.coefficients, term.coefficients, strict=True):
+            at[name], weight = (weight, width), weight + width
+        for name in packs.numbers:
+            at[name], shared = (shared, 1), shared + 1
+        for name, each in zip(packs.matrices, term.matrices, strict=True):
+            at[name], at[f"{name}_transposed"] = (shared, each), (shared + each, each)
+            shared += 2 * each
+        counts: list[int] = []
+        for name, numbers in zip(packs.counts, term.counts, strict=True):
+            at[name] = length + len(counts), len(numbers)
+            counts += numbers
+        yield [*sizes, *(number for name in term_table(packs).vector_of for number in at[name]), *counts]
+        first, product = first + count, product + products
+
+
+def _kept(structures: list[Structure], n: int) -> list[int]:
+    """Return how many outer products of rows, or of groups that share their curvature, are kept for each term."""
+    kept: list[int] = []
+    for structure in structures:
+        worth = not structure.constant and (structure.shared > 1 or n <= SMALL_DIM)
+        wanted = structure.direct // structure.shared if worth else 0
+        kept.append(wanted if (sum(kept) + wanted) * n * n <= MOST_KEPT else 0)
+    return kept
+
+
+def _matrices(term: Term) -> Iterator[Tensor]:
+    for name in term.packs.matrices:
+        yield from getattr(term, name)
+
+
+def _shared(term: Term) -> Iterator[Tensor]:
+    """Yield the numbers and matrices that a term packs, each (1 or N, any), in the order of `_table`."""
+    if term.packs.numbers:
+        yield torch.tensor([[float(getattr(term, name)) for name in term.packs.numbers]], dtype=torch.float64)
+    for name in term.packs.matrices:
+        yield from (matrix.flatten(1) for matrix in getattr(term, name))
+        yield from (matrix.mT.flatten(1) for matrix in getattr(term, name))
 
 
 def _array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.numpy())
 
 
-def _weights(term: Term) -> list[Tensor]:
-    if isinstance(term, Norms):
-        return [term.weights[:, 0], term.kappa[:, 0]]
-    return [term.weights[:, 0]]
-
-
-def _joined(parts: list[Tensor], size: int) -> Tensor:
-    """Concatenate tensors whose leading sizes are 1 or `size` along their second dimension, in float64."""
+def _joined(parts: list[Tensor], size: int | None = None) -> Tensor:
+    """Concatenate tensors whose leading sizes are 1 or `size`, any other number, along their second dimension."""
+    if size is None:
+        size = next((part.shape[0] for part in parts if part.shape[0] != 1), 1)
     wide = [part if part.shape[0] == size else part.expand(size, *part.shape[1:]) for part in parts]
     return torch.cat(wide, dim=1).to(torch.float64)
-
-
-def _table(terms: tuple[Term, ...], n: int) -> tuple[list[tuple[int, ...]], int]:
-    table = []
-    row = weight = mixing = products = 0
-    layer = TABLE + COLUMNS * len(terms)
-    for term in terms:
-        kind, rows, size = KINDS[type(term)], term.map.rows, getattr(term, "size", 1)
-        count = term.weights.shape[-1]
-        widths = term.widths if isinstance(term, Network) else ()
-        if isinstance(term, Network) and term.activation == "softplus":
-            kind = SOFTPLUS
-        wanted = _products(kind, rows, size, widths, n)
-        kept = wanted if (products + wanted) * n * n <= MOST_KEPT else 0
-        table.append((kind, row, rows, size, weight, weight + count, layer, len(widths), mixing, kept, products))
-        row, layer, products = row + rows, layer + len(widths), products + kept
-        weight += count * (2 if kind == NORMS else 1)
-        mixing += sum(outer * inner for outer, inner in zip(widths[1:], widths[:-1], strict=True))
-    return table, products
-
-
-def _products(kind: int, rows: int, size: int, widths: tuple[int, ...], n: int) -> int:
-    """Return how many outer products of a term are worth keeping."""
-    if kind in (QUADRATIC, LOG_SUM_EXP):
-        return 0  # the one is added once for each instance; the rows of the other's groups have weights of their own
-    if kind == NORMS and size > 1:
-        return rows // size
-    if n > SMALL_DIM:
-        return 0
-    return widths[0] if widths else rows

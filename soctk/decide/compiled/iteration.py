@@ -7,83 +7,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.algebra import add_rows, dot, fill
+from soctk.decide.compiled.arrays import ARRAYS, ITERATION_LIMIT, OPTIMAL, RUNNING, STALLED
 from soctk.decide.compiled.certificate import bound, relative_gap, restore, slope, value_at
-from soctk.decide.compiled.curvature import (
-    advance_lags,
-    initial_lags,
-    lagged_duals,
-    outer_products,
-    quadratic_hessian,
-)
-from soctk.decide.compiled.form import (
-    BEST_BOUND,
-    BEST_VALUE,
-    BEST_X,
-    CACHE,
-    CERTIFIED,
-    CONSTANT,
-    DECREMENT,
-    DIM,
-    DU,
-    DX,
-    FINISHED,
-    FIRST_SHARE,
-    GRADIENT,
-    HAS_HI,
-    HELD_DATA,
-    HELD_STATE,
-    ITERATION_LIMIT,
-    ITERATIONS,
-    LAG,
-    LAST_SHARE,
-    LINEAR,
-    MAX_ITER,
-    MU,
-    NEAR_HI,
-    NEAR_LO,
-    NUMBERS,
-    NUMBERS_SIZE,
-    OPTIMAL,
-    OTHER,
-    OTHER_G,
-    OUTCOME,
-    POINT,
-    ROWS,
-    RULES,
-    RUNNING,
-    S_HI,
-    S_LO,
-    SETTINGS,
-    SETTINGS_SIZE,
-    STALLED,
-    STARTED,
-    STUCK,
-    TAKEN,
-    TOL,
-    TRANSPOSED,
-    TRIAL,
-    VALUE,
-    G,
-    U,
-    X,
-)
-from soctk.decide.compiled.lanes import WIDTH, any_of, as_lanes, choose, flat, view, width_of
-from soctk.decide.compiled.options import called_from_python, compiled, inlined
+from soctk.decide.compiled.curvature import constant_hessian, outer_products
+from soctk.decide.compiled.dispatch import problem_of
 from soctk.decide.compiled.step import line_search, measure_rooms, move, newton_direction
-from soctk.decide.compiled.terms import Y, duals, references, values
+from soctk.decide.compiled.terms import advance_lags, duals, initial_lags, lagged_duals, references, values
 from soctk.decide.rules import SETTLED, STALL_ITERATIONS, UNSETTLED, WORTH_CERTIFYING
+from soctk.simd import add_rows, any_of, choose, dot, fill, view
+from soctk.simd.lanes import WIDTH, as_lanes, flat, width_of
+from soctk.simd.options import called_from_python, compiled, inlined
+from soctk.simd.records import record_of
 
+iterate_of, work_of = record_of(ARRAYS, "state"), record_of(ARRAYS, "memory")
 FEW = WIDTH // 3
 """Lanes with instances in work for which another iteration is not worth while."""
 
 
-def make_advance_all(sources: int):
+def make_advance_all(kinds: int):
     """Return the one function that is called from outside, compiled when it is first called and cached on disk.
 
     Args:
-        sources: a digest of the files that it is compiled from. It is part of the cache's key: on its own Numba would
-            look at this file alone, and use old code after a change of another.
+        kinds: stands for the kinds of terms and all that is compiled (`dispatch.key_of`). It is part of the cache's
+            key: on its own Numba would look at this file alone, and use old code after a change of another.
     """
 
     def advance_all(layout, shared, common, data, state, scratch, memory, places, first, last, steps):
@@ -95,28 +41,26 @@ def make_advance_all(sources: int):
         are put down as they are, to go on together with others' when all have been begun.
 
         Args:
-            layout, shared, common, data, state, scratch, memory: see `soctk.decide.compiled.form`; `scratch` as
+            layout, shared, common, data, state, scratch, memory: see `soctk.decide.compiled.arrays`; `scratch` as
                 `memory` for one instance.
             places: room for the number of the instance in each lane.
             first, last, steps: see above.
         """
-        _ = sources
-        own, memory, matrices = shared.shape[0] > 1, as_lanes(memory), shared[0]
-        coefficients = view(memory, layout[HELD_DATA], data.shape[1])
-        standing = view(memory, layout[HELD_STATE], state.shape[1])
-        numbers = view(standing, layout[NUMBERS], NUMBERS_SIZE)
-        width, done = width_of(numbers), layout[NUMBERS] + FINISHED
+        own, matrices, memory = shared.shape[0] > 1, shared[0], as_lanes(memory)
+        work, width = work_of(layout, memory), width_of(memory)
+        held = work.held_data, work.held_state
+        problem, iterate = problem_of(kinds, layout, matrices, common, held[0]), iterate_of(layout, held[1])
         if not own:
-            outer_products(layout, matrices, common, scratch)
+            outer_products(problem, work_of(layout, scratch))
         remaining, following = 0, first
         for instance in range(first, last):
-            running = state[instance, layout[NUMBERS] + OUTCOME] == RUNNING
-            state[instance, done], state[instance, layout[NUMBERS] + TAKEN] = not running, 0
-            remaining += running
+            here = iterate_of(layout, state[instance])
+            here.finished[0], here.taken = here.outcome != RUNNING, 0
+            remaining += here.outcome == RUNNING
         while remaining > 0:
             in_work = 0
             for lane in range(width):
-                while following < last and state[following, done] != 0:
+                while following < last and iterate_of(layout, state[following]).finished[0] != 0:
                     following += 1
                 places[lane] = -1
                 if following < last:
@@ -129,24 +73,24 @@ def make_advance_all(sources: int):
                 continue
             for lane in range(width):
                 instance = max(places[lane], places[0])
-                into_lane(data[instance], coefficients, lane)
-                into_lane(state[instance], standing, lane)
-                flat(numbers)[FINISHED * width + lane] = places[lane] < 0
+                into_lane(data[instance], held[0], lane)
+                into_lane(state[instance], held[1], lane)
+                flat(iterate.finished)[lane] = places[lane] < 0
             if own:
-                matrices = shared[places[0]]
-                outer_products(layout, matrices, common, scratch)
-            begin(layout, matrices, common, coefficients, standing, memory)
+                problem = problem_of(kinds, layout, shared[places[0]], common, held[0])
+                outer_products(problem, work_of(layout, scratch))
+            begin(problem, iterate, work)
             few = FEW if in_work > FEW else 0
             while in_work > few:
-                iterate(layout, matrices, common, coefficients, standing, memory, numbers, steps)
+                proceed(problem, iterate, work, steps)
                 for lane in range(width):
-                    if places[lane] >= 0 and flat(numbers)[FINISHED * width + lane] != 0:
-                        put_down(standing, lane, state[places[lane]])
+                    if places[lane] >= 0 and flat(iterate.finished)[lane] != 0:
+                        put_down(held[1], lane, state[places[lane]])
                         places[lane] = -1
                         in_work, remaining = in_work - 1, remaining - 1
             for lane in range(width):
                 if places[lane] >= 0:
-                    put_down(standing, lane, state[places[lane]])
+                    put_down(held[1], lane, state[places[lane]])
 
     return called_from_python(advance_all)
 
@@ -170,149 +114,131 @@ def put_down(standing, lane, state):
 
 
 @inlined
-def iterate(layout, shared, common, data, state, memory, numbers, steps):
+def proceed(problem, iterate, work, steps):
     """Take Newton steps until another instance is finished or has taken `steps` of them."""
     while True:
-        limit = numbers[ITERATIONS] >= common[layout[SETTINGS] + MAX_ITER]
-        pause = limit | (numbers[TAKEN] >= steps)
-        wanted = pause | worth_certifying(layout, common, numbers)
-        wanted = wanted & (numbers[FINISHED] == 0) & (numbers[CERTIFIED] != numbers[ITERATIONS])
+        limit = iterate.iterations >= problem.max_iter
+        pause = limit | (iterate.taken >= steps)
+        wanted = pause | worth_certifying(problem, iterate)
+        wanted = wanted & (iterate.finished[0] == 0) & (iterate.certified != iterate.iterations)
         if any_of(wanted):
-            record(layout, shared, common, data, state, memory, numbers, wanted)
-            numbers[CERTIFIED] = choose(wanted, numbers[ITERATIONS], numbers[CERTIFIED])
-        running = numbers[OUTCOME] == RUNNING
-        numbers[OUTCOME] = choose(running & limit, ITERATION_LIMIT, numbers[OUTCOME])
-        finished = (numbers[FINISHED] == 0) & (pause | (numbers[OUTCOME] != RUNNING))
-        numbers[FINISHED] = choose(finished, 1.0, numbers[FINISHED])
+            record(problem, iterate, work, wanted)
+            iterate.certified = choose(wanted, iterate.iterations, iterate.certified)
+        running = iterate.outcome == RUNNING
+        iterate.outcome = choose(running & limit, ITERATION_LIMIT, iterate.outcome)
+        finished = (iterate.finished[0] == 0) & (pause | (iterate.outcome != RUNNING))
+        iterate.finished[0] = choose(finished, 1.0, iterate.finished[0])
         if any_of(finished):
             break
-        advance(layout, shared, common, data, state, memory, numbers)
-        numbers[ITERATIONS] += 1
-        numbers[TAKEN] += 1
+        advance(problem, iterate, work)
+        iterate.iterations += 1
+        iterate.taken += 1
 
 
 @inlined
-def begin(layout, shared, common, data, state, memory):
+def begin(problem, iterate, work):
     """Prepare instances; at their first time choose mu by the gap of the linearisation, and multipliers and lags.
 
     One that goes on does so as if it had never been put down.
     """
-    n, rows = layout[DIM], layout[ROWS]
-    numbers, settings = view(state, layout[NUMBERS], NUMBERS_SIZE), view(common, layout[SETTINGS], SETTINGS_SIZE)
-    x, g = view(state, layout[X], n), view(memory, layout[G], n)
-    u, trial = view(state, layout[U], rows), view(memory, layout[TRIAL], rows)
-    cache, other = view(memory, layout[CACHE], 6 * rows), view(memory, layout[OTHER], 6 * rows)
-    near_lo, near_hi = view(memory, layout[NEAR_LO], n), view(memory, layout[NEAR_HI], n)
-    s_lo, s_hi = view(state, layout[S_LO], n), view(state, layout[S_HI], n)
-    fresh = numbers[STARTED] == 0
-    measure_rooms(layout, common, x, near_lo, near_hi)
-    references(layout, shared, data, memory, other)
-    quadratic_hessian(layout, shared, data, memory)
+    x, s_lo, s_hi, u, trial = iterate.x, iterate.s_lo, iterate.s_hi, iterate.u, work.trial
+    near_lo, near_hi = work.near_lo, work.near_hi
+    fresh = iterate.started == 0
+    measure_rooms(problem, x, near_lo, near_hi)
+    references(problem, work)
+    constant_hessian(problem, work, u, iterate.lag)
     if any_of(fresh):
-        value = value_at(layout, shared, data, memory, x, trial, cache)
-        duals(layout, shared, data, trial, cache)
-        slope(layout, shared, data, view(cache, Y * rows, rows), g)
-        gap = value - bound(layout, common, data, g, cache, view(memory, layout[POINT], n))
-        mu = max(settings[FIRST_SHARE] * max(gap, 0.0) / (barriers(layout, common) + n), 1e-12)
-        numbers[MU] = choose(fresh, mu, numbers[MU])
-        for j in range(n):
+        value = value_at(problem, work, x, trial, work.here)
+        duals(problem, trial, work.here)
+        slope(problem, work.here, work.g)
+        gap = value - bound(problem, work.g, work.here, work.point)
+        mu = max(problem.first_share * max(gap, 0.0) / (barriers(problem) + problem.n), 1e-12)
+        iterate.mu = choose(fresh, mu, iterate.mu)
+        for j in range(problem.n):
             s_lo[j] = choose(fresh, mu * near_lo[j], s_lo[j])
             s_hi[j] = choose(fresh, mu * near_hi[j], s_hi[j])
-        for k in range(rows):
+        for k in range(problem.rows):
             u[k] = choose(fresh, trial[k], u[k])
-        numbers[CERTIFIED] = choose(fresh, -1.0, numbers[CERTIFIED])
-    smooth(layout, shared, data, state, memory, numbers)
+        iterate.certified = choose(fresh, -1.0, iterate.certified)
+    smooth(problem, iterate, work)
     if any_of(fresh):
-        initial_lags(layout, cache, view(state, layout[LAG], rows), fresh)
-    numbers[STARTED] = 1.0
+        initial_lags(problem, work, u, iterate.lag, fresh)
+    iterate.started = 1.0
 
 
 @inlined
-def worth_certifying(layout, common, numbers):
+def worth_certifying(problem, iterate):
     """Whether the certificate is likely to succeed: the barrier's part of the gap and the last decrement are small."""
-    wanted = common[layout[SETTINGS] + TOL] * max(1.0, abs(numbers[VALUE]))
-    settled = (numbers[DECREMENT] <= SETTLED * wanted) | (numbers[ITERATIONS] >= UNSETTLED)
-    return settled & (barriers(layout, common) * numbers[MU] <= WORTH_CERTIFYING * wanted)
+    wanted = problem.tol * max(1.0, abs(iterate.value))
+    settled = (iterate.decrement <= SETTLED * wanted) | (iterate.iterations >= UNSETTLED)
+    return settled & (barriers(problem) * iterate.mu <= WORTH_CERTIFYING * wanted)
 
 
 @compiled
-def barriers(layout, common):
+def barriers(problem):
     """Return the number of bounds that have a barrier."""
-    return (2 if common[layout[SETTINGS] + HAS_HI] != 0 else 1) * layout[DIM]
+    return (2 if problem.has_hi != 0 else 1) * problem.n
 
 
 @compiled
-def smooth(layout, shared, data, state, memory, numbers):
+def smooth(problem, iterate, work):
     """Fill the cache, its dual point, its gradient g and the smoothed objective at x, given u = A x + d."""
-    n, rows = layout[DIM], layout[ROWS]
-    u, cache = view(state, layout[U], rows), view(memory, layout[CACHE], 6 * rows)
-    affine = data[layout[CONSTANT]] + dot(view(data, layout[LINEAR], n), view(state, layout[X], n))
-    numbers[VALUE] = affine + values(layout, shared, data, memory, u, numbers[MU], cache)
-    duals(layout, shared, data, u, cache)
-    slope(layout, shared, data, view(cache, Y * rows, rows), view(memory, layout[G], n))
+    u, here = iterate.u, work.here
+    affine = problem.constant + dot(problem.linear, iterate.x)
+    iterate.value = affine + values(problem, work, u, iterate.mu, here)
+    duals(problem, u, here)
+    slope(problem, here, work.g)
 
 
 @inlined
-def record(layout, shared, common, data, state, memory, numbers, wanted):
+def record(problem, iterate, work, wanted):
     """Update the best points and bounds that are wanted by the current iterates, and the outcomes."""
-    n, rows = layout[DIM], layout[ROWS]
-    cache, other = view(memory, layout[CACHE], 6 * rows), view(memory, layout[OTHER], 6 * rows)
-    point, other_g, tol = (
-        view(memory, layout[POINT], n),
-        view(memory, layout[OTHER_G], n),
-        common[layout[SETTINGS] + TOL],
-    )
-    best = view(state, layout[BEST_X], n)
-    previous = relative_gap(numbers[BEST_VALUE], numbers[BEST_BOUND])
-    restore(layout, common, view(state, layout[X], n), point)
-    value = value_at(layout, shared, data, memory, point, view(memory, layout[TRIAL], rows), other)
-    better = wanted & (value < numbers[BEST_VALUE])
-    numbers[BEST_VALUE] = choose(better, value, numbers[BEST_VALUE])
-    for j in range(n):
+    here, other, point, tol, best = work.here, work.other, work.point, problem.tol, iterate.best_x
+    previous = relative_gap(iterate.best_value, iterate.best_bound)
+    restore(problem, iterate.x, point)
+    value = value_at(problem, work, point, work.trial, other)
+    better = wanted & (value < iterate.best_value)
+    iterate.best_value = choose(better, value, iterate.best_value)
+    for j in range(problem.n):
         best[j] = choose(better, point[j], best[j])
-    lower = bound(layout, common, data, view(memory, layout[G], n), cache, point)
-    raise_bound(numbers, lower, wanted)
-    missing = wanted & (relative_gap(numbers[BEST_VALUE], numbers[BEST_BOUND]) > tol)
+    raise_bound(iterate, bound(problem, work.g, here, point), wanted)
+    missing = wanted & (relative_gap(iterate.best_value, iterate.best_bound) > tol)
     if any_of(missing):
         # The lagged duals are often the better point; a second bound is needed only where the first is too low.
-        lagged_duals(layout, shared, data, cache, view(state, layout[LAG], rows), other)
-        slope(layout, shared, data, view(other, Y * rows, rows), other_g)
-        raise_bound(numbers, bound(layout, common, data, other_g, other, point), missing)
-    gap = relative_gap(numbers[BEST_VALUE], numbers[BEST_BOUND])
-    stuck = choose(gap < 0.9 * previous, 0.0, numbers[STUCK] + 1)
-    numbers[STUCK] = choose(wanted, stuck, numbers[STUCK])
+        lagged_duals(problem, work, iterate.lag)
+        slope(problem, other, work.other_g)
+        raise_bound(iterate, bound(problem, work.other_g, other, point), missing)
+    gap = relative_gap(iterate.best_value, iterate.best_bound)
+    stuck = choose(gap < 0.9 * previous, 0.0, iterate.stuck + 1)
+    iterate.stuck = choose(wanted, stuck, iterate.stuck)
     outcome = choose(gap <= tol, OPTIMAL, choose(stuck >= STALL_ITERATIONS, STALLED, RUNNING))
-    numbers[OUTCOME] = choose(wanted, outcome, numbers[OUTCOME])
+    iterate.outcome = choose(wanted, outcome, iterate.outcome)
 
 
 @inlined
-def raise_bound(numbers, lower, wanted):
+def raise_bound(iterate, lower, wanted):
     """Raise the best bounds that are wanted and exceeded."""
-    higher = wanted & (lower > numbers[BEST_BOUND]) & (lower < np.inf)
-    numbers[BEST_BOUND] = choose(higher, lower, numbers[BEST_BOUND])
+    higher = wanted & (lower > iterate.best_bound) & (lower < np.inf)
+    iterate.best_bound = choose(higher, lower, iterate.best_bound)
 
 
 @inlined
-def advance(layout, shared, common, data, state, memory, numbers):
+def advance(problem, iterate, work):
     """Take one Newton step, and lower mu where the iterate is near the path."""
-    n, rows, mu = layout[DIM], layout[ROWS], numbers[MU]
-    u, du, trial = view(state, layout[U], rows), view(memory, layout[DU], rows), view(memory, layout[TRIAL], rows)
-    cache, lag = view(memory, layout[CACHE], 6 * rows), view(state, layout[LAG], rows)
-    gradient, dx = view(memory, layout[GRADIENT], n), view(memory, layout[DX], n)
-    settings = view(common, layout[SETTINGS], SETTINGS_SIZE)
-    newton_direction(layout, shared, common, data, state, memory, mu, gradient, dx)
-    decrement = -dot(gradient, dx)
-    numbers[DECREMENT] = decrement
+    mu, du, dx, rules = iterate.mu, work.du, work.dx, problem.rules
+    newton_direction(problem, iterate, work)
+    decrement = -dot(work.gradient, dx)
+    iterate.decrement = decrement
     fill(du, 0.0)
-    add_rows(du, dx, n, shared, layout[TRANSPOSED], rows)
-    advance_lags(layout, shared, data, u, du, cache, lag, trial)
-    step = line_search(layout, shared, common, data, state, memory, numbers, decrement)
-    move(layout, common, state, memory, mu, step)
-    count = barriers(layout, common)
+    add_rows(du, dx, problem.n, problem.A_transposed, 0, problem.rows)
+    advance_lags(problem, work, iterate.u, iterate.lag)
+    step = line_search(problem, iterate, work, decrement)
+    move(problem, iterate, work, mu, step)
+    count = barriers(problem)
     factor = 0 * mu + 1
-    for at in (RULES + 3, RULES):
-        near = (step >= settings[at + 1]) & (decrement <= settings[at + 2] * count * mu)
-        factor = choose(near, settings[at], factor)
-    floor = settings[LAST_SHARE] * settings[TOL] * max(1.0, abs(numbers[VALUE])) / (count + n)
-    numbers[MU] = max(factor * mu, min(floor, mu))
-    smooth(layout, shared, data, state, memory, numbers)
+    for at in (3, 0):
+        near = (step >= rules[at + 1]) & (decrement <= rules[at + 2] * count * mu)
+        factor = choose(near, rules[at], factor)
+    floor = problem.last_share * problem.tol * max(1.0, abs(iterate.value)) / (count + problem.n)
+    iterate.mu = max(factor * mu, min(floor, mu))
+    smooth(problem, iterate, work)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from pathlib import Path
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import soctk.decide.rules
-import soctk.terms.base
-from soctk.decide.compiled import form as layout
+from soctk.decide.compiled.arrays import RUNNING
+from soctk.decide.compiled.dispatch import key_of
 from soctk.decide.compiled.form import Packed, pack
 from soctk.decide.compiled.iteration import make_advance_all
-from soctk.decide.compiled.lanes import WIDTH, aligned_zeros
 from soctk.decide.decision import Status, relative_gap
 from soctk.decide.reduction import newton_rows
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
-from soctk.terms import Network, Norms
+from soctk.simd.lanes import WIDTH, aligned_zeros
+from soctk.terms import Term
 
 WORK_BETWEEN_CHECKS = 2e8
 """Products of a compiled call, about 50 ms, more side by side: time limits and Ctrl-C are looked at between calls."""
@@ -34,14 +33,10 @@ _OUTCOMES = np.empty(4, dtype=object)
 _OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT]
 
 
-def _sources() -> int:
-    """Return a digest of all files that the compiled code is made from."""
-    parts = [file for file in sorted(Path(__file__).parent.glob("*.py")) if file != Path(__file__)]
-    files = [*parts, soctk.decide.rules.__file__, soctk.terms.base.__file__]
-    return int(hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()[:12], 16)
-
-
-_advance_all = make_advance_all(_sources())
+@lru_cache(maxsize=64)
+def _advance_all(kinds: tuple[type[Term], ...]) -> Any:
+    """Return the compiled method for forms of some kinds of terms; it is compiled when it is first called."""
+    return make_advance_all(key_of(kinds))
 
 
 def solve_compiled(
@@ -89,75 +84,67 @@ def _solve(
     """Return the state of all instances when they are finished or the deadline has passed."""
     schedule, rows = packed.schedule, newton_rows(feasible_set)
     lo, hi, total = rows.lower.numpy(), rows.upper.numpy(), rows.total
-    has_hi = bool(np.isfinite(hi).all())
-    common = np.zeros(packed.common_size)
-    common[packed.columns(layout.LO)], common[packed.columns(layout.HI)] = lo, hi
-    settings = common[packed.columns(layout.SETTINGS)]
-    settings[layout.TOTAL], settings[layout.HAS_SUM], settings[layout.HAS_HI] = total or 0.0, total is not None, has_hi
-    settings[layout.TOL], settings[layout.MAX_ITER], settings[layout.FIRST_SHARE] = tol, max_iter, schedule.first_share
-    settings[layout.LAST_SHARE], settings[layout.RULES :] = schedule.last_share, np.ravel(schedule.rules)
-    state = np.zeros((packed.data.shape[0], packed.state_size))
-    state[:, packed.columns(layout.X)] = state[:, packed.columns(layout.BEST_X)] = (
-        feasible_set.center().numpy() if start is None else start
-    )
-    state[:, layout.BEST_VALUE], state[:, layout.BEST_BOUND] = np.inf, -np.inf
+    sizes, at = packed.layout.sizes, packed.layout.common
+    common = np.zeros(sizes["common_size"])
+    common[at.lo], common[at.hi], common[at.has_hi] = lo, hi, np.isfinite(hi).all()
+    common[at.total], common[at.has_sum] = total or 0.0, total is not None
+    common[at.tol], common[at.max_iter], common[at.first_share] = tol, max_iter, schedule.first_share
+    common[at.last_share], common[at.rules] = schedule.last_share, np.ravel(schedule.rules)
+    state, at = np.zeros((packed.data.shape[0], sizes["state_size"])), packed.layout.state
+    state[:, at.x] = state[:, at.best_x] = feasible_set.center().numpy() if start is None else start
+    state[:, at.best_value], state[:, at.best_bound] = np.inf, -np.inf
     _iterate(packed, common, state, deadline)
     return state
 
 
 def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: float) -> None:
     """Advance all instances, some at a time, until they are finished or the deadline has passed."""
-    size, outcome = state.shape[0], state[:, layout.OUTCOME]
-    n, rows = int(packed.layout[layout.DIM]), int(packed.layout[layout.ROWS])
-    each = n * n * (n + rows + 10)
+    size, outcome, sizes = state.shape[0], state[:, packed.layout.state.outcome], packed.layout.sizes
+    each = sizes["n"] ** 2 * (sizes["n"] + sizes["rows"] + 10)
     several = _side_by_side(packed)
     work = WORK_BETWEEN_CHECKS * (WIDTH // 2 if several else 1)
     piece = max(1, int(work / (USUAL_STEPS * each)))
     steps = 2**40 if piece > 1 else max(1, int(work / each))
-    scratch = memory = np.zeros(packed.memory_size)
+    scratch = memory = np.zeros(sizes["memory_size"])
     if several:
-        memory, piece = aligned_zeros(packed.memory_size), -(-piece // WIDTH) * WIDTH
+        memory, piece = aligned_zeros(scratch.size), -(-piece // WIDTH) * WIDTH
     places = np.zeros(WIDTH, dtype=np.int64)
-    arrays = packed.layout, packed.shared, common, packed.data, state, scratch, memory, places
+    arrays = packed.layout.numbers, packed.shared, common, packed.data, state, scratch, memory, places
+    advance_all = _advance_all(packed.kinds)
     if size > 0 and deadline < float("inf"):
-        _advance_all(*arrays, 0, size, 0)  # so that every instance has an answer
+        advance_all(*arrays, 0, size, 0)  # so that every instance has an answer
     for first in range(0, size, piece):
         last = min(first + piece, size)
-        while (outcome[first:last] == layout.RUNNING).any():
+        while (outcome[first:last] == RUNNING).any():
             if time.perf_counter() > deadline:
                 return
-            _advance_all(*arrays, first, last, steps)
+            advance_all(*arrays, first, last, steps)
 
 
 def _side_by_side(packed: Packed) -> bool:
     """Whether several instances are to be treated at a time; those with matrices of their own cannot be."""
-    fits = packed.memory_size * WIDTH <= MOST_SIDE_BY_SIDE
+    fits = packed.layout.sizes["memory_size"] * WIDTH <= MOST_SIDE_BY_SIDE
     return fits and packed.data.shape[0] >= FEWEST_SIDE_BY_SIDE and packed.shared.shape[0] == 1
 
 
 def _result(packed: Packed, state: np.ndarray) -> Result:
+    at = packed.layout.state
     return Result(
-        x=torch.from_numpy(state[:, packed.columns(layout.BEST_X)].copy()),
-        value=torch.from_numpy(state[:, layout.BEST_VALUE].copy()),
-        lower_bound=torch.from_numpy(state[:, layout.BEST_BOUND].copy()),
-        iterations=torch.from_numpy(state[:, layout.ITERATIONS].astype(np.int64)),
-        status=_OUTCOMES[state[:, layout.OUTCOME].astype(np.int64)],
+        x=torch.from_numpy(state[:, at.best_x].copy()),
+        value=torch.from_numpy(state[:, at.best_value].copy()),
+        lower_bound=torch.from_numpy(state[:, at.best_bound].copy()),
+        iterations=torch.from_numpy(state[:, at.iterations].astype(np.int64)),
+        status=_OUTCOMES[state[:, at.outcome].astype(np.int64)],
     )
 
 
 def _final(form: ConicForm, packed: Packed, state: np.ndarray, has_hi: bool) -> Final:
     """Return where the iterations ended, the lagged duals as each term keeps them."""
-    tensor = torch.from_numpy(state)
-    x, s_lo, s_hi, lag = (tensor[:, packed.columns(part)] for part in (layout.X, layout.S_LO, layout.S_HI, layout.LAG))
-    lags: list[Tensor | tuple[Tensor, ...] | None] = []
-    for term, part in zip(form.terms, lag.unsqueeze(1).split([t.map.rows for t in form.terms], dim=-1), strict=True):
-        if isinstance(term, Norms):
-            lags.append(part)
-        elif isinstance(term, Network) and term.activation == "relu":
-            lags.append(part.split(term.widths, dim=-1))
-        else:
-            lags.append(None)
-    return Final(x, tensor[:, layout.MU : layout.MU + 1], s_lo, s_hi if has_hi else None, lags)
+    tensor, at = torch.from_numpy(state), packed.layout.state
+    x, s_lo, s_hi, lag = (tensor[:, part] for part in (at.x, at.s_lo, at.s_hi, at.lag))
+    rows = lag.unsqueeze(1).split([term.map.rows for term in form.terms], dim=-1)
+    lags = [term.unpack_lag(part) for term, part in zip(form.terms, rows, strict=True)]
+    return Final(x, tensor[:, at.mu : at.mu + 1], s_lo, s_hi if has_hi else None, lags)
 
 
 def _rounded(result: Result, form: ConicForm, feasible_set: FeasibleSet, tol: float) -> Result:

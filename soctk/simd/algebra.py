@@ -1,7 +1,7 @@
 """Dense linear algebra in compiled loops, all of it made of one operation: adding a combination of rows.
 
 Systems here are small, 5 to 100 variables: a call of BLAS would cost as much as its arithmetic. For one instance the
-loops go along rows (`algebra_rows`), for several side by side a number is a vector already (`algebra_lanes`).
+loops go along rows (`algebra_one`), for several side by side a number is a vector already (`algebra_lanes`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from typing import Any
 
 import numba.extending
 
-from soctk.decide.compiled import algebra_lanes, algebra_rows
-from soctk.decide.compiled.lanes import lanes
-from soctk.decide.compiled.options import REORDERED, compiled, reordered
-from soctk.decide.compiled.rows import TARGETS
+from soctk import simd
+from soctk.simd import algebra_lanes, algebra_one
+from soctk.simd.functions import adopt, stands_for
+from soctk.simd.lanes import lanes
+from soctk.simd.options import REORDERED, reordered
+from soctk.simd.tiles import TARGETS
 
 overload: Any = numba.extending.overload
 
@@ -21,18 +23,13 @@ overload: Any = numba.extending.overload
 def _by_type(function):
     """Compile a function, by the type of its first argument, from what bears its name in one module or the other."""
     name = function.__name__
-    one, many = getattr(algebra_rows, name).py_func, getattr(algebra_lanes, name).py_func
+    one, many = getattr(algebra_one, name).py_func, getattr(algebra_lanes, name).py_func
 
     def pick(first, *others):
         return many if first.dtype == lanes else one
 
     overload(function, jit_options=REORDERED, strict=False)(pick)
     return function
-
-
-@_by_type
-def add_rows(out, coefficients, count, matrix, first, stride):
-    """Add sum_k c_k r_k to `out` over k < count, r_k the numbers of `matrix` from first + k stride on."""
 
 
 @_by_type
@@ -57,11 +54,6 @@ def subtract_pairs_rows(out, stride, n, i, count, matrix, first, scratch):
 
 
 @_by_type
-def add_product(out, rows, n, mixing, at, inner, scales, matrix, first, scratch):
-    """Add U diag(s) M to `out` (rows, n): U (rows, inner) from `at` on, M (inner, n) from `first` on."""
-
-
-@_by_type
 def factor_upper(factor, n, width, scratch):
     """Overwrite [H R], (n, width), by [U D U^-T R] with U' D^-1 U = H; return whether H is positive definite.
 
@@ -75,32 +67,15 @@ def solve_upper(factor, n, width, first, second):
 
 
 @reordered
-def add_gram(out, stride, n, weights, rows, matrix, first, scratch):
-    """Add the upper triangle of M' diag(w) M to `out`: all rows of `add_gram_rows`."""
+def _add_gram(out, stride, n, weights, rows, matrix, first, scratch):
     for i in range(0, n, TARGETS):
         add_gram_rows(out, stride, n, i, weights, rows, matrix, first, scratch)
 
 
-@reordered
-def dot(left, right):
-    """Return left'right."""
-    total = 0.0
-    for j in range(left.size):
-        total += left[j] * right[j]
-    return total
-
-
-@reordered
-def sum_of(vector):
-    """Return the sum of a vector's numbers."""
-    total = 0.0
-    for j in range(vector.size):
-        total += vector[j]
-    return total
-
-
-@compiled
-def fill(vector, number):
-    """Set all numbers of a vector."""
-    for j in range(vector.size):
-        vector[j] = number
+stands_for(simd.add_gram, _add_gram)
+for _word in (simd.add_rows, simd.add_product):
+    stands_for(_word, None)
+    _by_type(_word)
+adopt(simd.fill)
+adopt(simd.dot, reordered)
+adopt(simd.sum_of, reordered)

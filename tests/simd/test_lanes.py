@@ -6,15 +6,11 @@ import hypothesis.extra.numpy as arrays
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from numba import njit
-from tolerances import CERTIFIED, DOUBLE, VALUE
-from zoo import MODELS, SETS, shaken
 
-from soctk.decide.compiled import algebra, solve
-from soctk.decide.compiled.lanes import WIDTH, aligned_zeros, any_of, as_lanes, choose, flat, view
-from soctk.decide.newton import DEFAULT_ITERATIONS
+from soctk.simd import add_gram, algebra, any_of, choose, view
+from soctk.simd.lanes import WIDTH, aligned_zeros, as_lanes, flat
 
 NUMBERS = arrays.arrays(
     np.float64, (3, WIDTH), elements=st.floats(-1e100, 1e100) | st.sampled_from([0.0, -0.0, np.inf])
@@ -67,7 +63,7 @@ def test_linear_algebra_for_one_and_for_several(n: int) -> None:
     def run(weights, pairs, factor, first, second, scratch, matrix, kept):
         weights, pairs, factor, scratch = as_lanes(weights), as_lanes(pairs), as_lanes(factor), as_lanes(scratch)
         first, second = as_lanes(first), as_lanes(second)
-        algebra.add_gram(factor, width, n, weights, rows, matrix, 0, scratch)
+        add_gram(factor, width, n, weights, rows, matrix, 0, scratch)
         for i in range(0, n, 4):
             algebra.add_kept_rows(factor, width, n, i, weights, 2, kept, 0)
             algebra.subtract_pairs_rows(factor, width, n, i, 2, pairs, 0, scratch)
@@ -111,23 +107,3 @@ def test_a_lane_that_is_not_definite_is_found_and_harms_no_other() -> None:
     assert out[0].tolist() == [1.0] * 3 + [0.0] + [1.0] * (WIDTH - 4)
     others = np.delete(factor, 3, axis=1)
     np.testing.assert_array_equal(others, np.tile(others[:, :1], WIDTH - 1))
-
-
-@pytest.mark.parametrize("set_name", SETS)
-@pytest.mark.parametrize("model_name", [name for name in MODELS if name not in ("relu", "affine", "ickan")])
-def test_several_side_by_side_take_the_steps_of_one(model_name: str, set_name: str, monkeypatch) -> None:
-    """Where rounding does not decide which vertex comes first: not for linear programs.
-
-    More instances than lanes, whose iterations differ, so that lanes are filled again and the last stay empty.
-    """
-    model, feasible_set = shaken(MODELS[model_name](6)), SETS[set_name](6)
-    context = torch.randn(5 * WIDTH + 3, 3, generator=torch.Generator().manual_seed(8), dtype=DOUBLE)
-    form, results = model.conic_form(context).detach(), []
-    for fewest in (1, 10**9):
-        monkeypatch.setattr(solve, "FEWEST_SIDE_BY_SIDE", fewest)
-        results.append(solve.solve_compiled(form, feasible_set, tol=CERTIFIED, max_iter=DEFAULT_ITERATIONS))
-    several, one = results
-    assert (several.status == "optimal").all()
-    assert (one.status == "optimal").all()
-    assert float((several.iterations - one.iterations).abs().double().mean()) <= 0.05
-    torch.testing.assert_close(several.value, one.value, rtol=VALUE[DOUBLE], atol=VALUE[DOUBLE])

@@ -1,13 +1,13 @@
 """Linear algebra for one instance: rows are added eight at a time, from the first-level cache, as in a matrix product.
 
-The functions are `soctk.decide.compiled.algebra`'s, which documents them.
+The functions are `soctk.simd.algebra`'s, which documents them.
 """
 
 from __future__ import annotations
 
-from soctk.decide.compiled.lanes import view
-from soctk.decide.compiled.options import reordered
-from soctk.decide.compiled.rows import TARGETS, add_eight, add_four, add_one, add_tiles, add_two
+from soctk.simd import view
+from soctk.simd.options import reordered
+from soctk.simd.tiles import TARGETS, add_eight, add_four, add_one, add_tiles, add_two
 
 
 @reordered

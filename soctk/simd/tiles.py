@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
-from soctk.decide.compiled.lanes import FUSED, VECTOR, WIDE, lanes, spread
+from soctk.simd.lanes import FUSED, VECTOR, WIDE, lanes, spread
 
 intrinsic: Any = numba.extending.intrinsic
 TARGETS = 4

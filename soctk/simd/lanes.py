@@ -17,13 +17,14 @@ from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils
 from numba.core.typeconv.castgraph import Conversion
-from numba.core.typing import templates
 from numba.core.typing.templates import AbstractTemplate, signature
 from numba.extending import lower_cast, models, register_model
 from numba.np.arrayobj import make_array, populate_array
 
+from soctk import simd
+from soctk.simd.functions import implements, register
+
 intrinsic: Any = numba.extending.intrinsic
-register: Any = templates.infer_global
 lower: Any = numba.extending.lower_builtin
 
 
@@ -186,9 +187,8 @@ _define([operator.or_, operator.ior], mask, lambda c, builder, args: builder.or_
 _define([operator.not_], mask, lambda c, builder, args: builder.not_(args[0]), arity=1, operand=mask)
 
 
-@intrinsic
-def choose(typing_context, condition, yes, no):
-    """Return yes where the condition holds and no elsewhere, for a number or for each lane."""
+@implements(simd.choose)
+def _choose(typing_context, condition, yes, no):
     kind = lanes if lanes in (yes, no) or condition == mask else types.float64
 
     def generate(context, builder, sig, args):
@@ -198,9 +198,8 @@ def choose(typing_context, condition, yes, no):
     return kind(mask if kind == lanes else types.boolean, kind, kind), generate
 
 
-@intrinsic
-def any_of(typing_context, condition):
-    """Whether a condition holds in any lane."""
+@implements(simd.any_of)
+def _any_of(typing_context, condition):
 
     def generate(context, builder, sig, args):
         if sig.args[0] != mask:
@@ -211,17 +210,13 @@ def any_of(typing_context, condition):
     return types.boolean(condition), generate
 
 
-@intrinsic
-def view(typing_context, array, start, size):
-    """Return array[start : start + size] of a vector, unchecked and not counted as a reference.
-
-    NumPy's own slices are checked and counted, which takes longer than what is done with ten numbers.
-    """
+@implements(simd.view)
+def _view(typing_context, array, start, size):
     kind = types.Array(array.dtype, 1, "C")
 
     def generate(context, builder, sig, args):
         source = make_array(sig.args[0])(context, builder, args[0])
-        return _vector(context, builder, kind, builder.gep(source.data, [args[1]]), args[2])
+        return vector_over(context, builder, kind, builder.gep(source.data, [args[1]]), args[2])
 
     return kind(array, types.intp, types.intp), generate
 
@@ -261,12 +256,12 @@ def _reinterpreted(array, dtype):
         source = make_array(sig.args[0])(context, builder, args[0])
         size = builder.mul(builder.extract_value(source.shape, 0), context.get_constant(types.intp, repeats))
         data = builder.bitcast(source.data, context.get_data_type(dtype).as_pointer())
-        return _vector(context, builder, kind, data, size)
+        return vector_over(context, builder, kind, data, size)
 
     return kind(array), generate
 
 
-def _vector(context, builder, kind, data, size):
+def vector_over(context, builder, kind, data, size):
     """Return an array of one dimension over memory that someone else owns."""
     itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
     result = make_array(kind)(context, builder)

@@ -1,14 +1,14 @@
 """Linear algebra for several instances side by side: a number is a vector, so that loops need no care.
 
-Tiles of sums stay in registers while their products are added (`rows`). The functions are
-`soctk.decide.compiled.algebra`'s, which documents them.
+Tiles of sums stay in registers while their products are added (`tiles`). The functions are
+`soctk.simd.algebra`'s, which documents them.
 """
 
 from __future__ import annotations
 
-from soctk.decide.compiled.lanes import choose, view
-from soctk.decide.compiled.options import reordered
-from soctk.decide.compiled.rows import TARGETS, add_lane_pair, add_lane_row
+from soctk.simd import choose, view
+from soctk.simd.options import reordered
+from soctk.simd.tiles import TARGETS, add_lane_pair, add_lane_row
 
 
 @reordered

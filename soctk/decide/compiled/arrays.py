@@ -1,0 +1,91 @@
+"""What the compiled code works on: named arrays in five vectors, and a row of a table for each term.
+
+`ARRAYS` declares them with their shapes. `shared`, `common` and `data` make up a problem, `state` is an iterate,
+`memory` the work. The last three are of lanes where several instances are treated side by side.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from soctk.simd.tables import Shape, Table
+from soctk.terms.kernel import Packs
+
+ROW, VARIABLE, NUMBER = ("rows",), ("n",), ()
+
+PASS: dict[str, Shape] = dict.fromkeys(("a", "inverse", "z", "p", "nubar", "y"), ROW)
+"""What a pass over the terms at a point leaves for others (`soctk.terms.kernel`); y is the dual point."""
+
+ARRAYS = Table(
+    (
+        # n variables, K rows, terms; outer products kept; n + 2 columns of a bordered matrix; numbers that terms want
+        *("n", "rows", "terms", "products", "bordered", "scratches", "jacobian_size", "pairs_size"),
+        # of whole vectors, and of a row of the table of terms
+        *("one", "six", "cache_size", "data_size", "state_size", "term_stride"),
+    ),
+    # A of all terms; numbers and matrices that terms pack follow
+    shared={"A": ("rows", "n"), "A_transposed": ("n", "rows")},
+    # the set; limits and the `Schedule`, its rules one after the other; A_g'A_g of rows and groups
+    common={
+        **dict.fromkeys(("total", "has_sum", "has_hi"), NUMBER),
+        **dict.fromkeys(("tol", "max_iter", "first_share", "last_share"), NUMBER),
+        "rules": ("six",),
+        **dict.fromkeys(("lo", "hi"), VARIABLE),
+        "outer": ("products", "n", "n"),
+    },
+    # b0, v, d; the vectors that terms pack follow, term by term in the order in which each names them
+    data={"constant": NUMBER, "linear": VARIABLE, "offset": ROW},
+    # certified: after how many iterations the certificate was last tried; taken: iterations since the instance was last
+    # begun; finished: whether nothing more is to be done for it; decrement: that of the last step
+    state={
+        **dict.fromkeys(("mu", "value", "best_value", "best_bound", "iterations", "stuck", "outcome"), NUMBER),
+        **dict.fromkeys(("started", "certified", "taken", "decrement"), NUMBER),
+        "finished": ("one",),
+        **dict.fromkeys(("x", "s_lo", "s_hi", "best_x"), VARIABLE),
+        **dict.fromkeys(("lag", "u"), ROW),
+    },
+    # near_lo, near_hi: 1 / (x - lo), 1 / (hi - x); factor: the Hessian, later its factor, bordered by two right-hand
+    # sides; base: what of it never changes
+    memory={
+        "held_data": ("data_size",),
+        "held_state": ("state_size",),
+        **dict.fromkeys(("du", "trial", "curvature"), ROW),
+        **dict.fromkeys(("here", "other"), ("cache_size",)),
+        **dict.fromkeys(("g", "other_g", "dx", "ones", "point", "gradient", "near_lo", "near_hi"), VARIABLE),
+        "factor": ("n", "bordered"),
+        "base": ("n", "n"),
+        "jacobians": ("jacobian_size",),
+        "coefficients": ("products",),
+        "reference": ("terms",),
+        "scratch": ("scratches",),
+        "pairs": ("pairs_size",),
+    },
+    # of `here` and of `other`
+    cache=PASS,
+)
+
+RUNNING, OPTIMAL, STALLED, ITERATION_LIMIT = range(4)
+"""What `outcome` can be."""
+
+TERM_SIZES = (
+    *("kind", "first", "rows", "n", "size", "groups"),
+    *("direct", "shared_rows", "constant", "rank_ones", "inner", "products", "first_product"),
+)
+"""Of a term: the number of its kernel, its first row, and what `Structure` says of it; how many outer products are kept
+for it, and the first."""
+
+
+@cache
+def term_table(packs: Packs) -> Table:
+    """Return the view of a term that packs these attributes, over the same vectors and over u and the lagged duals."""
+    shared: dict[str, Shape] = {"A": ("rows", "n")} | dict.fromkeys(packs.numbers, NUMBER)
+    shared |= {part: ROW for name in packs.matrices for part in (name, f"{name}_transposed")}
+    return Table(
+        TERM_SIZES,
+        u={"u": ROW},
+        lag={"lag": ROW},
+        cache=PASS,
+        shared=shared,
+        data=dict.fromkeys(packs.coefficients, ROW),
+        counts=dict.fromkeys(packs.counts, ROW),
+    )
