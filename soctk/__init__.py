@@ -9,11 +9,13 @@ from soctk.decide.certificate import Certificate, certify
 from soctk.decide.decision import Decision, Status
 from soctk.decide.layer import DecisionLayer
 from soctk.decide.minimize import minimize
+from soctk.decide.prepare import prepare
+from soctk.exports.embedding import Embedding
 from soctk.exports.onnx import to_onnx
 from soctk.exports.pieces import affine_pieces
 from soctk.forms.cone_program import ConeProgram, ConeSolution
-from soctk.forms.conic_form import ConicForm, Dual
-from soctk.forms.embedding import Embedding
+from soctk.forms.conic_form import ConicForm
+from soctk.function import ConvexFunction
 from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
 from soctk.imports.expression import from_cvxpy
 from soctk.io.checkpoint import CheckpointError, load, save
@@ -29,6 +31,7 @@ from soctk.models.recurrent import RecurrentSOCICNN
 from soctk.registry import make_surrogate, register_surrogate_class, surrogate_names
 from soctk.sets import Box, Budget, FeasibleSet, Polyhedron, Simplex
 from soctk.surrogate import ConvexSurrogate
+from soctk.terms.base import Dual
 
 __version__ = "0.1.0"
 
@@ -42,6 +45,7 @@ __all__ = [
     "ConeSolution",
     "ConicForm",
     "ConvSOCICNN",
+    "ConvexFunction",
     "ConvexSurrogate",
     "Decision",
     "DecisionLayer",
@@ -71,6 +75,7 @@ __all__ = [
     "losses",
     "make_surrogate",
     "minimize",
+    "prepare",
     "register_surrogate_class",
     "save",
     "surrogate_names",

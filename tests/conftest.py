@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ settings.register_profile(
 )
 settings.load_profile("soctk")
 torch.set_num_threads(1)
+os.environ["SOCTK_COMPILE"] = "wait"  # what is tested is the compiled method, from the first decision on
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -22,6 +22,7 @@ import torch
 
 import soctk
 from soctk import registry
+from soctk_evaluation.cli.commands import Leaderboard
 from soctk_evaluation.experiments.leaderboard import leaderboard_cells, run_cell
 from soctk_tasks import TASKS, task_names
 
@@ -140,7 +141,8 @@ def test_a_task(folder: Path) -> None:
         assert (walk.optimum.status == "optimal").all()
         assert float(walk.optimum.relative_gap.max()) <= 1e-8
         assert 0 <= walk.scores.regret_mean < 0.01 * float(walk.data.value.std())
-        (cell,) = leaderboard_cells(["newsvendor"], [3], ["quadratic"], [0], sizes=SIZES)
+        asked = Leaderboard(tasks=("newsvendor",), dims=(3,), methods=("quadratic",), seeds=(0,))
+        (cell,) = leaderboard_cells(asked, sizes=SIZES)
         assert run_cell(cell)["status"] == "ok"
         assert bool((walk.task.feasible_set.violation(walk.data.x) <= 1e-12).all())
 

@@ -25,7 +25,6 @@ ROOMS = {
 FLOORS = {
     "checks": 1,
     "plugins": 1,
-    "memo": 1,
     "status": 1,
     "maps": 1,
     "simd": 1,
@@ -34,6 +33,7 @@ FLOORS = {
     "terms": 2,
     "forms": 3,
     "traits": 4,
+    "function": 4,
     "surrogate": 4,
     "models": 4,
     "decide": 5,
@@ -47,13 +47,10 @@ FLOORS = {
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Yield the modules a file imports, inside functions too, `if TYPE_CHECKING:` blocks aside."""
+    """Yield the modules a file imports, inside functions and under `if TYPE_CHECKING:` too."""
     pending: list[ast.AST] = [ast.parse(path.read_text())]
     while pending:
         node = pending.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            pending.extend(node.orelse)
-            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

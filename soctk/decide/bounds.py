@@ -7,8 +7,8 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike
 from soctk.forms.conic_form import ConicForm, Dual
+from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet
-from soctk.surrogate import ConvexSurrogate
 
 SMOOTHING_WIDTHS = tuple(10.0**-k for k in range(2, 11))
 
@@ -23,7 +23,7 @@ def best_bound(form: ConicForm, feasible_set: FeasibleSet, x: Tensor) -> Tensor:
     return bound
 
 
-def frank_wolfe_gap(model: ConvexSurrogate, feasible_set: FeasibleSet, x: Tensor, context: ArrayLike | None) -> Tensor:
+def frank_wolfe_gap(model: ConvexFunction, feasible_set: FeasibleSet, x: Tensor, context: ArrayLike | None) -> Tensor:
     """Return max over y in the set of g'(x - y), g a subgradient by autograd: (*batch, n) -> (*batch).
 
     f(y) >= f(x) + g'(y - x) for all y, so this bounds f(x) - min f (Jaggi 2013, for any subgradient).

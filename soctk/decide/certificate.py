@@ -20,8 +20,8 @@ from soctk.decide.choice import default_solver
 from soctk.decide.decision import relative_gap
 from soctk.decide.problem import Limits, Problem
 from soctk.forms.conic_form import ConicForm
+from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet
-from soctk.surrogate import ConvexSurrogate
 
 BOUND_TOLERANCE = 1e-8
 
@@ -47,7 +47,7 @@ class Certificate:
 
 @torch.no_grad()
 def certify(
-    model: ConvexSurrogate,
+    model: ConvexFunction,
     feasible_set: FeasibleSet,
     x: ArrayLike,
     context: ArrayLike | None = None,

@@ -26,8 +26,8 @@ from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
 from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm, Dual
+from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, Presolved
-from soctk.surrogate import ConvexSurrogate
 
 
 class DecisionLayer(nn.Module):
@@ -50,7 +50,7 @@ class DecisionLayer(nn.Module):
 
     def __init__(
         self,
-        model: ConvexSurrogate,
+        model: ConvexFunction,
         feasible_set: FeasibleSet,
         *,
         tol: float = 1e-9,

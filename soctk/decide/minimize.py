@@ -18,9 +18,9 @@ from soctk.decide.problem import Limits, Problem
 from soctk.decide.protocol import PaperProtocol
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver
+from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet
 from soctk.status import Status
-from soctk.surrogate import ConvexSurrogate
 
 Method = Literal["newton", "newton_cg", "first_order", "cvxpy", "projected_gradient", "projected_adam"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -36,7 +36,7 @@ FEASIBLE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 @torch.no_grad()
 def minimize(
-    model: ConvexSurrogate,
+    model: ConvexFunction,
     feasible_set: FeasibleSet,
     context: ArrayLike | None = None,
     *,
@@ -89,24 +89,45 @@ def minimize(
         NotImplementedError: a method that cannot solve the problem; the message says which can.
     """
     started = time.perf_counter()
-    _check_arguments(model, feasible_set, tol, max_iter, time_limit)
+    check_arguments(model, feasible_set, tol, max_iter, time_limit)
     make = _solver(method, {"solver": solver, "solver_options": solver_options, "seed": seed})
     contexts = model.check_context(context)
     batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
     problem = Problem.at(model, model.context_rows(contexts), feasible_set, _check_scale(scale, batch, model))
-    start = _check_start(x0, problem, batch)
+    start = check_start(x0, problem, batch)
     limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
+    return answer(problem, make, limits, start, batch, started)
+
+
+def answer(
+    problem: Problem,
+    make: Callable[[Problem], Solver],
+    limits: Limits,
+    start: Tensor | None,
+    batch: tuple[int, ...],
+    started: float,
+) -> Decision:
+    """Return the verified answer of a problem's solver in the contexts' batch shape.
+
+    Args:
+        problem: the functions and the set.
+        make: gives the problem its solver.
+        limits: how far that may go.
+        start: (N, n), or None.
+        batch: the contexts' batch shape.
+        started: the `time.perf_counter()` value at the user's call.
+    """
     if problem.size == 0:
-        result = Result.unanswered(torch.zeros(0, model.dim, dtype=problem.dtype, device=problem.device))
+        result = Result.unanswered(torch.zeros(0, problem.dim, dtype=problem.dtype, device=problem.device))
     else:
         chosen = make(problem)
         refused = chosen.refuses(problem)
         if refused is not None:
             raise NotImplementedError(refused)
         result = chosen.solve(problem, limits, start)
-    violation = _verify(result, feasible_set, tol)
+    violation = _verify(result, problem.feasible_set, limits.tol)
     return Decision(
-        x=result.x.reshape(*batch, model.dim),
+        x=result.x.reshape(*batch, problem.dim),
         value=result.value.reshape(batch),
         lower_bound=result.lower_bound.reshape(batch),
         status=result.status.reshape(batch),
@@ -155,7 +176,8 @@ def _solver(method: Method | Solver | None, options: dict[str, Any]) -> Callable
     return lambda problem: made
 
 
-def _check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple[int, ...]) -> Tensor | None:
+def check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple[int, ...]) -> Tensor | None:
+    """Return points to start from as the solvers take them, (N, n) in the set."""
     if x0 is None:
         return None
     start = as_tensor(x0.x if isinstance(x0, Decision) else x0, "x0").to(device=problem.device, dtype=problem.dtype)
@@ -165,7 +187,7 @@ def _check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple
     return problem.feasible_set._project(start.reshape(-1, problem.dim))
 
 
-def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexSurrogate) -> Tensor | None:
+def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexFunction) -> Tensor | None:
     if scale is None:
         return None
     unit = as_tensor(scale, "scale").to(device=model.device, dtype=model.dtype)
@@ -176,9 +198,14 @@ def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexS
     return unit.expand(batch).reshape(-1)
 
 
-def _check_arguments(
-    model: ConvexSurrogate, feasible_set: FeasibleSet, tol: float, max_iter: int | None, time_limit: float | None
+def check_arguments(
+    model: ConvexFunction,
+    feasible_set: FeasibleSet,
+    tol: float = 1e-6,
+    max_iter: int | None = None,
+    time_limit: float | None = None,
 ) -> None:
+    """Raise ValueError unless model and set go together and the limits are limits."""
     if feasible_set.dim != model.dim:
         raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
     if model.device.type == "meta":

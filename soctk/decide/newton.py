@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from soctk.decide.batched import solve_batched
-from soctk.decide.compiled.form import supported
+from soctk.decide.compiled.form import kinds_of, supported
 from soctk.decide.external import External
+from soctk.decide.packed_model import PackedModel
 from soctk.decide.problem import Limits, Problem
-from soctk.decide.ready import solve_ready
 from soctk.decide.result import Result
 from soctk.decide.solver import FormSolver, Solver
 from soctk.forms.conic_form import ConicForm
@@ -70,10 +70,25 @@ class SmoothingNewton(FormSolver):
         if problem.unit is not None:
             options["tol"] = _relative_tolerance(problem, limits.tol, start)
         elif start is None and problem.model is not None and rows.at_most_a_sum:
-            result = solve_ready(problem.model, problem.feasible_set, problem.contexts, **options)
+            result = _solve_packed(problem, options)
             if result is not None:
                 return result
         return solve_newton(problem.form, problem.feasible_set, start=start, **options)
+
+
+def _solve_packed(problem: Problem, options: dict[str, Any]) -> Result | None:
+    """Decide without making the form, which takes ten times as long for one context; None where that cannot be."""
+    assert problem.model is not None
+    if problem.contexts.dtype != torch.float64:
+        return None
+    prepared = PackedModel.now(problem.model) if problem.packed is None else problem.packed
+    if prepared is None:
+        return None
+    from soctk.decide.compiled.solve import is_ready, solve_packed  # Numba is loaded when it is needed
+
+    # where a coefficient is not finite, the form says which
+    packed = prepared.at(problem.contexts.detach()) if is_ready(prepared.kinds, problem.size) else None
+    return None if packed is None else solve_packed(packed, problem.feasible_set, **options)
 
 
 def _relative_tolerance(problem: Problem, tol: float, start: Tensor | None) -> float:
@@ -110,10 +125,11 @@ def solve_newton(
     options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": deadline, "keep_final": keep_final}
     rows = feasible_set.rows()
     if supported(form) and rows is not None and rows.at_most_a_sum:
-        from soctk.decide.compiled.solve import solve_compiled  # Numba is loaded when there is something to solve
+        from soctk.decide.compiled.solve import is_ready, solve_compiled  # Numba is loaded when it is needed
 
-        x = None if start is None else _warm(form.to(torch.float64), feasible_set, start.to(torch.float64))
-        return solve_compiled(form, feasible_set, start=x, **options)
+        if is_ready(kinds_of(form.terms), form.size):
+            x = None if start is None else _warm(form.to(torch.float64), feasible_set, start.to(torch.float64))
+            return solve_compiled(form, feasible_set, start=x, **options)
     center = feasible_set.center(form.dtype, form.linear.device)
     x = center.expand(form.size, form.dim).clone() if start is None else _warm(form, feasible_set, start)
     return solve_batched(form, feasible_set, start=x, **options)

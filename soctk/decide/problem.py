@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from soctk.decide.bounds import best_bound, frank_wolfe_gap
+from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.reduction import reduced
 from soctk.forms.conic_form import ConicForm
+from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, Presolved
-from soctk.surrogate import ConvexSurrogate
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,11 @@ class Problem:
     Attributes:
         model: the surrogate that the functions are taken from, or None.
         contexts: its contexts, (N, p).
+        packed: the surrogate packed beforehand (`soctk.decide.packed_model`), or None.
     """
 
-    model: ConvexSurrogate | None = None
+    model: ConvexFunction | None = None
+    packed: PackedModel | PackedForm | None = None
     contexts: Tensor
 
     def __init__(self, form: ConicForm, feasible_set: FeasibleSet, unit: Tensor | None = None) -> None:
@@ -64,7 +67,7 @@ class Problem:
 
     @classmethod
     def at(
-        cls, model: ConvexSurrogate, contexts: Tensor, feasible_set: FeasibleSet, unit: Tensor | None = None
+        cls, model: ConvexFunction, contexts: Tensor, feasible_set: FeasibleSet, unit: Tensor | None = None
     ) -> Problem:
         """Return the problem of a surrogate at checked contexts (N, p); its form is made when a solver asks for it."""
         problem = cls.__new__(cls)

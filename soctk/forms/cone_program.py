@@ -16,7 +16,7 @@ The multipliers z give the term's dual point: with rows b - A w = ... + E u, y =
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import clarabel as _clarabel
 import cvxpy as cp
@@ -26,13 +26,11 @@ import scs
 import torch
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim, to_numpy
+from soctk.forms.sum_of_terms import SumOfTerms
 from soctk.sets import FeasibleSet
 from soctk.status import Status
 from soctk.terms.base import Dual
 from soctk.terms.cones import Affine, Cone, ConeBuilder, Rows, concat, free_name
-
-if TYPE_CHECKING:  # the form's own methods call this module
-    from soctk.forms.conic_form import ConicForm
 
 clarabel: Any = _clarabel  # a compiled module without type stubs
 ORDER: tuple[Cone, ...] = ("zero", "nonneg", "soc", "exp")
@@ -231,7 +229,7 @@ def _violations(kind: Cone, rows: np.ndarray, dual: bool) -> np.ndarray:
     return np.maximum(-x * np.exp(np.minimum(y / x - 1.0, 700.0)) - t, 0)
 
 
-def cone_program(form: ConicForm, x: ArrayLike | None = None, feasible_set: FeasibleSet | None = None) -> ConeProgram:
+def cone_program(form: SumOfTerms, x: ArrayLike | None = None, feasible_set: FeasibleSet | None = None) -> ConeProgram:
     """Return the lift of a form of one function.
 
     Args:

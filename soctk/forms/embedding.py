@@ -1,4 +1,4 @@
-"""A surrogate inside a CVXPY problem of the user's own, its coefficients as parameters.
+"""A conic form as a part of CVXPY problems: as one expression, or by its epigraph with coefficients as parameters.
 
     f(x) = min b0 + v'x + sum_j phi_j(u_j)    s.t. u_j = A_j x + d_j,
 
@@ -9,18 +9,16 @@ the dual point y_j of the certificate.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cvxpy as cp
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, to_numpy
-from soctk.forms.conic_form import ConicForm
+from soctk.checks import to_numpy
+from soctk.forms.sum_of_terms import SumOfTerms
 from soctk.terms import Term
-
-if TYPE_CHECKING:  # a surrogate's own `to_cvxpy` calls this module
-    from soctk.surrogate import ConvexSurrogate
+from soctk.terms.base import Coefficient
 
 AFFINE_TOLERANCE = 1e-9
 
@@ -41,7 +39,7 @@ class FormEmbedding:
         links: the constraints u_j = A_j x + d_j among them.
     """
 
-    def __init__(self, form: ConicForm, x: cp.Expression) -> None:
+    def __init__(self, form: SumOfTerms, x: cp.Expression) -> None:
         if x.shape != (form.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({form.dim},), got {x.shape}")
         self._batched = form.size > 1
@@ -74,79 +72,58 @@ class FormEmbedding:
         self.parameters.append(parameter)
         return parameter
 
-    def parameter_values(self, form: ConicForm) -> list[Tensor]:
+    def parameter_values(self, form: SumOfTerms) -> list[Tensor]:
         """Return the tensors of `parameters` at the functions of a form, in their order, each (N, ...)."""
         tensors = [form.constant, form.linear[:, 0]] + [t for term in form.terms for t in term.coefficients().values()]
         varying = [tensor for tensor, varies in zip(tensors, self._varies, strict=True) if varies]
         return [tensor.expand(form.size, *tensor.shape[1:]) for tensor in varying]
 
 
-class Embedding(FormEmbedding):
-    """A surrogate as part of a CVXPY problem that is re-solved for one context after another.
-
-        embedded = soctk.Embedding(model, x)
-        problem = cp.Problem(cp.Minimize(embedded.value), embedded.constraints + my_constraints)
-        embedded.set_context(theta);  problem.solve()
-
-    It is DPP for every surrogate with a conic form. `value` equals f(x) where it is minimised or bounded from above.
-
-    Args:
-        model: a surrogate with a conic form.
-        x: the decision, a CVXPY expression of shape (n,).
+def expression(form: SumOfTerms, x: cp.Expression) -> cp.Expression:
+    """Return f(x) as a DCP-convex CVXPY expression, without further variables or constraints.
 
     Raises:
-        ValueError: x has another shape, or weights that make the function non-convex.
-        NotImplementedError: the surrogate has no conic form.
+        ValueError: several functions, or x has another shape.
     """
-
-    def __init__(self, model: ConvexSurrogate, x: cp.Expression) -> None:
-        # Two contexts make the coefficients that depend on the context show; only the structure is used.
-        contexts = torch.zeros(2, model.context_dim, dtype=model.dtype, device=model.device)
-        super().__init__(model.conic_form(contexts if model.context_dim else None).detach(), x)
-        self._model = model
-
-    def coefficients(self, context: ArrayLike) -> list[Tensor]:
-        """Return the values of `parameters` at contexts (*batch, p), each (N, ...), differentiable.
-
-        What a `CvxpyLayer` made of the problem takes as its arguments.
-        """
-        return self.parameter_values(self._model.form_at(self._model.check_context(context)))
-
-    def set_context(self, context: ArrayLike) -> None:
-        """Give the parameters their values at one context (p,).
-
-        Raises:
-            ValueError: a bad context, or several.
-        """
-        checked = self._model.check_context(context)
-        if checked.ndim != 1:
-            raise ValueError(f"context: expected one of shape ({self._model.context_dim},), got {tuple(checked.shape)}")
-        values = self.parameter_values(self._model.form_at(checked).check().detach())
-        for parameter, value in zip(self.parameters, values, strict=True):
-            parameter.value = to_numpy(value[0])
+    if form.size != 1:
+        raise ValueError(f"expected one context for a CVXPY expression, got batch shape {form.batch_shape}")
+    if x.shape != (form.dim,):
+        raise ValueError(f"x: expected a CVXPY expression of shape ({form.dim},), got {x.shape}")
+    total: Any = float(form.constant[0, 0].detach()) + to_numpy(form.linear[0, 0]) @ x
+    for term in form.terms:
+        data: dict[str, Coefficient] = {name: to_numpy(tensor[0]) for name, tensor in term.coefficients().items()}
+        total = total + term.expression(term.inner_expression(x, data), data)
+    return total
 
 
-def affine_expression(model: ConvexSurrogate, x: cp.Expression, context: cp.Expression) -> cp.Expression:
+def affine_probes(p: int) -> Tensor:
+    """Return contexts (p + 3, p) that tell whether a coefficient is affine: zero, the unit vectors and two others."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.cat([torch.zeros(1, p), torch.eye(p), torch.randn(2, p, generator=generator)])
+
+
+def affine_expression(form: SumOfTerms, probes: Tensor, x: cp.Expression, context: cp.Expression) -> cp.Expression:
     """Return f(x, context) for a parameter as the context: DPP, without further variables or constraints.
 
-    Possible where the context enters b0, v and the offsets alone, and affinely; found out by evaluating the
-    coefficients at unit contexts and checking them at others.
+    Possible where the context enters b0, v and the offsets alone, and affinely: their slopes are differences between
+    unit contexts, and the other probes are the test.
+
+    Args:
+        form: the function at `probes`.
+        probes: `affine_probes`, (p + 3, p).
+        x: the decision, a CVXPY expression of shape (n,).
+        context: a parameter (p,).
 
     Raises:
         ValueError: a coefficient depends on the context in another way; the message names it.
     """
-    p = model.context_dim
-    generator = torch.Generator().manual_seed(0)
-    probes = torch.cat([torch.zeros(1, p), torch.eye(p), torch.randn(2, p, generator=generator)])
-    probes = probes.to(model.x_mean)
-    form = model.conic_form(probes).detach()
     total: Any = _affine(form.constant, probes, context, "b0")[0]
     total = total + _affine(form.linear[:, 0], probes, context, "v") @ x
     for index, term in enumerate(form.terms):
         name = f"{type(term).__name__.lower()}{index}"
         data: dict[str, Any] = {}
         for key, tensor in term.coefficients().items():
-            if key != "offset" and _spread(tensor) > AFFINE_TOLERANCE:
+            if key != "offset" and _variation(tensor) > AFFINE_TOLERANCE:
                 raise _not_dpp(f"{name}.{key}", "depends on the context")
             data[key] = to_numpy(tensor[0]) if key != "offset" else _affine(tensor, probes, context, f"{name}.offset")
         total = total + term.expression(term.inner_expression(x, data), data)
@@ -155,7 +132,7 @@ def affine_expression(model: ConvexSurrogate, x: cp.Expression, context: cp.Expr
 
 def _affine(tensor: Tensor, probes: Tensor, context: cp.Expression, name: str) -> Any:
     """Return a coefficient (K,) as an affine expression of the context from its values (p + 3, K) at the probes."""
-    if _spread(tensor) == 0.0:
+    if _variation(tensor) == 0.0:
         return to_numpy(tensor[0])
     slope = tensor[1 : context.size + 1] - tensor[0]
     error = (tensor - tensor[0] - probes @ slope).abs().amax()
@@ -164,7 +141,8 @@ def _affine(tensor: Tensor, probes: Tensor, context: cp.Expression, name: str) -
     return to_numpy(tensor[0]) + to_numpy(slope).T @ context
 
 
-def _spread(tensor: Tensor) -> float:
+def _variation(tensor: Tensor) -> float:
+    """Return how much a coefficient (N or 1, K) differs between contexts, relative to its size."""
     return float((tensor - tensor[:1]).abs().amax()) / (1 + float(tensor.abs().amax())) if tensor.shape[0] > 1 else 0.0
 
 

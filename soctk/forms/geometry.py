@@ -5,19 +5,15 @@ f(x) = b0 + v'x + sum_j phi_j(A_j x + d_j). Internal shapes throughout: N functi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from soctk.forms.sum_of_terms import SumOfTerms
 from soctk.sets import FeasibleSet
 from soctk.terms import Quadratic
 
-if TYPE_CHECKING:  # the form's own methods call these
-    from soctk.forms.conic_form import ConicForm
 
-
-def hessian(form: ConicForm, x: Tensor) -> Tensor:
+def hessian(form: SumOfTerms, x: Tensor) -> Tensor:
     """Return the Hessian at each point, NaN where f is not twice differentiable: (N or 1, M, n) -> (N, M, n, n).
 
     Away from its kinks a ReLU network has none, and a norm has (lambda / ||u||) A'(I - u u' / ||u||^2) A.
@@ -37,7 +33,7 @@ def hessian(form: ConicForm, x: Tensor) -> Tensor:
     return torch.stack(columns, dim=1)
 
 
-def curvature_matrix(form: ConicForm) -> Tensor:
+def curvature_matrix(form: SumOfTerms) -> Tensor:
     """Return sum_h alpha_h B_h'B_h over the quadratic terms, (N, n, n)."""
     total = form.linear.new_zeros(form.size, form.dim, form.dim)
     for term in form.quadratics:
@@ -45,7 +41,7 @@ def curvature_matrix(form: ConicForm) -> Tensor:
     return total
 
 
-def strong_convexity(form: ConicForm) -> Tensor:
+def strong_convexity(form: SumOfTerms) -> Tensor:
     """Return the smallest eigenvalue of sum_h alpha_h B_h'B_h, not below 0: (N,).
 
     f is strongly convex with this modulus; where norms are smoothed by constants or units are softplus, f can be more
@@ -54,7 +50,7 @@ def strong_convexity(form: ConicForm) -> Tensor:
     return torch.linalg.eigvalsh(curvature_matrix(form))[:, 0].clamp(min=0)
 
 
-def lipschitz(form: ConicForm, feasible_set: FeasibleSet) -> Tensor:
+def lipschitz(form: SumOfTerms, feasible_set: FeasibleSet) -> Tensor:
     """Return a number that no subgradient of f on the set exceeds in Euclidean norm, (N,).
 
     Interval arithmetic over the smallest box around the set bounds u = A x + d, from it each term's subgradients y
@@ -81,7 +77,7 @@ def lipschitz(form: ConicForm, feasible_set: FeasibleSet) -> Tensor:
     return torch.linalg.vector_norm(steepest, dim=-1)[:, 0] + rest
 
 
-def conjugate(form: ConicForm, y: Tensor) -> Tensor:
+def conjugate(form: SumOfTerms, y: Tensor) -> Tensor:
     """Return f*(y) = sup_x y'x - f(x) of forms without other than quadratic terms: (N or 1, M, n) -> (N, M).
 
     With Q = sum alpha B'B, a = v + sum alpha B'e and constant k, f*(y) = (y - a)'Q^+(y - a) / 2 - k where y - a lies in

@@ -23,8 +23,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from soctk.function import DTYPES
 from soctk.registry import class_name, surrogate_class
-from soctk.surrogate import DTYPES, ConvexSurrogate
+from soctk.surrogate import ConvexSurrogate
 
 FORMAT = "soctk-model-1"
 UNITS = ("x_scale", "value_scale", "context_scale")

@@ -14,36 +14,21 @@ lambda constant: the published setting.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import softplus
 
 from soctk.checks import as_counts, as_index, check_choice, check_count, check_flag, check_sequence, seeded
-from soctk.conditioning import (
-    AffinePart,
-    Conditioning,
-    NonNegative,
-    Offset,
-    Perceptron,
-    Ridges,
-    inverse_softplus,
-    weights_of,
-)
-from soctk.forms.conic_form import ConicForm
-from soctk.memo import Answer, Memo
-from soctk.models.stacked import Part, Stacked
+from soctk.conditioning import AffinePart, Conditioning, NonNegative, Offset, inverse_softplus, weights_of
+from soctk.forms.context_map import ContextMap, Part
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Norms, Quadratic
 from soctk.terms.network import Activation
 from soctk.traits import TrainingTraits
-
-INNER = frozenset({AffinePart, Offset, NonNegative, Perceptron, Ridges, nn.ModuleList, nn.ParameterList})
-"""The classes of the modules inside a model, unless somebody puts others there."""
-SWITCHES = ("_off", "dim", "context_dim", "hidden", "quadratics", "norms", "hyperbolics", "activation", "passthrough")
 
 
 class SOCICNN(ConvexSurrogate):
@@ -220,29 +205,8 @@ class SOCICNN(ConvexSurrogate):
 
     # -- the function ----------------------------------------------------------------------------------
 
-    def _conic_form(self, context: Tensor) -> ConicForm:
-        b0, v = self.affine(context)
-        return ConicForm(b0, v, tuple(part.term(context) for part in self.parts()), (context.shape[0],))
-
-    def _value(self, x: Tensor, context: Tensor) -> Tensor:
-        # For a single point, softplus of all mixing weights would take most of the time.
-        stacked = self.kept(_STACKED, SOCICNN.stacked)
-        form = (self._conic_form if stacked is None else stacked.form)(context.to(self.dtype))
-        return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
-
-    def kept(self, memo: Memo[Answer], compute: Callable[[SOCICNN], Answer]) -> Answer | None:
-        """Return what was computed of the model as it is, kept while nothing in it changes; None where it cannot be.
-
-        Not where `Memo.of` keeps nothing, nor of a subclass, whose methods may be others, nor of modules inside that
-        are.
-        """
-        if type(self) not in MODELS:
-            return None
-        return memo.of_module(self, INNER, compute, lambda: [getattr(self, name) for name in SWITCHES])
-
-    def stacked(self) -> Stacked:
-        """Return the model's form as a function of the context, for evaluating it often."""
-        return Stacked.of(self.affine, self.parts())
+    def _context_map(self) -> ContextMap:
+        return ContextMap.of(self.affine, self.parts())
 
     def parts(self) -> list[Part]:
         """Return what the terms are made of, in their order."""
@@ -277,7 +241,7 @@ class SOCICNN(ConvexSurrogate):
         for size in dict.fromkeys(self.norms):  # groups of equal size are one term
             index = [k for k, rows in enumerate(self.norms) if rows == size and f"norm{k}" not in self._off]
             if index and self.lam is not None:
-                more = {"kappa": torch.zeros(1, 1, len(index), dtype=self.dtype, device=self.device), "size": size}
+                more = {"kappa": self.lam.floor.new_zeros(1, 1, len(index)), "size": size}
                 parts.append(Part(Norms, more, [self.A[k] for k in index], [self.d[k] for k in index], self.lam, index))
         if self.A_hyperbolic is not None and self.kappa is not None:
             more = {"kappa": self.kappa.reshape(1, 1, -1), "size": 1}
@@ -351,7 +315,3 @@ class _Maker:
         noise = torch.randn(max(rows, columns), min(rows, columns), generator=self.generator, dtype=self.dtype)
         basis = torch.linalg.qr(noise).Q
         return nn.Parameter(scale * (basis if rows >= columns else basis.mT).contiguous())
-
-
-MODELS = (SOCICNN, ReLUICNN, SoftplusICNN, QuadICNN, NormICNN)
-_STACKED: Memo[Stacked] = Memo()

@@ -1,32 +1,31 @@
-"""A dense SOC-ICNN as it is now, for values and decisions one at a time.
-
-What depends on the weights alone is taken once. A model that may still change compares its weights with those before
-at every call, which takes longer than a small decision.
-"""
+"""A model as it is now, for values and decisions one at a time: what depends on the weights alone is computed once."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
-from soctk.forms.conic_form import ConicForm
-from soctk.memo import Answer, Memo, contents
-from soctk.models.dense import INNER, MODELS, SOCICNN
+from soctk.forms.context_map import ContextMap
+from soctk.function import ConvexFunction
 from soctk.surrogate import ConvexSurrogate
 
+Made = TypeVar("Made")
+DERIVED = ("forward", "evaluate", "form_at", "conic_form", "to_cvxpy", "_conic_form", "_value", "_expression")
+"""What must follow from the context map alone, for the context map to be the function."""
 
-def freeze(model: SOCICNN) -> FrozenSurrogate:
+
+def freeze(model: ConvexSurrogate) -> FrozenSurrogate:
     """Return the function that a dense model is now, on its device and in its precision, for many calls of few rows.
 
     It has no weights: whatever becomes of the model changes nothing in it, and it cannot be trained or saved. It is
     evaluated, decided with, embedded and differentiated in x and in the context as the model.
 
     Raises:
-        TypeError: a surrogate of another kind, of a class of one's own, or with hooks or others' modules inside.
+        TypeError: a surrogate without a context map, or of a class that computes its values in a way of its own.
     """
     return FrozenSurrogate(model)
 
@@ -34,40 +33,35 @@ def freeze(model: SOCICNN) -> FrozenSurrogate:
 class FrozenSurrogate(ConvexSurrogate):
     """What `freeze` returns."""
 
-    def __init__(self, model: SOCICNN) -> None:
-        if type(model) not in MODELS or not INNER.issuperset(contents(model)[2]):
-            names = ", ".join(kind.__name__ for kind in MODELS)
+    def __init__(self, model: ConvexSurrogate) -> None:
+        own = [name for name in DERIVED if getattr(type(model), name) is not getattr(ConvexFunction, name)]
+        if own or type(model)._context_map is ConvexFunction._context_map:
+            why = f"which has its own {own[0]}" if own else "whose coefficients have no context map"
             raise TypeError(
-                f"model: expected one of {names}, without hooks and with its own modules inside, got "
-                f"{type(model).__name__}; use it as it is"
+                f"model: expected a dense model such as SOCICNN, got {type(model).__name__}, {why}; use it as it is"
             )
         super().__init__(model.dim, model.context_dim, dtype=model.dtype)
         self._count = model.parameter_count
         with torch.inference_mode(False), torch.no_grad():  # it may outlive an inference mode
-            model = copy.deepcopy(model).requires_grad_(False)
-            self._stacked = model.stacked()
-        self._buffers.update(model._buffers)
-        self._source = (model,)  # no module inside: its weights are nobody's to change
-        self._kept: dict[Memo[Any], Any] = {}
+            copied = copy.deepcopy(model).requires_grad_(False)  # a context map shares memory with the weights
+            self._coefficients = copied._context_map()
+        self._buffers.update(copied._buffers)
+        self._made: dict[Callable[..., Any], Any] = {}
 
-    def _conic_form(self, context: Tensor) -> ConicForm:
-        return self._stacked.form(context)
+    def _context_map(self) -> ContextMap | None:
+        return self._coefficients
 
-    def kept(self, memo: Memo[Answer], compute: Callable[[SOCICNN], Answer]) -> Answer:
-        """Return what was computed of the model, as `SOCICNN.kept`."""
-        if memo not in self._kept:
+    def once(self, make: Callable[[FrozenSurrogate], Made]) -> Made:
+        """Return make(self), made at the first call only: what it is made of does not change."""
+        if make not in self._made:
             with torch.inference_mode(False), torch.no_grad():
-                self._kept[memo] = compute(self._source[0])
-        return self._kept[memo]
+                self._made[make] = make(self)
+        return self._made[make]
 
     @property
     def parameter_count(self) -> int:
         """The number of trainable weights of the model that it was."""
         return self._count
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what copies and pickles hold: not what can be computed again."""
-        return {**self.__dict__, "_kept": {}}
 
     # -- nothing changes it ----------------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ from typing import ClassVar
 import pytest
 import torch
 from surrogate_contract import SurrogateContract, inputs
-from tolerances import DOUBLE, SINGLE, VALUE, close
+from tolerances import DOUBLE, GRADIENT, SINGLE, VALUE, close
+from torch import nn
 from zoo import shaken
 
-from soctk import SOCICNN, NormICNN, QuadICNN, ReLUICNN, Simplex, SoftplusICNN, minimize
-from soctk.memo import Memo
+from soctk import SOCICNN, ConicForm, NormICNN, QuadICNN, ReLUICNN, Simplex, SoftplusICNN, minimize, prepare
 
 
 class TestBranches(SurrogateContract):
@@ -38,18 +38,33 @@ class TestOptions(SurrogateContract):
     }
 
 
+def by_modules(model: SOCICNN, context: torch.Tensor) -> ConicForm:
+    """Return the form at contexts (N, p), every coefficient from its own module."""
+    b0, v = model.affine(context)
+    form, terms = model._conic_form(context), []
+    for part, term in zip(model.parts(), form.terms, strict=True):
+        offset = torch.cat([module(context) for module in part.offsets], dim=-1)
+        weights = part.weights(context)[..., list(part.index)]
+        terms.append(dataclasses.replace(term, offset=offset, weights=weights))
+    return ConicForm(b0, v, tuple(terms), form.batch_shape)
+
+
 @pytest.mark.parametrize("dtype", [DOUBLE, SINGLE])
 @pytest.mark.parametrize("name", [*TestBranches.CASES, *TestOptions.CASES])
-def test_the_kept_form_is_that_of_the_modules(name: str, dtype: torch.dtype) -> None:
+def test_the_context_map_is_that_of_the_modules(name: str, dtype: torch.dtype) -> None:
     model = shaken((TestBranches.CASES | TestOptions.CASES)[name]()).to(dtype)
-    x, context = (None if part is None else part.to(dtype) for part in inputs(model, 7))
-    with torch.no_grad():
-        first, again = model(x, context), model(x, context)  # computed and kept, then taken from what was kept
-        assert torch.equal(first, again)
-        close(first, model.conic_form(context).value(x), VALUE)
-        assert model.kept(Memo[bool](), lambda twin: True)
-    assert model.kept(Memo[bool](), lambda twin: True) is None  # a derivative may be wanted
-    close(model(x, context).detach(), first, VALUE)
+    x, context = inputs(model, 7)
+    context = torch.zeros(1, 0, dtype=dtype) if context is None else context.to(dtype)
+    points = x.to(dtype).unsqueeze(1)
+    mapped, expected = model._conic_form(context), by_modules(model, context)
+    for found, wanted in zip(mapped._tensors(), expected._tensors(), strict=True):
+        assert found.shape == wanted.shape  # what no context moves is there once
+        close(found, wanted, VALUE)
+    weights = list(model.parameters())
+    slopes = [torch.autograd.grad(f.evaluate(points).sum(), weights, allow_unused=True) for f in (mapped, expected)]
+    for weight, found, wanted in zip(weights, *slopes, strict=True):
+        zero = torch.zeros_like(weight)
+        close(zero if found is None else found, zero if wanted is None else wanted, GRADIENT)
 
 
 def test_a_subclass_is_asked_for_its_own_form_and_parts() -> None:
@@ -70,6 +85,125 @@ def test_a_subclass_is_asked_for_its_own_form_and_parts() -> None:
         close(model(x, context), SOCICNN(4, 2, seed=1)(x, context) + 1.0, VALUE)
         model.share = 0.5
         close(model(x, context), model.conic_form(context).value(x), VALUE)
+    for decision in (minimize(model, Simplex(4), context), prepare(model, Simplex(4)).minimize(context)):
+        close(decision.value, model(decision.x, context).detach(), VALUE)
+
+
+def test_modules_inside_have_no_hooks_and_are_no_others() -> None:
+    """Coefficients are read from the weights together: whatever else a module inside would do is not passed over."""
+    x, context = inputs(SOCICNN(4, 2), 3)
+
+    def hooked(model: SOCICNN) -> None:
+        model.b[0].register_forward_hook(lambda module, arguments, answer: answer + 1.0)
+
+    def hooked_before(model: SOCICNN) -> None:
+        model.c.register_forward_pre_hook(lambda module, arguments: None)
+
+    def another(model: SOCICNN) -> None:
+        model.b[0] = nn.Linear(2, 8, dtype=DOUBLE)
+
+    def patched(model: SOCICNN) -> None:
+        model.b[0].forward = lambda context: torch.zeros(1, 1, 8, dtype=DOUBLE)
+
+    for change, message in (
+        (hooked, "no hooks"),
+        (hooked_before, "no hooks"),
+        (another, "Linear"),
+        (patched, "Offset"),
+    ):
+        model = SOCICNN(4, 2)
+        change(model)
+        for call in (lambda: model(x, context), lambda: minimize(model, Simplex(4), context)):  # noqa: B023
+            with pytest.raises(TypeError, match=message):
+                call()
+
+
+def test_parametrised_weights_are_those_that_count() -> None:
+    class Doubled(nn.Module):
+        def forward(self, weight):
+            return 2.0 * weight
+
+    model, (x, context) = SOCICNN(4, 2, norms=(2,), seed=1), inputs(SOCICNN(4, 2), 3)
+    twice = SOCICNN(4, 2, norms=(2,), seed=1)
+    nn.utils.parametrize.register_parametrization(model.d[0], "slope", Doubled())
+    with torch.no_grad():
+        twice.d[0].slope.mul_(2.0)
+    close(model(x, context), twice(x, context), VALUE)
+    close(minimize(model, Simplex(4), context).value, minimize(twice, Simplex(4), context).value, VALUE)
+
+
+# -- under PyTorch's transformations ---------------------------------------------------------------------
+
+CONTEXT = torch.randn(3, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+POINTS = torch.rand(3, 4, generator=torch.Generator().manual_seed(2), dtype=DOUBLE)
+
+
+def several() -> SOCICNN:
+    model = SOCICNN(4, 3, hidden=(5, 4), quadratics=(3,), norms=(2, 3, 2), hyperbolics=2, diagonal=True, seed=3)
+    return shaken(model)  # type: ignore[return-value]
+
+
+def test_values_stay_differentiable_after_an_inference_mode() -> None:
+    model = several()
+    with torch.inference_mode():
+        model(POINTS, CONTEXT)
+    points = POINTS.clone().requires_grad_()
+    model(points, CONTEXT).sum().backward()
+    assert all(tensor.grad is not None for tensor in (points, *model.U_raw, *model.W))
+
+
+def test_values_under_transformations_of_the_weights() -> None:
+    model = several()
+    weights = {name: weight.detach() + 0.1 for name, weight in model.named_parameters()}
+    pairs = {name: torch.stack([weight, weight + 0.1]) for name, weight in weights.items()}
+
+    def value(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(model, given, (POINTS[0], CONTEXT[0]))
+
+    both = torch.func.vmap(value)(pairs)
+    for k in range(2):
+        close(both[k], value({name: weight[k] for name, weight in pairs.items()}), VALUE)
+
+
+def test_values_inside_transformations_of_the_inputs() -> None:
+    x, context, model = POINTS[0], CONTEXT[0], several()
+    exact = torch.autograd.functional.jacobian(lambda point: model(point, context), x)
+
+    def penalty(point: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            target = model(point, context)
+        return (model(point, context) - target + 1.0).square()
+
+    close(torch.func.grad(penalty)(x), 2 * exact, VALUE)
+    with torch.no_grad():
+        _, moved = torch.func.jvp(lambda point: model(point, context), (x,), (torch.ones_like(x),))
+    close(moved, exact.sum(), VALUE)
+
+
+def test_values_with_stand_ins_for_weights() -> None:
+    model = several()
+    weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+    def value(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(model, given, (POINTS, CONTEXT))
+
+    with torch.no_grad():
+        close(torch.func.functionalize(value)(weights), model(POINTS, CONTEXT), VALUE)
+        with torch.autograd.forward_ad.dual_level():
+            pairs = {k: torch.autograd.forward_ad.make_dual(w, torch.ones_like(w)) for k, w in weights.items()}
+            assert torch.autograd.forward_ad.unpack_dual(value(pairs)).tangent is not None
+        close(value(weights), model(POINTS, CONTEXT), VALUE)
+
+
+def test_a_precision_unknown_to_numpy() -> None:
+    model = several()
+    with torch.no_grad():
+        exact = model(POINTS, CONTEXT)
+        rounded = model.to(torch.bfloat16)(POINTS.float(), CONTEXT.float())
+    torch.testing.assert_close(rounded.double(), exact, rtol=0.1, atol=0.1)
+
+
+# -- sizes and weights -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("dim", "width", "count"), [(5, 16, 527), (10, 20, 1083), (20, 24, 2451), (50, 32, 9423)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from collections.abc import Callable
 from typing import ClassVar
@@ -15,9 +16,8 @@ from torch import nn
 from zoo import MODELS, SETS, shaken
 
 from soctk import SOCICNN, ConvexSurrogate, DecisionLayer, ReLUICNN, ValueData, certify, fit, freeze, minimize, save
-from soctk.models.dense import MODELS as KINDS
 
-DENSE = [name for name in MODELS if isinstance(MODELS[name](4), KINDS)]
+DENSE = [name for name in MODELS if isinstance(MODELS[name](4), SOCICNN)]
 GENERATOR = torch.Generator().manual_seed(5)
 POINTS = torch.rand(6, 4, generator=GENERATOR, dtype=DOUBLE)
 CONTEXTS = torch.randn(6, 3, generator=GENERATOR, dtype=DOUBLE)
@@ -125,7 +125,15 @@ def test_it_is_not_saved(tmp_path) -> None:
 
 
 class Mine(ReLUICNN):
-    """Of one's own: what it overrides is not known."""
+    """Of one's own, with a function that the context map does not tell."""
+
+    def _conic_form(self, context):
+        form = super()._conic_form(context)
+        return dataclasses.replace(form, constant=form.constant + 1.0)
+
+
+class Renamed(ReLUICNN):
+    """Of one's own, with nothing changed."""
 
 
 def hooked() -> SOCICNN:
@@ -140,7 +148,22 @@ def with_another_module() -> SOCICNN:
     return model
 
 
-@pytest.mark.parametrize("other", [lambda: MODELS["ickan"](4), lambda: Mine(4, 3), hooked, with_another_module])
-def test_what_cannot_be_frozen_is_told(other: Callable[[], SOCICNN]) -> None:
-    with pytest.raises(TypeError, match="expected one of SOCICNN"):
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: MODELS["ickan"](4), "expected a dense model.*ICKAN"),
+        (lambda: Mine(4, 3), "Mine, which has its own _conic_form"),
+        (hooked, "AffinePart: expected no hooks"),
+        (with_another_module, "Offset: expected one .*Linear"),
+    ],
+)
+def test_what_cannot_be_frozen_is_told(other: Callable[[], SOCICNN], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         freeze(other())
+
+
+def test_a_class_of_ones_own_with_the_same_function_is_frozen() -> None:
+    model = Renamed(4, 3)
+    with torch.no_grad():
+        assert torch.equal(freeze(model)(POINTS, CONTEXTS), model(POINTS, CONTEXTS))
+        assert torch.equal(freeze(freeze(model))(POINTS, CONTEXTS), model(POINTS, CONTEXTS))

@@ -24,7 +24,7 @@ SOLVER = ("soctk.decide", "soctk.simd")
 
 NEUTRAL = (
     *SOLVER,
-    *("soctk.__init__", "soctk.exports", "soctk.io", "soctk.memo", "soctk.sklearn", "soctk.status"),
+    *("soctk.__init__", "soctk.exports", "soctk.io", "soctk.sklearn", "soctk.status"),
     *("soctk_tasks.__init__", "soctk_baselines.__init__", "soctk_evaluation.__init__"),
     *("soctk_evaluation.cli", "soctk_evaluation.harness", "soctk_evaluation.tables"),
     "soctk_evaluation.experiments.__init__",

@@ -1,4 +1,4 @@
-"""What `soctk.decide.ready` makes of the stacked rows of a dense model."""
+"""The compiled half of a context map: the columns of packed data from the responses to the context."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from soctk.simd.options import FREE, called_from_python
 
 
 @partial(called_from_python, fastmath=FREE)
-def assemble(rows, floor, spread, unit, ridges, units, x_mean, data):
-    """Fill `data` (N, ...) from rows (N, D) at N contexts; return whether all of it is finite.
+def assemble(rows, weights, ridges, units, outer_ridges, outer_units, spread, places, gain, bias, moved, data):
+    """Fill `data` (N, D) with the coefficients at N contexts, in the user's units; return whether all is finite.
 
     Args:
-        rows: the first columns of `data`; softplus of the weights' arguments; the ridges'; tanh of the units'.
-        floor, spread, unit, ridges, units, x_mean: as `soctk.decide.ready._Ready` has them.
-        data: the columns of b0, v (n) and the offsets; of weights and kappas.
+        rows, weights, ridges, units: of `ContextMap.responses`, (N, 1 + n + K), (N, W), (N, n count), (N, hidden).
+        outer_ridges, outer_units, spread: the map's `ridges` (n, count), `units` (hidden,) and `spread`.
+        places: for each weight of the terms its column in `data`, those of b0, v and the offsets being the first.
+        gain, bias: data = gain * coefficient + bias, (D,).
+        moved: b0 gains as much as this times the sum of v.
     """
-    first, finite = data.shape[1] - floor.size, True
-    n, count = ridges.shape
-    last = rows.shape[1] - units.size
+    finite, (n, count), first = True, outer_ridges.shape, rows.shape[1]
     for i in range(rows.shape[0]):
-        row, out, level = rows[i], data[i], 0.0
-        for k in range(first):
-            out[k] = row[k]
-        for k in range(floor.size):
-            out[first + k] = floor[k] + unit[k] * row[first + spread[k]]
+        out, level, total = data[i], rows[i, 0], 0.0
+        for k in range(units.shape[1]):
+            level += units[i, k] * outer_units[k]
         for j in range(n):
-            bent, start = 0.0, last + (j - n) * count
+            slope = rows[i, 1 + j]
             for k in range(count):
-                bent += max(row[start + k], 0.0) * ridges[j, k]
-            out[1 + j] += bent
-            level -= x_mean * bent
-        for k in range(units.size):
-            level += row[last + k] * units[k]
-        out[0] += level
-        for k in range(data.shape[1]):
+                slope += ridges[i, j * count + k] * outer_ridges[j, k]
+            total += slope
+            out[1 + j] = gain[1 + j] * slope + bias[1 + j]
+        out[0] = gain[0] * (level + moved * total) + bias[0]
+        for k in range(1 + n, first):
+            out[k] = gain[k] * rows[i, k] + bias[k]
+        for k in range(first, out.size):
+            out[k] = bias[k]
+        for k in range(places.size):
+            out[places[k]] = gain[places[k]] * weights[i, spread[k]]
+        for k in range(out.size):
             finite &= abs(out[k]) < np.inf
     return finite

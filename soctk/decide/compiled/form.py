@@ -14,7 +14,7 @@ from torch import Tensor
 
 from soctk.decide.compiled.arrays import ARRAYS, PASS, term_table
 from soctk.decide.rules import Schedule, schedule_for
-from soctk.forms.conic_form import ConicForm
+from soctk.forms.sum_of_terms import SumOfTerms
 from soctk.maps.linear import DenseMap
 from soctk.terms import Term
 from soctk.terms.kernel import Packs, Structure
@@ -75,7 +75,7 @@ class Packed:
     schedule: Schedule
 
 
-def supported(form: ConicForm) -> bool:
+def supported(form: SumOfTerms) -> bool:
     """Whether the compiled method may decide a form: kernels for all terms, dense matrices in the processor's memory.
 
     Warns, once for each class, of terms without a kernel.
@@ -91,12 +91,17 @@ def supported(form: ConicForm) -> bool:
     )
 
 
-def pack(form: ConicForm, *, keep_final: bool = False) -> Packed:
+def kinds_of(terms: tuple[Term, ...]) -> tuple[type[Term], ...]:
+    """Return the classes of terms that the compiled code is to know: the package's own, and others among `terms`."""
+    if all(type(term) in BUILT_IN for term in terms):
+        return BUILT_IN
+    return (*BUILT_IN, *dict.fromkeys(type(term) for term in terms if type(term) not in BUILT_IN))
+
+
+def pack(form: SumOfTerms, *, keep_final: bool = False) -> Packed:
     """Return the flat arrays of a detached form; `keep_final` as `schedule_for`'s."""
     terms = form.terms
-    kinds = BUILT_IN
-    if not all(type(term) in BUILT_IN for term in terms):
-        kinds = (*BUILT_IN, *dict.fromkeys(type(term) for term in terms if type(term) not in BUILT_IN))
+    kinds = kinds_of(terms)
     matrices = [term.map.matrix for term in terms if isinstance(term.map, DenseMap)]
     matrix = _joined(matrices) if matrices else form.linear.new_zeros(1, 0, form.dim)
     shared = _joined([matrix.flatten(1), matrix.mT.flatten(1), *(part for term in terms for part in _shared(term))])
@@ -190,6 +195,18 @@ def _shared(term: Term) -> Iterator[Tensor]:
 
 def _array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.numpy())
+
+
+def weight_columns(form: SumOfTerms) -> np.ndarray:
+    """Return for each weight of the terms, one term's after the other's, its column of `Packed.data`."""
+    columns, first = [np.zeros(0, dtype=np.int64)], 1 + form.dim + sum(term.map.rows for term in form.terms)
+    for term in form.terms:
+        for name in term.packs.coefficients:
+            width = getattr(term, name).shape[-1]
+            if name == "weights":
+                columns.append(np.arange(first, first + width))
+            first += width
+    return np.concatenate(columns)
 
 
 def _joined(parts: list[Tensor], size: int | None = None) -> Tensor:

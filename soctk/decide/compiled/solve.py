@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.decide.compiled.arrays import RUNNING
-from soctk.decide.compiled.dispatch import key_of
+from soctk.decide.compiled.first_use import method_for
 from soctk.decide.compiled.form import Packed, pack
-from soctk.decide.compiled.iteration import make_advance_all
 from soctk.decide.decision import Status, relative_gap
 from soctk.decide.reduction import newton_rows
 from soctk.decide.result import Final, Result
@@ -29,14 +26,15 @@ FEWEST_IN_LANES = 32
 """Instances for which code for several in SIMD lanes is worth compiling: as long again as the code for one."""
 MOST_IN_LANES = 2**22
 """Numbers in work for all lanes: 32 megabytes, 300 variables in sixteen. There they take half of the time still."""
+MOST_MEANWHILE = 4096
+"""Instances that PyTorch decides sooner than the method is compiled."""
 _OUTCOMES = np.empty(4, dtype=object)
 _OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT]
 
 
-@lru_cache(maxsize=64)
-def _advance_all(kinds: tuple[type[Term], ...]) -> Any:
-    """Return the compiled method for forms of some kinds of terms; it is compiled when it is first called."""
-    return make_advance_all(key_of(kinds))
+def is_ready(kinds: tuple[type[Term], ...], size: int) -> bool:
+    """Whether compiled code decides for `size` forms of some kinds of terms now; else PyTorch, while it is compiled."""
+    return method_for(kinds).ready(several=False, wait=size > MOST_MEANWHILE)
 
 
 def solve_compiled(
@@ -101,7 +99,9 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
     """Advance all instances, some at a time, until they are finished or the deadline has passed."""
     size, outcome, sizes = state.shape[0], state[:, packed.layout.state.outcome], packed.layout.sizes
     each = sizes["n"] ** 2 * (sizes["n"] + sizes["rows"] + 10)
-    several = _in_lanes(packed)
+    method = method_for(packed.kinds)
+    method.ready(several=False, wait=True)
+    several = _in_lanes(packed) and method.ready(several=True)
     work = WORK_BETWEEN_CHECKS * (WIDTH // 2 if several else 1)
     piece = max(1, int(work / (USUAL_STEPS * each)))
     steps = 2**40 if piece > 1 else max(1, int(work / each))
@@ -110,15 +110,14 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
         memory, piece = aligned_zeros(scratch.size), -(-piece // WIDTH) * WIDTH
     places = np.zeros(WIDTH, dtype=np.int64)
     arrays = packed.layout.numbers, packed.shared, common, packed.data, state, scratch, memory, places
-    advance_all = _advance_all(packed.kinds)
     if size > 0 and deadline < float("inf"):
-        advance_all(*arrays, 0, size, 0)  # so that every instance has an answer
+        method(*arrays, 0, size, 0)  # so that every instance has an answer
     for first in range(0, size, piece):
         last = min(first + piece, size)
         while (outcome[first:last] == RUNNING).any():
             if time.perf_counter() > deadline:
                 return
-            advance_all(*arrays, first, last, steps)
+            method(*arrays, first, last, steps)
 
 
 def _in_lanes(packed: Packed) -> bool:

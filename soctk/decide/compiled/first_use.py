@@ -1,0 +1,125 @@
+"""The first use of the compiled method: it is compiled in a thread of its own, and PyTorch decides meanwhile.
+
+Compiling takes half a minute to a minute and a half on most machines, once: the code is kept on disk. Said once, by the
+logger "soctk". With the environment variable SOCTK_COMPILE=wait nothing is decided before it is compiled, so that what
+decides does not depend on the clock; `soctk.warmup` compiles everything beforehand.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numba import typeof
+
+from soctk.decide.compiled.dispatch import key_of
+from soctk.decide.compiled.iteration import make_advance_all
+from soctk.decide.packed_model import PackedModel
+from soctk.models.dense import SOCICNN
+from soctk.simd.lanes import WIDTH
+from soctk.terms import Term
+
+LOOK_EVERY = 0.02
+"""Seconds between looks at a thread that may load code from the disk, which takes less than a second."""
+logger = logging.getLogger("soctk")
+Kinds = tuple[type[Term], ...]
+
+
+class Method:
+    """The compiled method for forms of some kinds of terms; called as `make_advance_all`'s function is.
+
+    It has two variants: for one instance at a time, and for several side by side.
+    """
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._function = make_advance_all(key_of(kinds))
+        self._threads: dict[bool, threading.Thread] = {}
+        self._errors: dict[bool, BaseException] = {}
+        self._ready: set[bool] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, *arguments: Any) -> None:
+        self._function(*arguments)
+
+    def ready(self, several: bool, *, wait: bool = False) -> bool:
+        """Return whether a variant is compiled; if it is not, begin to compile it, and wait for that where asked to.
+
+        What lies on the disk is always waited for.
+
+        Raises:
+            Exception: whatever stopped the compiler.
+        """
+        if several in self._ready:
+            return True
+        with self._lock:
+            thread = self._threads.get(several)
+            if thread is None:
+                missed = self._misses()
+                thread = threading.Thread(target=self._compile, args=(several,), name="soctk compiler")
+                self._threads[several] = thread
+                thread.start()
+                while thread.is_alive() and self._misses() == missed:
+                    time.sleep(LOOK_EVERY)
+                if thread.is_alive():
+                    _say_that_it_compiles(self._place(), several, wait or waits())
+        if wait or waits():
+            thread.join()
+        if several in self._errors:
+            raise self._errors[several]
+        return several in self._ready
+
+    def _compile(self, several: bool) -> None:
+        integers, numbers, matrix = np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros((1, 1))
+        memory = np.zeros((1, WIDTH)) if several else numbers
+        arguments = integers, matrix, numbers, matrix, matrix, numbers, memory, integers, 0, 0, 0
+        try:
+            self._function.compile(tuple(map(typeof, arguments)))
+            if not several:
+                _compile_coefficients()
+            self._ready.add(several)
+        except BaseException as error:
+            self._errors[several] = error
+
+    def _misses(self) -> int:
+        """Return how often the compiler had to begin because nothing was on the disk."""
+        return sum(self._function.stats.cache_misses.values())
+
+    def _place(self) -> str | None:
+        return self._function.stats.cache_path
+
+
+def _compile_coefficients() -> None:
+    """Compile what fills in coefficients, before somebody wants it who would wait for the other variant's compiler."""
+    coefficients = PackedModel.of(SOCICNN(2, 1, hidden=(2,)))
+    assert coefficients is not None
+    coefficients.at(torch.zeros(1, 1, dtype=torch.float64))
+
+
+@cache
+def method_for(kinds: Kinds) -> Method:
+    """Return the compiled method for forms of some kinds of terms."""
+    return Method(kinds)
+
+
+def waits() -> bool:
+    """Whether decisions wait for the compiler."""
+    return os.environ.get("SOCTK_COMPILE") == "wait"
+
+
+def _say_that_it_compiles(place: str | None, several: bool, waiting: bool) -> None:
+    what = "for many contexts at a time" if several else "for one context at a time"
+    meanwhile = "" if waiting else " Until then decisions are made more slowly, by PyTorch; the process ends after it."
+    kept = (
+        f"once: the code is kept in {place}" if place else "in every process: no folder for compiled code is writable"
+    )
+    remedy = "" if place else " (name one in NUMBA_CACHE_DIR)"
+    logger.warning(
+        "soctk compiles its decision method %s, which takes 30 to 90 seconds on most machines, %s%s.%s",
+        *(what, kept, remedy, meanwhile),
+    )

@@ -1,0 +1,122 @@
+"""A model with a context map as flat arrays: what no context changes, and where the rest goes.
+
+In the user's units every coefficient is gain * g's + bias, but that b0 moves with v too (`SumOfTerms.transformed`). The
+columns of `Packed.data` are then filled straight from the responses to the context.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.checks import to_numpy
+from soctk.decide.compiled.form import Packed, pack, supported, weight_columns
+from soctk.forms.context_map import ContextMap
+from soctk.function import ConvexFunction
+from soctk.models.frozen import FrozenSurrogate
+from soctk.terms import Term
+
+AT_A_TIME = 256
+"""Contexts whose intermediate numbers stay in a second-level cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedModel:
+    """A model at any context, packed.
+
+    Attributes:
+        coefficients: g's, as functions of the standardised context.
+        template: the packed form of one function without what a context changes.
+        mean: of the context, (p,).
+        scale: of the context, (p,).
+        outer: the map's ridges, units and spread as arrays.
+        places: for each weight its column of `Packed.data`.
+        gain: of each column.
+        bias: of each column.
+        moved: how b0 moves with the sum of v, -x_mean / x_scale.
+    """
+
+    coefficients: ContextMap
+    template: Packed
+    mean: Tensor
+    scale: Tensor
+    outer: tuple[np.ndarray, ...]
+    places: np.ndarray
+    gain: np.ndarray
+    bias: np.ndarray
+    moved: float
+
+    @classmethod
+    def of(cls, model: ConvexFunction) -> PackedModel | None:
+        """Return a model packed, or None for one without a context map that the compiled method knows.
+
+        Raises:
+            ValueError: a matrix that is not finite, or a mixing weight that is negative.
+        """
+        coefficients = model.context_map() if model.dtype == torch.float64 else None
+        if coefficients is None:
+            return None
+        factor, scale = 1.0 / float(model.x_scale), float(model.value_scale)
+        moved = -float(model.x_mean) * factor
+        form = coefficients.template(factor, moved, scale)
+        if not supported(form):
+            return None
+        template, places = pack(form), weight_columns(form)
+        if not (np.isfinite(template.shared).all() and form.convex):
+            form.check()
+        bias, gain = template.data[0].copy(), np.ones(template.data.shape[1])
+        bias[0], bias[places] = float(model.value_mean), 0.0
+        gain[0], gain[1 : 1 + form.dim], gain[places] = scale, scale * factor, scale
+        outer = to_numpy(coefficients.ridges), to_numpy(coefficients.units), coefficients.spread.numpy()
+        mean, unit = model.context_mean, model.context_scale
+        return cls(coefficients, template, mean, unit, outer, places, gain, bias, moved)
+
+    @property
+    def kinds(self) -> tuple[type[Term], ...]:
+        """The classes of terms that the compiled code has to know."""
+        return self.template.kinds
+
+    @classmethod
+    def now(cls, model: ConvexFunction) -> PackedModel | None:
+        """Return a model packed as it is now, as `of`; a frozen one, which does not change, only once."""
+        return model.once(cls.of) if isinstance(model, FrozenSurrogate) else cls.of(model)
+
+    def at(self, contexts: Tensor) -> Packed | None:
+        """Return the packed functions at contexts (N, p); None where a coefficient is not finite."""
+        from soctk.decide.compiled.coefficients import assemble  # Numba is loaded when there is something to solve
+
+        data, finite = np.empty((contexts.shape[0], self.gain.size)), True
+        for first in range(0, data.shape[0], AT_A_TIME):
+            here = slice(first, first + AT_A_TIME)
+            responses = self.coefficients.responses((contexts[here] - self.mean) / self.scale)
+            arrays = [part.numpy() for part in responses]
+            finite &= assemble(*arrays, *self.outer, self.places, self.gain, self.bias, self.moved, data[here])
+        return dataclasses.replace(self.template, data=data) if finite else None
+
+
+@dataclass(frozen=True, eq=False)
+class PackedForm:
+    """A function without context, packed."""
+
+    packed: Packed
+
+    @classmethod
+    def of(cls, model: ConvexFunction) -> PackedForm | None:
+        """Return a function packed, or None for one with a context or that the compiled method does not know."""
+        if model.context_dim > 0 or model.dtype != torch.float64 or not model.has_conic_form:
+            return None
+        form = model.conic_form().detach()
+        return cls(pack(form)) if supported(form) else None
+
+    @property
+    def kinds(self) -> tuple[type[Term], ...]:
+        """The classes of terms that the compiled code has to know."""
+        return self.packed.kinds
+
+    def at(self, contexts: Tensor) -> Packed:
+        """Return the packed function."""
+        return self.packed

@@ -1,0 +1,83 @@
+"""`soctk.prepare`: a model and a set for many decisions one at a time, each with the least delay."""
+
+from __future__ import annotations
+
+import copy
+import time
+
+import torch
+
+from soctk.checks import ArrayLike
+from soctk.decide.choice import default_solver
+from soctk.decide.decision import Decision
+from soctk.decide.minimize import answer, check_arguments, check_start
+from soctk.decide.packed_model import PackedForm, PackedModel
+from soctk.decide.problem import Limits, Problem
+from soctk.function import ConvexFunction
+from soctk.sets import FeasibleSet
+
+
+def prepare(model: ConvexFunction, feasible_set: FeasibleSet) -> Prepared:
+    """Return a model and a set made ready for decisions: what no context changes is computed once, now.
+
+    Whatever becomes of the model afterwards changes nothing in the decisions: they are those of its weights as they
+    are now. Every surrogate can be prepared; those with a context map (the dense models) or without a context gain by
+    it, up to 500 variables.
+
+    Args:
+        model: the surrogate.
+        feasible_set: a set of its dimension.
+
+    Raises:
+        ValueError: the set has another dimension, or a weight is not finite or makes the function non-convex.
+        NotImplementedError: a model whose method is a certified one, without a conic form.
+    """
+    return Prepared(model, feasible_set)
+
+
+class Prepared:
+    """What `prepare` returns.
+
+    Attributes:
+        model: a copy of the model; not to be changed.
+        feasible_set: the set.
+    """
+
+    def __init__(self, model: ConvexFunction, feasible_set: FeasibleSet) -> None:
+        check_arguments(model, feasible_set)
+        self.feasible_set = feasible_set
+        self._packed = None
+        with torch.inference_mode(False), torch.no_grad():  # it may outlive an inference mode
+            self.model = copy.deepcopy(model).requires_grad_(False)
+            if model.decision_method == "newton":
+                self._packed = PackedModel.of(self.model) or PackedForm.of(self.model)
+            if isinstance(self._packed, PackedModel):  # whatever is wrong with its weights is found now
+                self.model.conic_form(self.model.context_mean if model.context_dim > 0 else None)
+
+    @torch.no_grad()
+    def minimize(
+        self,
+        context: ArrayLike | None = None,
+        *,
+        tol: float = 1e-6,
+        max_iter: int | None = None,
+        time_limit: float | None = None,
+        x0: ArrayLike | Decision | None = None,
+    ) -> Decision:
+        """Return what `soctk.minimize(model, feasible_set, context, ...)` returns, to the last bit.
+
+        Args:
+            context: (*batch, p), or None where p = 0.
+            tol, max_iter, time_limit, x0: as `soctk.minimize`'s.
+
+        Raises:
+            ValueError: as `soctk.minimize`.
+        """
+        started = time.perf_counter()
+        check_arguments(self.model, self.feasible_set, tol, max_iter, time_limit)
+        contexts = self.model.check_context(context)
+        batch = tuple(contexts.shape[:-1]) if self.model.context_dim > 0 else ()
+        problem = Problem.at(self.model, self.model.context_rows(contexts), self.feasible_set)
+        problem.packed = self._packed
+        limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
+        return answer(problem, default_solver, limits, check_start(x0, problem, batch), batch, started)

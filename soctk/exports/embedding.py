@@ -1,0 +1,56 @@
+"""A surrogate inside a CVXPY problem of the user's own, re-solved for one context after another."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import torch
+from torch import Tensor
+
+from soctk.checks import ArrayLike, to_numpy
+from soctk.forms.embedding import FormEmbedding
+from soctk.surrogate import ConvexSurrogate
+
+
+class Embedding(FormEmbedding):
+    """A surrogate as part of a CVXPY problem that is re-solved for one context after another.
+
+        embedded = soctk.Embedding(model, x)
+        problem = cp.Problem(cp.Minimize(embedded.value), embedded.constraints + my_constraints)
+        embedded.set_context(theta);  problem.solve()
+
+    It is DPP for every surrogate with a conic form. `value` equals f(x) where it is minimised or bounded from above.
+
+    Args:
+        model: a surrogate with a conic form.
+        x: the decision, a CVXPY expression of shape (n,).
+
+    Raises:
+        ValueError: x has another shape, or weights that make the function non-convex.
+        NotImplementedError: the surrogate has no conic form.
+    """
+
+    def __init__(self, model: ConvexSurrogate, x: cp.Expression) -> None:
+        # Two contexts make the coefficients that depend on the context show; only the structure is used.
+        contexts = torch.zeros(2, model.context_dim, dtype=model.dtype, device=model.device)
+        super().__init__(model.conic_form(contexts if model.context_dim else None).detach(), x)
+        self._model = model
+
+    def coefficients(self, context: ArrayLike) -> list[Tensor]:
+        """Return the values of `parameters` at contexts (*batch, p), each (N, ...), differentiable.
+
+        What a `CvxpyLayer` made of the problem takes as its arguments.
+        """
+        return self.parameter_values(self._model.form_at(self._model.check_context(context)))
+
+    def set_context(self, context: ArrayLike) -> None:
+        """Give the parameters their values at one context (p,).
+
+        Raises:
+            ValueError: a bad context, or several.
+        """
+        checked = self._model.check_context(context)
+        if checked.ndim != 1:
+            raise ValueError(f"context: expected one of shape ({self._model.context_dim},), got {tuple(checked.shape)}")
+        values = self.parameter_values(self._model.form_at(checked).check().detach())
+        for parameter, value in zip(self.parameters, values, strict=True):
+            parameter.value = to_numpy(value[0])

@@ -1,0 +1,195 @@
+"""Where the context enters: all coefficients of a conic form as functions of the context, stacked.
+
+Of a model whose coefficients are made by the modules of `soctk.conditioning`, everything that depends on the context
+theta is affine in it but for the weights and the nonlinear responses of b0 and v, whose arguments are. So
+
+    r       = S theta + s                               one product
+    b0      = r_b0 + w'tanh(r_units)
+    v_i     = r_v,i + W_i'relu(r_ridges,i)
+    d       = r_d                                       the offsets of all terms
+    weights = (floors + softplus(r_weights))[spread]    the weights of all terms, non-negative
+
+The matrices A, the mixing matrices and the constants of the terms are shared by all contexts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, softplus
+
+from soctk.conditioning import AffinePart, NonNegative, Offset, Perceptron, Ridges
+from soctk.forms.conic_form import ConicForm
+from soctk.maps.linear import DenseMap
+from soctk.terms import Term
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What a term phi(A x + d) is made of, d and the weights of phi functions of the context.
+
+    Attributes:
+        kind: the term's class.
+        more: its other arguments.
+        matrices: the blocks of A.
+        offsets: the blocks of d.
+        weights: non-negative numbers.
+        index: for each weight of the term its place among them.
+        used: rows of A after which there are only zeros; None for all.
+    """
+
+    kind: type[Term]
+    more: dict[str, Any]
+    matrices: Sequence[Tensor]
+    offsets: Sequence[Offset]
+    weights: NonNegative
+    index: Sequence[int]
+    used: int | None = None
+
+
+class Shell(NamedTuple):
+    """A term without its numbers: class, other arguments, rows of A, how many of them are used, number of weights."""
+
+    kind: type[Term]
+    more: dict[str, Any]
+    rows: int
+    used: int | None
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class ContextMap:
+    """contexts (N, p) -> a conic form: b0, v, offsets and weights in one product, the rest shared.
+
+    Attributes:
+        dim: the decision dimension n.
+        slope: S, (R, p): the rows of b0, v and d, then the arguments of the weights, of the ridges and of the units.
+        constant: s, (R,); -inf for a weight that no context moves, whose softplus is 0.
+        sizes: how many rows are b0, v and d together, and how many are each of the others.
+        floors: the part of the weights that no context moves.
+        spread: for each weight of the terms, one term's after the other's, its place among the weights.
+        ridges: W, (n, count).
+        units: w, (hidden,).
+        matrix: A of all terms, (K, n).
+        shells: the terms.
+        moves: whether a context moves v, and any weight; what none moves is there once for all contexts.
+    """
+
+    dim: int
+    slope: Tensor
+    constant: Tensor
+    sizes: list[int]
+    floors: Tensor
+    spread: Tensor
+    ridges: Tensor
+    units: Tensor
+    matrix: Tensor
+    shells: list[Shell]
+    moves: tuple[bool, bool]
+
+    @classmethod
+    def of(cls, affine: AffinePart, parts: Sequence[Part]) -> ContextMap:
+        """Return affine part and parts stacked, differentiable in their weights.
+
+        Raises:
+            TypeError: a module inside has hooks, or is of another kind: its numbers do not tell what it computes.
+        """
+        _read(affine, AffinePart)
+        level = _read(affine.level, Offset, "slope", "constant")
+        none, p = level[1].new_zeros(0), 0 if level[0] is None else level[0].shape[1]
+        slope = [None, none.new_zeros(affine.dim)]
+        if affine.slope is not None:
+            slope = _read(affine.slope, Offset, "slope", "constant")
+        offsets = [_read(module, Offset, "slope", "constant") for part in parts for module in part.offsets]
+        modules = {id(part.weights): part.weights for part in parts}
+        weights = [_read(module, NonNegative, "slope", "constant", "floor") for module in modules.values()]
+        floors = [floor for *_, floor in weights]
+        rows = [_rows(p, *numbers) for numbers in (level, slope, *offsets, *weights)]
+        outer = [none.new_zeros(affine.dim, 0), none.new_zeros(1, 0)]
+        for k, (module, kind) in enumerate(((affine.slope_ridges, Ridges), (affine.level_network, Perceptron))):
+            if module is not None:
+                inner, outer[k] = _read(module, kind, "inner", "outer")
+                rows.append((inner[:, :-1], inner[:, -1]))
+        starts = dict(zip(modules, accumulate(map(len, floors), initial=0), strict=False))
+        heights = [sum(len(matrix) for matrix in part.matrices) for part in parts]
+        places = [starts[id(part.weights)] + place for part in parts for place in part.index]
+        matrices = [matrix for part in parts for matrix in part.matrices]
+        return cls(
+            dim=affine.dim,
+            slope=torch.cat([slope for slope, _ in rows]),
+            constant=torch.cat([constant for _, constant in rows]),
+            sizes=[1 + affine.dim + sum(heights), sum(map(len, floors)), *(each.numel() for each in outer)],
+            floors=softplus(torch.cat([none, *floors])),
+            spread=torch.tensor(places, dtype=torch.int64, device=none.device),
+            ridges=outer[0],
+            units=outer[1][0],
+            matrix=torch.cat(matrices) if matrices else none.reshape(0, affine.dim),
+            shells=[Shell(p.kind, p.more, k, p.used, len(p.index)) for p, k in zip(parts, heights, strict=True)],
+            moves=(affine.conditioned, any(slope is not None for slope, *_ in weights)),
+        )
+
+    def responses(self, context: Tensor) -> tuple[Tensor, ...]:
+        """Return the rows of b0, v and d at contexts (N, p), the weights, and the ridges and units themselves."""
+        rows, weights, ridges, units = linear(context, self.slope, self.constant).split(self.sizes, dim=-1)
+        return rows, self.floors + softplus(weights), torch.relu(ridges), torch.tanh(units)
+
+    def form(self, context: Tensor) -> ConicForm:
+        """Return the form at contexts (N, p), differentiable in the context and in whatever the map was made of."""
+        rows, weights, ridges, units = self.responses(context)
+        b0, v, d = rows.split([1, self.dim, len(self.matrix)], dim=-1)
+        if self.units.numel() > 0:
+            b0 = b0 + linear(units, self.units.unsqueeze(0))
+        if self.ridges.numel() > 0:
+            v = v + (ridges.unflatten(-1, self.ridges.shape) * self.ridges).sum(dim=-1)
+        v_moves, weights_move = self.moves
+        weights = weights.index_select(-1, self.spread)
+        return self._filled(self.matrix, b0, v if v_moves else v[:1], d, weights if weights_move else weights[:1])
+
+    def template(self, factor: float, moved: float, scale: float) -> ConicForm:
+        """Return what no context changes of the function scale * g(factor * x + moved): b0, v and d are 0 in g.
+
+        And its weights are 1, so that they are `scale` here.
+        """
+        zero, one = self.constant.new_zeros(1, 1 + self.dim), self.constant.new_ones(1, len(self.spread))
+        shift = moved * self.matrix.sum(dim=-1)
+        return self._filled(factor * self.matrix, zero[:, :1], zero[:, 1:], shift.unsqueeze(0), scale * one)
+
+    def _filled(self, matrix: Tensor, b0: Tensor, v: Tensor, d: Tensor, weights: Tensor) -> ConicForm:
+        heights = [shell.rows for shell in self.shells]
+        parts = zip(
+            self.shells,
+            matrix.unsqueeze(0).split(heights, dim=1),
+            d.unsqueeze(1).split(heights, dim=-1),
+            weights.unsqueeze(1).split([shell.count for shell in self.shells], dim=-1),
+            strict=True,
+        )
+        terms = tuple(shell.kind(DenseMap(a, shell.used), *numbers, **shell.more) for shell, a, *numbers in parts)
+        return ConicForm(b0, v.unsqueeze(1), terms, (b0.shape[0],))
+
+
+def _read(module: nn.Module, kind: type[nn.Module], *names: str) -> list[Any]:
+    """Return weights of a module that computes what they say."""
+    inside = module.__dict__
+    if getattr(type(module), "forward", None) is not kind.forward or "forward" in inside:
+        raise TypeError(f"{kind.__name__}: expected one inside of the model, got {type(module).__name__}")
+    if inside["_forward_hooks"] or inside["_forward_pre_hooks"]:
+        raise TypeError(
+            f"{kind.__name__}: expected no hooks, got some: a model's coefficients are read from its weights together, "
+            "without calling the modules inside; register hooks on the model"
+        )
+    weights = inside["_parameters"]  # an attribute of a module takes as long as a small product
+    return [weights[name] if name in weights else getattr(module, name) for name in names]
+
+
+def _rows(p: int, slope: Tensor | None, constant: Tensor | None, floor: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return E and e of E theta + e, for a weight of the argument of its softplus, where they may be left out."""
+    if constant is None and floor is not None:  # a weight that no context moves
+        constant = torch.full_like(floor, -math.inf)
+    assert constant is not None
+    return constant.new_zeros(len(constant), p) if slope is None else slope, constant

@@ -1,0 +1,258 @@
+"""A convex function of x for every context, and everything that follows from its conic form.
+
+A new one needs one method, `_conic_form(context)`, when it is a sum of the terms in `soctk.terms`; values,
+subgradients, CVXPY expressions, certificates and decisions are derived from it. One of another kind has `_value` and
+`_expression` instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC
+from typing import ClassVar
+
+import cvxpy as cp
+import torch
+from torch import Tensor, nn
+
+from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim
+from soctk.forms.conic_form import ConicForm
+from soctk.forms.context_map import ContextMap
+from soctk.forms.embedding import affine_expression, affine_probes
+
+DTYPES = (torch.float32, torch.float64)
+"""What weights are kept in."""
+
+
+class ConvexFunction(nn.Module, ABC):
+    """A function f(x, context) that is convex in x for every fixed context.
+
+    What is implemented is g, in standardised units; every public method speaks the user's:
+    f(x, context) = value_scale * g((x - x_mean) / x_scale, (context - context_mean) / context_scale) + value_mean.
+    All means are 0 and all scales 1 unless `set_standardization` says otherwise.
+
+    Args:
+        dim: the decision dimension n.
+        context_dim: the context dimension p; 0 for none.
+        dtype: the coefficients' dtype. float64 by default: certified gaps of 1e-6 and below need it.
+    """
+
+    decision_method: ClassVar[str] = "newton"
+    """How `soctk.minimize` decides with this function by default; "cvxpy" for one with its own CVXPY export."""
+
+    x_mean: Tensor
+    x_scale: Tensor
+    value_mean: Tensor
+    value_scale: Tensor
+    context_mean: Tensor
+    context_scale: Tensor
+
+    def __init__(self, dim: int, context_dim: int = 0, *, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        check_count(dim, "dim")
+        check_count(context_dim, "context_dim", minimum=0)
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype: expected float32 or float64, got {str(dtype).removeprefix('torch.')}")
+        self.dim = dim
+        self.context_dim = context_dim
+        for name in ("x", "value"):
+            self.register_buffer(f"{name}_mean", torch.zeros((), dtype=dtype))
+            self.register_buffer(f"{name}_scale", torch.ones((), dtype=dtype))
+        self.register_buffer("context_mean", torch.zeros(context_dim, dtype=dtype))
+        self.register_buffer("context_scale", torch.ones(context_dim, dtype=dtype))
+
+    # -- what is implemented ---------------------------------------------------------------------------
+
+    def _conic_form(self, context: Tensor) -> ConicForm:
+        """Return g at standardised contexts (N, p) as a conic form; N = 1 for a function without context."""
+        coefficients = self._context_map()
+        if coefficients is None:
+            raise NotImplementedError(f"{type(self).__name__} has no conic form")
+        return coefficients.form(context)
+
+    def _context_map(self) -> ContextMap | None:
+        """Return g's coefficients as functions of the context, in place of `_conic_form`; None where it has no such.
+
+        With one, decisions take their coefficients straight from it (`soctk.prepare`).
+        """
+        return None
+
+    def _value(self, x: Tensor, context: Tensor) -> Tensor:
+        """Return g at standardised points (N or 1, M, n) and contexts (N, p): (N, M)."""
+        form = self._conic_form(context.to(self.dtype))
+        return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
+
+    def _expression(self, x: cp.Expression, context: Tensor) -> cp.Expression:
+        """Return g at one standardised context (1, p) as a DCP-convex expression of a standardised x (n,)."""
+        return self._conic_form(context).expression(x)
+
+    @property
+    def has_conic_form(self) -> bool:
+        """Whether `conic_form` exists; the certified methods need it."""
+        return self._overrides("_conic_form") or self._overrides("_context_map")
+
+    @property
+    def exports_expression(self) -> bool:
+        """Whether the function makes its own CVXPY expression instead of that of its conic form."""
+        return self._overrides("_expression")
+
+    def context_map(self) -> ContextMap | None:
+        """Return the context map that `_conic_form` is made of, or None where it is made otherwise."""
+        return None if self._overrides("_conic_form") or self._overrides("form_at") else self._context_map()
+
+    def _overrides(self, name: str) -> bool:
+        return getattr(type(self), name) is not getattr(ConvexFunction, name)
+
+    # -- what users call -------------------------------------------------------------------------------
+
+    def forward(self, x: ArrayLike, context: ArrayLike | None = None) -> Tensor:
+        """Return f(x, context).
+
+        Args:
+            x: (*batch, n). Computed in the higher of its and the weights' precision, returned in x's dtype.
+            context: (*batch, p), or (p,) for one context shared by all points; None where p = 0.
+
+        Returns:
+            (*batch), differentiable by autograd in x, context and weights.
+
+        Raises:
+            ValueError: a wrong dimension, unequal batch shapes, a NaN or an infinity.
+        """
+        points = self._check_device(as_tensor(x, "x", dtype=self.dtype), "x")
+        check_last_dim(points, self.dim, "x")
+        batch = points.shape[:-1]
+        contexts = self.check_context(context)
+        if contexts.ndim > 1 and contexts.shape[:-1] != batch:
+            raise ValueError(
+                f"context: expected batch shape {tuple(batch)} as x's (or one context of shape ({self.context_dim},)), "
+                f"got {tuple(contexts.shape[:-1])}"
+            )
+        if points.numel() == 0:
+            return points.new_zeros(batch)
+        if contexts.ndim > 1 and self.context_dim > 0:
+            internal, rows = points.reshape(-1, 1, self.dim), contexts.reshape(-1, self.context_dim)
+        else:
+            internal, rows = points.reshape(1, -1, self.dim), contexts.reshape(1, -1)
+        return self.evaluate(internal, rows).reshape(batch).to(points.dtype)
+
+    def evaluate(self, x: Tensor, context: Tensor) -> Tensor:
+        """Return f for internal shapes, unchecked: x (N or 1, M, n), context (N, p) -> (N, M)."""
+        dtype = torch.promote_types(torch.promote_types(x.dtype, context.dtype), self.dtype)
+        standard = (x.to(dtype) - self.x_mean) / self.x_scale
+        return self.value_scale * self._value(standard, self._standard_context(context.to(dtype))) + self.value_mean
+
+    def conic_form(self, context: ArrayLike | None = None) -> ConicForm:
+        """Return f at each context as a `ConicForm`, in the user's units.
+
+        Args:
+            context: (*batch, p), or None where p = 0.
+
+        Raises:
+            ValueError: a bad context, or a weight that is not finite or makes the function non-convex.
+            NotImplementedError: the surrogate is not a sum of conic terms.
+        """
+        contexts = self.check_context(context)
+        return self.form_at(contexts).check()
+
+    def form_at(self, contexts: Tensor) -> ConicForm:
+        """Return the conic form at checked contexts (*batch, p), without checking the weights."""
+        batch = tuple(contexts.shape[:-1]) if self.context_dim > 0 else ()
+        dtype = torch.promote_types(contexts.dtype, self.dtype)
+        rows = self.context_rows(contexts).to(dtype)
+        # Units are folded in in the higher precision: in float32 v'x_mean / x_scale would cancel to few digits.
+        form = self._conic_form(self._standard_context(rows).to(self.dtype))
+        form = form if form.dtype == dtype else form.to(dtype)
+        return dataclasses.replace(self.in_units(form), batch_shape=batch)
+
+    def context_rows(self, contexts: Tensor) -> Tensor:
+        """Return checked contexts (*batch, p) as rows (N, p); one row of no numbers where p = 0."""
+        return contexts.reshape(-1, self.context_dim) if self.context_dim > 0 else contexts.reshape(1, 0)
+
+    def to_cvxpy(self, x: cp.Expression, context: ArrayLike | cp.Parameter | None = None) -> cp.Expression:
+        """Return f(x, context) as a DCP-convex CVXPY expression, for any objective or constraint.
+
+        Args:
+            x: a CVXPY variable or affine expression of shape (n,).
+            context: one context (p,), or None where p = 0. A `cp.Parameter` (p,) gives an expression that is DPP in it,
+                for the models whose context enters b0, v and the offsets alone, and affinely
+                (`conditioning="additive", affine_hidden=0`); `soctk.Embedding` is DPP for all.
+
+        Raises:
+            ValueError: a wrong shape, weights that are not finite or make the function non-convex, or a parameter where
+                the context enters otherwise.
+        """
+        if x.shape != (self.dim,):
+            raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
+        if isinstance(context, cp.Expression):
+            if context.shape != (self.context_dim,) or self.context_dim == 0:
+                raise ValueError(f"context: expected a parameter of shape ({self.context_dim},), got {context.shape}")
+            probes = affine_probes(self.context_dim).to(self.x_mean)
+            return affine_expression(self.conic_form(probes).detach(), probes, x, context)
+        contexts = self.check_context(context)
+        if contexts.ndim != 1:
+            raise ValueError(
+                f"context: expected one context of shape ({self.context_dim},), got {tuple(contexts.shape)}"
+            )
+        if not self.exports_expression:
+            return self.form_at(contexts).check().expression(x)
+        standard = (x - float(self.x_mean)) / float(self.x_scale)
+        inner = self._expression(standard, self._standard_context(contexts.to(self.dtype)).reshape(1, -1))
+        return float(self.value_scale) * inner + float(self.value_mean)
+
+    # -- units -----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def set_standardization(
+        self,
+        *,
+        x: tuple[float, float] = (0.0, 1.0),
+        value: tuple[float, float] = (0.0, 1.0),
+        context: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """Store the (mean, scale) pairs that standardise x, the value and each column of the context."""
+        for name, (mean, scale) in (("x", x), ("value", value)):
+            getattr(self, f"{name}_mean").fill_(mean)
+            getattr(self, f"{name}_scale").fill_(scale)
+        if context is not None:
+            self.context_mean.copy_(context[0])
+            self.context_scale.copy_(context[1])
+
+    def in_units(self, form: ConicForm) -> ConicForm:
+        """Return a form of g's in the user's units."""
+        dtype = form.dtype
+        return form.transformed(
+            scale=self.value_scale.to(dtype),
+            shift=self.value_mean.to(dtype),
+            x_scale=self.x_scale.to(dtype),
+            x_mean=self.x_mean.to(dtype),
+        )
+
+    def _standard_context(self, context: Tensor) -> Tensor:
+        return (context - self.context_mean) / self.context_scale
+
+    # -- small things ----------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The weights' dtype."""
+        return self.x_mean.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The weights' device."""
+        return self.x_mean.device
+
+    def check_context(self, context: ArrayLike | None) -> Tensor:
+        """Return the context as a checked tensor (*batch, p); an empty one (0,) where p = 0 and none is given."""
+        if context is None:
+            if self.context_dim > 0:
+                raise ValueError(f"context: expected {self.context_dim} numbers for each x, got None")
+            return torch.zeros(0, dtype=self.dtype, device=self.device)
+        contexts = self._check_device(as_tensor(context, "context", dtype=self.dtype), "context")
+        check_last_dim(contexts, self.context_dim, "context")
+        return contexts
+
+    def _check_device(self, tensor: Tensor, name: str) -> Tensor:
+        if tensor.device != self.device:
+            raise ValueError(f"{name}: expected a tensor on {self.device} as the model, got one on {tensor.device}")
+        return tensor
