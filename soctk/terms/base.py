@@ -242,10 +242,8 @@ class Term(ABC):
         """Return how the Hessian is made up."""
         return Structure(self.map.rows)
 
-    @property
-    def curvature_kind(self) -> CurvatureKind:
-        """How the Hessian behaves from point to point: it changes continuously, jumps, or is 0 but for kinks."""
-        return "continuous"
+    curvature_kind: ClassVar[CurvatureKind] = "continuous"
+    """How the Hessian behaves from point to point: it changes continuously, jumps, or is 0 but for kinks."""
 
     def unpack_lag(self, rows: Tensor) -> Any:
         """Return the lagged duals as the other methods take them, of what compiled code keeps: (N, 1, K)."""

@@ -355,7 +355,7 @@ class Network(Term):
         return self.activation == "softplus"
 
     @property
-    def curvature_kind(self) -> CurvatureKind:
+    def curvature_kind(self) -> CurvatureKind:  # type: ignore[override]
         """A ReLU network has no curvature but at its kinks."""
         return "continuous" if self.softplus else "none"
 
