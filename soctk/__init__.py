@@ -7,9 +7,14 @@ common interface for them and their rivals; decisions with a certified optimalit
 from soctk import losses
 from soctk.decide.certificate import Certificate, certify
 from soctk.decide.decision import Decision, Status
+from soctk.decide.external import External
+from soctk.decide.first_order import FirstOrder
 from soctk.decide.layer import DecisionLayer
 from soctk.decide.minimize import minimize
+from soctk.decide.newton import SmoothingNewton
+from soctk.decide.newton_cg import NewtonCG
 from soctk.decide.prepare import prepare
+from soctk.decide.protocol import PaperProtocol
 from soctk.exports.embedding import Embedding
 from soctk.exports.onnx import to_onnx
 from soctk.exports.pieces import affine_pieces
@@ -52,15 +57,20 @@ __all__ = [
     "Dual",
     "Embedding",
     "ExactSurrogate",
+    "External",
     "FeasibleSet",
+    "FirstOrder",
     "FitConfig",
     "FitReport",
+    "NewtonCG",
     "NormICNN",
+    "PaperProtocol",
     "Polyhedron",
     "QuadICNN",
     "ReLUICNN",
     "RecurrentSOCICNN",
     "Simplex",
+    "SmoothingNewton",
     "SoftplusICNN",
     "Status",
     "ValueData",

@@ -26,7 +26,8 @@ class Decision:
         status: `Status` of each decision, an object array (*batch); compare with `== "optimal"`.
         iterations: (*batch), int64.
         seconds: wall-clock time of the whole call.
-        scale: the unit of `relative_gap`, (*batch); max(1, |value|) where it is None.
+        scale: the unit of `relative_gap`, (*batch): the one given, or where f hardly varies over the set that of
+            `soctk.decide.ranges`; None where it is max(1, |value|) throughout.
         solver: the name of the method that found each x, an object array (*batch).
         violation: the largest violation of any constraint of the set by x, (*batch).
     """

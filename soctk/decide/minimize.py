@@ -16,6 +16,7 @@ from soctk.decide.decision import Decision
 from soctk.decide.external import External
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.protocol import PaperProtocol
+from soctk.decide.ranges import solve_in_range
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver
 from soctk.function import ConvexFunction
@@ -56,7 +57,8 @@ def minimize(
         model: the surrogate; certified methods need one with a conic form.
         feasible_set: a set of the model's dimension.
         context: (*batch, p), or None where p = 0.
-        tol: relative gap to reach, (value - lower bound) / max(1, |value|), or in units of `scale`.
+        tol: relative gap to reach, (value - lower bound) / max(1, |value|), or in units of `scale`. Where f varies over
+            the set by less than a thousandth of max(1, |value|), the unit is 1,000 times that range.
         max_iter: the most iterations of the method for each instance: Newton steps (60 by default; 200 by conjugate
             gradients), gradient steps (20,000), descent steps (200), or the outside solver's own.
         time_limit: seconds for the whole call; the best feasible points and honest gaps are returned.
@@ -72,12 +74,12 @@ def minimize(
         solver_options: of "cvxpy" alone: keywords for `cp.Problem.solve`.
         seed: of the paper's protocol alone: of its random restarts, 0 by default.
         scale: the unit that gaps are measured in, positive, a number or (*batch): where values differ by much less than
-            1, their standard deviation over the decisions in question. max(1, |value|) by default.
+            1, their standard deviation over the decisions in question. By default as said at `tol`.
 
     What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; but
     not an instance that ran into a `max_iter` below the default. `Decision.solver` says whose answer each one has.
-    The first call ever compiles the Newton method, which takes half a minute, and the first with 32 contexts or more
-    compiles it for several side by side; the code is kept on disk.
+    The Newton method is compiled when it is first needed, and once more for 32 contexts or more; the code is kept on
+    disk (`soctk.decide.compiled.first_use`).
 
     Returns:
         `Decision`; computed in the higher of the context's and the weights' precision. Its statuses follow from what is
@@ -136,6 +138,7 @@ def answer(
         result = Result.unanswered(torch.zeros(0, problem.dim, dtype=problem.dtype, device=problem.device))
     else:
         result = solver.solve(problem, limits, start)
+        solve_in_range(solver, problem, limits, start, result)
     violation = _verify(result, problem.feasible_set, limits.tol)
     return Decision(
         x=result.x.reshape(*batch, problem.dim),

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from soctk.decide.bounds import best_bound, frank_wolfe_gap
 from soctk.decide.packed_model import PackedForm, PackedModel
-from soctk.decide.reduction import reduced
 from soctk.forms.conic_form import ConicForm
 from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, Presolved
@@ -113,15 +112,22 @@ class Problem:
         """Return the best lower bound of the minimum that points (N, n) give, (N,)."""
         if self.has_form:
             return best_bound(self.form, self.feasible_set, x.unsqueeze(1)).squeeze(-1)
-        assert self.model is not None
-        given = self.contexts if self.model.context_dim > 0 else None
-        return self.evaluate(x.unsqueeze(1)).squeeze(-1) - frank_wolfe_gap(self.model, self.feasible_set, x, given)
+        return self.evaluate(x.unsqueeze(1)).squeeze(-1) - self.first_gap(x)
 
     def first_gap(self, x: Tensor) -> Tensor:
         """Return f(x) - min over the set of f's linearisation at x, which is at least f(x) - min f: (N, n) -> (N,)."""
+        if not self.has_form:
+            assert self.model is not None
+            return frank_wolfe_gap(self.model, self.feasible_set, x, self._given)
         points = x.unsqueeze(1)
         bound = self.form.bound(self.form.subgradients(points), self.feasible_set)
         return (self.form.evaluate(points) - bound).squeeze(-1)
+
+    @property
+    def _given(self) -> Tensor | None:
+        """The contexts as a surrogate's public methods take them."""
+        assert self.model is not None
+        return self.contexts if self.model.context_dim > 0 else None
 
     def select(self, index: Tensor) -> Problem:
         """Return the problem of the instances `index`."""
@@ -144,7 +150,9 @@ class Problem:
         if presolved.reduced is self.feasible_set:
             return self
         if not presolved.trivial:
-            return Problem(reduced(self.form, presolved), presolved.reduced, self.unit)
+            point = presolved.point.to(dtype=self.dtype, device=self.device)
+            form = self.form.restricted(presolved.columns.to(self.device), point)
+            return Problem(form, presolved.reduced, self.unit)
         same = copy.copy(self)
         same.feasible_set = presolved.reduced
         return same

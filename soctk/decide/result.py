@@ -26,6 +26,7 @@ class Result:
         status: why the solver stopped with each, an object array of `Status` (N,); OPTIMAL where it reached `tol`.
         solver: the name of the method that found each x: one for all, or an object array (N,).
         unit: what gaps are measured in, (N,); max(1, |value|) where it is None.
+        first_gap: `Problem.first_gap` of where the solver began, (N,), where it kept it.
         final: where the iterations ended, where that was asked for.
     """
 
@@ -36,6 +37,7 @@ class Result:
     status: np.ndarray
     solver: str | np.ndarray = ""
     unit: Tensor | None = None
+    first_gap: Tensor | None = None
     final: Final | None = None
 
     @classmethod

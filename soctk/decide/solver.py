@@ -103,12 +103,16 @@ def finish(second: Solver, problem: Problem, limits: Limits, result: Result, row
     part = problem.select(index)
     if second.refuses(part) is not None:
         return
-    again = second.solve(part, Limits(limits.tol, None, limits.deadline), result.x[index])
+    merge(result, index, second.solve(part, Limits(limits.tol, None, limits.deadline), result.x[index]), limits.tol)
+
+
+def merge(result: Result, index: Tensor, again: Result, tol: float) -> None:
+    """Take, for the instances `index`, whatever point and whatever bound are better in another solver's result."""
+    rows = index.cpu().numpy()
     better = result.improve(index, again.x, again.value, again.lower_bound).cpu().numpy()
     names = np.full(result.status.size, result.solver, dtype=object)
     names[rows[better]] = np.broadcast_to(np.asarray(again.solver, dtype=object), rows.shape)[better]
     result.solver = names
     result.iterations[index] += again.iterations
-    late = again.status == Status.TIME_LIMIT
-    result.status[rows[late]] = Status.TIME_LIMIT
-    result.judge(limits.tol)
+    result.status[rows[again.status == Status.TIME_LIMIT]] = Status.TIME_LIMIT
+    result.judge(tol)

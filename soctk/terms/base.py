@@ -27,6 +27,7 @@ from soctk.checks import check_finite
 from soctk.maps.linear import DenseMap, LinearMap
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Packs, Structure
+from soctk.terms.piece import Piece, UnknownPiece
 
 Coefficient = np.ndarray | cp.Parameter | cp.Expression
 Convex = Any
@@ -158,6 +159,14 @@ class Term(ABC):
         the equation which defines the lagged dual, as in `hessian`.
         """
         return self.subgradient(u)
+
+    def piece(self, smoothed: Smoothed, lag: Any) -> Piece:
+        """Return the smooth piece that a solution rests on, known by the smoothed term and the lagged duals there.
+
+        Of a term with kinks that does not say, decisions that rest at them have no derivatives.
+        """
+        rows = smoothed.dual[..., : 0 if lag is None else 1]
+        return (Piece if lag is None else UnknownPiece)(torch.zeros_like(rows, dtype=torch.bool))
 
     def envelope(self, u: Tensor, smoothed: Smoothed, lag: Any) -> Tensor:
         """Return phi(u) with its duals held where they are at a solution, for autograd: (N, M, K) -> (N, M).

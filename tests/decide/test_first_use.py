@@ -39,7 +39,7 @@ def test_the_first_decisions_do_not_wait_for_the_compiler(tmp_path: Path) -> Non
 
 def test_where_nothing_can_be_kept_it_is_said_once() -> None:
     """Neither the package's folder nor the user's own can be written to: nothing locates a place for a cache."""
-    code = "from numba.core import caching\ncaching._CacheImpl._locator_classes = []\n" + DECIDE
+    code = "from numba.core import caching\ncaching.CacheImpl._locator_classes = []\n" + DECIDE
     result = run("", code)
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("no folder for compiled code is writable") == 1

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from ball import Ball
 from reference import clarabel_optimum
 from tolerances import CERTIFIED, DOUBLE, TIGHT_CLARABEL
 from torch import Tensor
@@ -29,27 +30,6 @@ from soctk.decide.solver import Solver
 N = 5
 
 
-class Ball(FeasibleSet):
-    """{||x - 0.2|| <= 1}: a set of one's own, without rows."""
-
-    dim = N
-
-    def _project(self, y: Tensor) -> Tensor:
-        away = y - 0.2
-        return 0.2 + away / torch.linalg.vector_norm(away, dim=-1, keepdim=True).clamp(min=1.0)
-
-    def _linear_minimizer(self, g: Tensor) -> Tensor:
-        return 0.2 - g / torch.linalg.vector_norm(g, dim=-1, keepdim=True).clamp(min=1e-300)
-
-    def _violation(self, x: Tensor) -> Tensor:
-        return (torch.linalg.vector_norm(x - 0.2, dim=-1) - 1).clamp(min=0)
-
-    def constraints(self, x) -> list:
-        import cvxpy as cp
-
-        return [cp.norm(x - 0.2) <= 1]
-
-
 EQUALITIES = np.array([[1.0, 2.0, 0.0, -1.0, 0.5], [0.0, 1.0, 1.0, 1.0, 1.0]])
 PLACES: dict[str, FeasibleSet] = {
     **{name: make(N) for name, make in SETS.items()},
@@ -58,7 +38,7 @@ PLACES: dict[str, FeasibleSet] = {
     "equalities": Polyhedron(N, 0.0, 1.0, E=EQUALITIES, f=[0.6, 1.5]),
     "weighted": Polyhedron(N, 0.0, E=[1.0, 2.0, 3.0, 4.0, 5.0], f=3.0),
     "inequalities": Polyhedron(N, 0.0, 1.0, E=np.ones(N), f=2.0, G=[1.0, 1.0, 0.0, 0.0, 0.0], h=0.5),
-    "ball": Ball(),
+    "ball": Ball(N, 1.0, 0.2),
 }
 SOLVERS: dict[str, Solver] = {
     "newton": SmoothingNewton(),

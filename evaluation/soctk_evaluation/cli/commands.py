@@ -202,7 +202,8 @@ class Decide:
             left out where the model takes none.
         feasible: where to decide.
         output: the decisions' file, .csv, .parquet or .npz; the model's name with .decisions.csv by default.
-        tol: the gap to reach, relative to max(1, |value|).
+        tol: the gap to reach, relative to max(1, |value|), or in units of the scale.
+        scale: the unit that gaps are measured in, such as the standard deviation of the values in question.
         time_limit: seconds for all decisions.
     """
 
@@ -211,6 +212,7 @@ class Decide:
     contexts: tyro.conf.Positional[Path | None] = None
     output: Path | None = None
     tol: float = 1e-6
+    scale: float | None = None
     time_limit: float | None = None
 
 

@@ -98,8 +98,9 @@ def decide_logged(command: Decide) -> int:
     """Decide in every context of a file, write the decisions with their gaps."""
     if command.feasible.set is None:
         raise UsageError("--set: expected simplex, box or budget")
-    if command.time_limit is not None and command.time_limit <= 0:
-        raise UsageError(f"--time-limit: expected a positive number, got {command.time_limit}")
+    for name, number in (("time-limit", command.time_limit), ("scale", command.scale)):
+        if number is not None and not 0 < number < float("inf"):
+            raise UsageError(f"--{name}: expected a positive number, got {number}")
     try:
         model, notes = soctk.load(command.model), read_notes(command.model)
     except (FileNotFoundError, CheckpointError) as error:
@@ -114,7 +115,8 @@ def decide_logged(command: Decide) -> int:
     assert feasible_set is not None
     context = read_contexts(command.contexts, model.context_dim, names.get("context"))
     try:
-        decision = soctk.minimize(model, feasible_set, context, tol=command.tol, time_limit=command.time_limit)
+        limits = {"tol": command.tol, "scale": command.scale, "time_limit": command.time_limit}
+        decision = soctk.minimize(model, feasible_set, context, **limits)
     except ValueError as error:
         raise UsageError(str(error)) from None
     count = decision.status.size

@@ -40,7 +40,7 @@ class Method:
     def __init__(self, kinds: Kinds) -> None:
         self._function = make_advance_all(key_of(kinds))
         self._threads: dict[bool, threading.Thread] = {}
-        self._errors: dict[bool, BaseException] = {}
+        self._errors: dict[bool, Exception] = {}
         self._ready: set[bool] = set()
         self._lock = threading.Lock()
 
@@ -53,7 +53,7 @@ class Method:
         What lies on the disk is always waited for.
 
         Raises:
-            Exception: whatever stopped the compiler.
+            Exception: whatever stopped the compiler that was waited for.
         """
         if several in self._ready:
             return True
@@ -70,7 +70,7 @@ class Method:
                     _say_that_it_compiles(self._place(), several, wait or waits())
         if wait or waits():
             thread.join()
-        if several in self._errors:
+        if several in self._errors and (wait or waits()):
             raise self._errors[several]
         return several in self._ready
 
@@ -83,8 +83,9 @@ class Method:
             if not several:
                 _compile_coefficients()
             self._ready.add(several)
-        except BaseException as error:
+        except Exception as error:
             self._errors[several] = error
+            logger.error("soctk cannot compile its decision method, so that PyTorch decides, more slowly: %s", error)
 
     def _misses(self) -> int:
         """Return how often the compiler had to begin because nothing was on the disk."""
@@ -94,6 +95,7 @@ class Method:
         return self._function.stats.cache_path
 
 
+@torch.no_grad()
 def _compile_coefficients() -> None:
     """Compile what fills in coefficients, before somebody wants it who would wait for the other variant's compiler."""
     coefficients = PackedModel.of(SOCICNN(2, 1, hidden=(2,)))

@@ -1,0 +1,51 @@
+"""The unit of the gap where f hardly varies over the set: measured, not assumed.
+
+Gaps are relative to max(1, |value|) unless a unit is given. Where f varies over the set by much less than that, every
+point has a small gap and is optimal as soon as it is looked at. The range of f is therefore measured, by the gap
+of its linearisation where a solver begins and, where that is small, by its values at the centre and at two vertices;
+where a thousand times the range is less than max(1, |value|), that is the unit: a gap of 1e-6 is 0.1 % of the range.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from soctk.decide.decision import ROUNDING
+from soctk.decide.problem import Limits, Problem
+from soctk.decide.result import Result
+from soctk.decide.solver import Solver, merge
+
+LARGEST_SHARE = 1000.0
+"""The largest unit that is not given, as a multiple of the range."""
+
+
+def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tensor | None, result: Result) -> None:
+    """Set the unit where f hardly varies, and solve again the instances whose gap is not small in it."""
+    if problem.unit is not None:
+        return
+    usual = result.value.abs().clamp(min=1.0)
+    gap = problem.first_gap(problem.center) if result.first_gap is None else result.first_gap
+    index = torch.nonzero(LARGEST_SHARE * gap < usual).squeeze(-1)
+    if index.numel() == 0:
+        return
+    found = torch.maximum(gap[index], _range(problem.select(index), result.x[index]))
+    result.unit = usual.index_copy(0, index, torch.minimum(usual[index], LARGEST_SHARE * found))
+    index = index[result.relative_gap(index) > limits.tol]
+    if index.numel() > 0 and not limits.late:
+        part = problem.select(index)
+        part.unit = result.unit[index]
+        again = solver.solve(part, limits, None if start is None else start[index])
+        result.status[index.cpu().numpy()] = again.status
+        merge(result, index, again, limits.tol)
+
+
+def _range(problem: Problem, x: Tensor) -> Tensor:
+    """Return how much f varies between x (N, n), the centre and two vertices, (N,); inf where that is rounding."""
+    with torch.enable_grad():
+        center = problem.center.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(problem.evaluate(center.unsqueeze(1)).sum(), center)
+    vertices = [problem.feasible_set._linear_minimizer(sign * slope) for sign in (1, -1)]
+    values = problem.evaluate(torch.stack([x, center.detach(), *vertices], dim=1))
+    found = values.amax(dim=1) - values.amin(dim=1)
+    return torch.where(found > ROUNDING[found.dtype] * values.abs().amax(dim=1), found, torch.inf)
