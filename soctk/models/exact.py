@@ -13,7 +13,6 @@ from soctk.forms.conic_form import ConicForm
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms.registry import term_class, term_name
 
-
 FIELDS = {"kind", "shapes", "options"}
 
 
