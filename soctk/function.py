@@ -14,6 +14,7 @@ from typing import ClassVar
 import cvxpy as cp
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim
 from soctk.forms.conic_form import ConicForm
@@ -155,14 +156,24 @@ class ConvexFunction(nn.Module, ABC):
         return self.form_at(contexts).check()
 
     def form_at(self, contexts: Tensor) -> ConicForm:
-        """Return the conic form at checked contexts (*batch, p), without checking the weights."""
+        """Return the conic form at checked contexts (*batch, p), without checking the weights.
+
+        In float64 whatever the weights' dtype, so that it is the function that they define to 16 digits: in float32 the
+        weights' softplus and the units folded in would make it another. Differentiable in the weights as they are.
+        """
         batch = tuple(contexts.shape[:-1]) if self.context_dim > 0 else ()
-        dtype = torch.promote_types(contexts.dtype, self.dtype)
-        rows = self.context_rows(contexts).to(dtype)
-        # Units are folded in in the higher precision: in float32 v'x_mean / x_scale would cancel to few digits.
-        form = self._conic_form(self._standard_context(rows).to(self.dtype))
-        form = form if form.dtype == dtype else form.to(dtype)
-        return dataclasses.replace(self.in_units(form), batch_shape=batch)
+        rows = self.context_rows(contexts).to(torch.float64)
+        if self.dtype == torch.float64:
+            form = self._folded_form(rows)
+        else:
+            tensors = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+            exact = {f"model.{name}": part.double() for name, part in tensors.items() if part.is_floating_point()}
+            form = functional_call(_FoldedForm(self), exact, rows)
+        return dataclasses.replace(form, batch_shape=batch)
+
+    def _folded_form(self, rows: Tensor) -> ConicForm:
+        """Return the form at contexts (N, p) in the user's units."""
+        return self.in_units(self._conic_form(self._standard_context(rows)))
 
     def context_rows(self, contexts: Tensor) -> Tensor:
         """Return checked contexts (*batch, p) as rows (N, p); one row of no numbers where p = 0."""
@@ -256,3 +267,14 @@ class ConvexFunction(nn.Module, ABC):
         if tensor.device != self.device:
             raise ValueError(f"{name}: expected a tensor on {self.device} as the model, got one on {tensor.device}")
         return tensor
+
+
+class _FoldedForm(nn.Module):
+    """A model whose forward pass is its form, for `functional_call`."""
+
+    def __init__(self, model: ConvexFunction) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, rows: Tensor) -> ConicForm:
+        return self.model._folded_form(rows)

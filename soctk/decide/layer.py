@@ -1,31 +1,21 @@
 """A decision as a differentiable layer: x_hat(context, weights) = argmin of f over the set.
 
-At the solution of the smoothed barrier problem (soctk.decide.newton)
-
-    g(x, w) - s_lo + s_hi + nu 1 = 0,    s_lo (x - lo) = mu,    s_hi (hi - x) = mu,    sum(x) = total,
-
-g the gradient of f and w everything it depends on. By the implicit function theorem dx = -K dg, dg the change of g at
-fixed x and K the inverse of H + diag(s / room) on {sum(dx) = 0}. H is the Hessian with lagged duals that the Newton
-steps use, and dg comes from autograd through the same lagged duals (`Term.implicit_dual`): at a kink the smoothed
-curvature is a quotient of two numbers that are nearly zero, the dual variable is not.
-
-The optimal value needs no such thing: by the envelope theorem its gradient is that of f at the fixed x_hat.
+Its derivatives are those of the equations that hold at a solution (soctk.decide.implicit). The optimal value needs no
+such thing: by the envelope theorem its gradient is that of f at the fixed x_hat.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from soctk.checks import ArrayLike, check_count, check_positive
-from soctk.decide.batched import Bounds, factor_hessian, solve_factored
-from soctk.decide.decision import relative_gap
+from soctk.decide.batched import Bounds
+from soctk.decide.implicit import differentiable
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
 from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Final, Result
-from soctk.forms.conic_form import ConicForm, Dual
+from soctk.forms.conic_form import ConicForm
 from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, Presolved
 
@@ -33,8 +23,9 @@ from soctk.sets import FeasibleSet, Presolved
 class DecisionLayer(nn.Module):
     """context -> argmin over the set of f(., context), differentiable in the context and in the model's weights.
 
-    Solved in float64 whatever the model's dtype. A decision whose certified gap exceeds `max_gap` is returned all the
-    same, but not differentiated. Second derivatives (create_graph=True) are refused.
+    Solved in float64 whatever the model's dtype. Decisions whose certified gap exceeds `max_gap`, or that jump or turn
+    with the smallest change of what they depend on (of a ReLU model one in three, of a model with curvature none), are
+    returned all the same, but not differentiated. Second derivatives (create_graph=True) are refused.
 
     Args:
         model: a surrogate with a conic form.
@@ -76,7 +67,8 @@ class DecisionLayer(nn.Module):
 
         Raises:
             ValueError: a bad context, or weights that make f non-convex.
-            RuntimeError: in the backward pass, where a decision with a non-zero incoming gradient has too large a gap.
+            RuntimeError: in the backward pass, where a decision with a non-zero incoming gradient has too large a gap
+                or no derivative; it names the instances.
         """
         form, presolved = self._problem(context)
         if presolved.single_point:
@@ -87,11 +79,8 @@ class DecisionLayer(nn.Module):
             result = self._solve(inner, feasible_set)
             x = result.x
             if result.final is not None:
-                gap = relative_gap(result.value, result.lower_bound)
-                bounds = Bounds.of(feasible_set, x)
-                gradient, hessian = _linearized(inner, bounds, result.final)
-                x = _Implicit.apply(gradient, x, hessian, bounds, gap, self.max_gap)
-            x = presolved.expand(x)  # type: ignore[arg-type]
+                x = differentiable(inner, Bounds.of(feasible_set, x), result, self.max_gap)
+            x = presolved.expand(x)
         return x.reshape(*form.batch_shape, self.model.dim).to(self._dtype(context))
 
     def optimal_value(self, context: ArrayLike | None = None) -> Tensor:
@@ -122,17 +111,6 @@ class DecisionLayer(nn.Module):
             return solve_newton(form.detach(), feasible_set, tol=self.tol, max_iter=self.max_iter, keep_final=keep)
 
 
-def _linearized(form: ConicForm, bounds: Bounds, final: Final) -> tuple[Tensor, Tensor]:
-    """Return g as a function of what the form depends on, (N, n), and H + diag(s / room), at the last iterate."""
-    fixed, points = form.detach(), final.x.unsqueeze(1)
-    duals, hessian = [], torch.diag_embed(_bound_curvature(bounds, final))
-    for term, plain, lag in zip(form.terms, fixed.terms, final.lags, strict=True):
-        smoothed = plain.smooth(plain.inner(points), final.mu)
-        duals.append(term.implicit_dual(term.inner(points), smoothed, lag))
-        plain.add_hessian(hessian, smoothed, lag)
-    return form.slope(Dual(tuple(duals))).squeeze(1).expand_as(final.x), hessian
-
-
 def _envelope(form: ConicForm, final: Final) -> Tensor:
     """Return f at the last iterate with its duals held, (N,), as a function of what the form depends on."""
     fixed, points = form.detach(), final.x.unsqueeze(1)
@@ -140,35 +118,3 @@ def _envelope(form: ConicForm, final: Final) -> Tensor:
     for term, plain, lag in zip(form.terms, fixed.terms, final.lags, strict=True):
         value = value + term.envelope(term.inner(points), plain.smooth(plain.inner(points), final.mu), lag)
     return value.squeeze(-1)
-
-
-def _bound_curvature(bounds: Bounds, final: Final) -> Tensor:
-    curvature = final.s_lo / (final.x - bounds.lo)
-    return curvature if final.s_hi is None else curvature + final.s_hi / (bounds.hi - final.x)
-
-
-class _Implicit(torch.autograd.Function):
-    """x_hat as a function of g: forward gives x_hat, backward -K."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, gradient: Tensor, x: Tensor, hessian: Tensor, bounds: Bounds, gap: Tensor, max_gap: float
-    ) -> Tensor:
-        ctx.save_for_backward(hessian, gap)
-        ctx.bounds, ctx.max_gap = bounds, max_gap
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError("create_graph=True: second derivatives of a decision are not available")
-        hessian, gap = ctx.saved_tensors
-        (incoming,) = outer
-        refused = ~(gap <= ctx.max_gap) & (incoming != 0).any(dim=-1)
-        if bool(refused.any()):
-            raise RuntimeError(
-                f"{int(refused.sum())} of {refused.numel()} decisions have a relative gap above max_gap = "
-                f"{ctx.max_gap:g} (the largest is {float(gap[refused].max()):.1e}): their derivatives would mean "
-                "nothing. Raise max_iter or max_gap, or give these decisions no weight in the loss"
-            )
-        return -solve_factored(factor_hessian(hessian), incoming, ctx.bounds), None, None, None, None, None

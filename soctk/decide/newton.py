@@ -41,7 +41,7 @@ SMALLEST_TOLERANCE = 1e-14
 class SmoothingNewton(FormSolver):
     """Smoothing Newton steps between bounds and under equalities: certified, the quickest up to 500 variables.
 
-    Compiled where the terms and the set allow it (the package's terms on a processor; bounds and at most a sum), else
+    Compiled where the terms and the set allow it (terms with kernels on a processor; bounds and at most a sum), else
     by PyTorch.
 
     Attributes:

@@ -60,4 +60,9 @@ def schedule_for(form: ConicForm, *, keep_final: bool) -> Schedule:
     kinds = {term.curvature_kind for term in form.terms}
     if keep_final or "jumps" in kinds:
         return CAREFUL
-    return STEADY if kinds <= {"none"} else FAST
+    return STEADY if is_polyhedral(form) else FAST
+
+
+def is_polyhedral(form: ConicForm) -> bool:
+    """Whether f is piecewise affine: its minimum is attained at a vertex."""
+    return {term.curvature_kind for term in form.terms} <= {"none"}

@@ -45,11 +45,13 @@ class FrozenSurrogate(ConvexSurrogate):
         with torch.inference_mode(False), torch.no_grad():  # it may outlive an inference mode
             copied = copy.deepcopy(model).requires_grad_(False)  # a context map shares memory with the weights
             self._coefficients = copied._context_map()
+            exact = model.dtype == torch.float64
+            self._exact = self._coefficients if exact else copy.deepcopy(copied).double()._context_map()
         self._buffers.update(copied._buffers)
         self._made: dict[Callable[..., Any], Any] = {}
 
     def _context_map(self) -> ContextMap | None:
-        return self._coefficients
+        return self._exact if self.dtype == torch.float64 else self._coefficients
 
     def once(self, make: Callable[[FrozenSurrogate], Made]) -> Made:
         """Return make(self), made at the first call only: what it is made of does not change."""

@@ -1,10 +1,11 @@
-"""The words of compiled code that treats one instance, or several side by side: numbers that may have lanes.
+"""The words of compiled code that treats one instance, or several in SIMD lanes: numbers that may have lanes.
 
 Code is written once, as plain functions, and compiled for ordinary numbers and for lanes (`soctk.simd.lanes`). A
 comparison of lanes is a mask: there are no branches on it, `choose` takes their place, and conditions are joined by
 &, | and not. Beside these words min, max, abs and NumPy's sqrt, exp, log and log1p know lanes.
 
-This module loads no Numba; what implements the words for compiled code does (`lanes`, `algebra`).
+This module loads no Numba; what implements the words for compiled code does (`lanes`, `algebra`). Words are imported by
+name: Numba takes `simd.view(...)` for the method of an array.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Dense linear algebra in compiled loops, all of it made of one operation: adding a combination of rows.
 
 Systems here are small, 5 to 100 variables: a call of BLAS would cost as much as its arithmetic. For one instance the
-loops go along rows (`algebra_one`), for several side by side a number is a vector already (`algebra_lanes`).
+loops go along rows (`algebra_one`), for several in SIMD lanes a number is a vector already (`algebra_lanes`).
 """
 
 from __future__ import annotations

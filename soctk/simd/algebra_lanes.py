@@ -1,4 +1,4 @@
-"""Linear algebra for several instances side by side: a number is a vector, so that loops need no care.
+"""Linear algebra for several instances in SIMD lanes: a number is a vector, so that loops need no care.
 
 Tiles of sums stay in registers while their products are added (`tiles`). The functions are
 `soctk.simd.algebra`'s, which documents them.

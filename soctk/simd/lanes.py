@@ -1,4 +1,4 @@
-"""Several instances side by side: a number with `WIDTH` lanes, one instance in each, for compiled code.
+"""SIMD lanes: a number with `WIDTH` lanes, one instance in each, for compiled code.
 
 The method is written once. Compiled for ordinary numbers it treats one instance, compiled for `Lanes` it treats eight
 or sixteen in the time of two or three, because every operation is one on whole vector registers. A comparison of lanes

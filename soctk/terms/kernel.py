@@ -1,8 +1,8 @@
 """A term in compiled code.
 
-The decision method is compiled once for the terms of a form, for one function and for several side by side. Of each
+The decision method is compiled once for the terms of a form, for one function and for several in SIMD lanes. Of each
 term it needs the functions of a `Kernel`, written with the words of `soctk.simd`, and how its Hessian is made up, a
-`Structure`. A kernel's functions are given a view `t` of one term of one function, or of several side by side:
+`Structure`. A kernel's functions are given a view `t` of one term of one function, or of several in lanes:
 
     t.u, t.lag          A x + d and the lagged duals, where they are known, (K,)
     t.y                 the dual point, (K,)

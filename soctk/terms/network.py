@@ -13,14 +13,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.maps.linear import DenseMap, LinearMap
+from soctk.checks import as_counts, check_choice
+from soctk.maps.linear import DenseMap
 from soctk.terms.base import (
     SMALLEST_WEIGHT,
     Coefficient,
@@ -34,12 +35,12 @@ from soctk.terms.base import (
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Packs, Structure
 from soctk.terms.logistic import binary_entropy, log1p_exp
+from soctk.terms.mixing import Mixing, adjoint, dense, forward, on_numbers, transposed
 from soctk.terms.network_kernel import KERNEL
+from soctk.terms.network_piece import NetworkPiece
+from soctk.terms.piece import Piece
 
 Activation = Literal["relu", "softplus"]
-Mixing = Tensor | LinearMap
-"""A dense U, (N or 1, h_l, h_{l-1}), or a map that all contexts share, such as a convolution."""
-
 CACHED_ENTRIES = 2**17
 """Numbers of an intermediate result worked on at a time: a megabyte in float64."""
 
@@ -74,7 +75,7 @@ class Network(Term):
     def _mixing_numbers(self) -> list[Tensor]:
         numbers: list[Tensor] = []
         for matrix in self.mixing:
-            _on_numbers(matrix, lambda tensor: numbers.append(tensor) or tensor)  # type: ignore[func-returns-value]
+            on_numbers(matrix, lambda tensor: numbers.append(tensor) or tensor)  # type: ignore[func-returns-value]
         return numbers
 
     def coefficients(self) -> dict[str, Tensor]:
@@ -84,15 +85,14 @@ class Network(Term):
 
     def apply(self, fn: Callable[[Tensor], Tensor]) -> Network:
         """Return the term with `fn` applied to each of its tensors."""
-        mixing = tuple(_on_numbers(matrix, fn) for matrix in self.mixing)
+        mixing = tuple(on_numbers(matrix, fn) for matrix in self.mixing)
         return dataclasses.replace(super().apply(fn), mixing=mixing)
 
     def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors of a network of one context by name, U2, ... among them, and its other fields."""
         tensors, options = super().to_parts()
         del options["mixing"]
-        dense = (matrix if isinstance(matrix, Tensor) else matrix.to_dense().matrix for matrix in self.mixing)
-        return tensors | {f"U{level}": matrix for level, matrix in enumerate(dense, start=2)}, options
+        return tensors | {f"U{level}": dense(matrix) for level, matrix in enumerate(self.mixing, start=2)}, options
 
     @classmethod
     def from_parts(cls, tensors: dict[str, Tensor], options: dict[str, Any]) -> Network:
@@ -101,6 +101,18 @@ class Network(Term):
         mixing = tuple(tensor for name, tensor in tensors.items() if name[0] == "U")
         return super().from_parts(rest, options | {"mixing": mixing})
 
+    def _shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        check_choice(self.activation, "activation", get_args(Activation))
+        widths = as_counts(self.widths, "widths")
+        if sum(widths) != rows:
+            raise ValueError(f"widths: expected layers of {rows} units together, the term's rows, got {list(widths)}")
+        if len(self.mixing) != len(widths) - 1:
+            raise ValueError(f"mixing: expected {len(widths) - 1} matrices between {len(widths)} layers")
+        for level, (matrix, inner, outer) in enumerate(zip(self.mixing, widths, widths[1:], strict=False), start=2):
+            if isinstance(matrix, Tensor) and tuple(matrix.shape[1:]) != (outer, inner):
+                raise ValueError(f"U{level}: expected shape {[outer, inner]}, got {list(matrix.shape[1:])}")
+        return {"weights": (1, widths[-1])}
+
     # -- the function ----------------------------------------------------------------------------------
 
     def preactivations(self, u: Tensor) -> list[Tensor]:
@@ -108,7 +120,7 @@ class Network(Term):
         parts = u.split(self.widths, dim=-1)
         activations = [parts[0]]
         for part, matrix in zip(parts[1:], self.mixing, strict=True):
-            activations.append(part + _forward(matrix, self._activate(activations[-1])))
+            activations.append(part + forward(matrix, self._activate(activations[-1])))
         return activations
 
     def _activate(self, a: Tensor) -> Tensor:
@@ -126,7 +138,7 @@ class Network(Term):
         nubar = [self.weights]
         nu = [nubar[0] * slopes[-1]]
         for slope, matrix in zip(reversed(slopes[:-1]), reversed(self.mixing), strict=True):
-            nubar.append(_adjoint(matrix, nu[-1]))
+            nubar.append(adjoint(matrix, nu[-1]))
             nu.append(nubar[-1] * slope)
         return nu[::-1], nubar[::-1]
 
@@ -143,7 +155,7 @@ class Network(Term):
             slope = (nu[level] / safe_divisor(nubar)).clamp(0, 1)
             slopes.append(slope)
             if level > 0:
-                nubar = _adjoint(self.mixing[level - 1], nubar * slope)
+                nubar = adjoint(self.mixing[level - 1], nubar * slope)
         return slopes[::-1]
 
     def nearest_dual(self, y: Tensor) -> Tensor:
@@ -155,7 +167,7 @@ class Network(Term):
         nu = y.split(self.widths, dim=-1)
         above = [(nu[-1] - self.weights).amax(dim=-1)]
         for part, outer, matrix in zip(nu[:-1], nu[1:], self.mixing, strict=True):
-            above.append((part - _adjoint(matrix, outer)).amax(dim=-1))
+            above.append((part - adjoint(matrix, outer)).amax(dim=-1))
         return torch.stack(torch.broadcast_tensors(*above, (-y).amax(dim=-1))).amax(dim=0).clamp(min=0)
 
     def kinked(self, u: Tensor) -> Tensor:
@@ -193,7 +205,7 @@ class Network(Term):
         z: Tensor | None = None
         layers, slopes = [], []
         for level, part in enumerate(parts):
-            a = part if z is None else part + _forward(self.mixing[level - 1], z)
+            a = part if z is None else part + forward(self.mixing[level - 1], z)
             if spread is not None:
                 r = (a.square() + spread).sqrt()
                 # (a + r) / 2 loses all digits for very negative a; its conjugate form does not.
@@ -227,7 +239,7 @@ class Network(Term):
         """
         _, slopes, nubar = smoothed.cache
         weights = [(bar * k)[:, 0] for bar, k in zip(nubar, self._curvatures(smoothed, lag), strict=True)]
-        mixings = [matrix if isinstance(matrix, Tensor) else matrix.to_dense().matrix for matrix in self.mixing]
+        mixings = [dense(matrix) for matrix in self.mixing]
         first, *rest = self.layer_maps()
         first.add_gram(total, weights[0])
         # The J' are kept, (N, n, h_l), so that multiplying by a shared U_l is one matrix product for many contexts; not
@@ -239,7 +251,7 @@ class Network(Term):
             jacobian = first.matrix[_rows(first.matrix, here)].mT
             for level, layer in enumerate(rest, start=1):
                 mixing, slope = mixings[level - 1], slopes[level - 1]
-                jacobian = (jacobian * slope[_rows(slope, here)]) @ _transposed(mixing[_rows(mixing, here)])
+                jacobian = (jacobian * slope[_rows(slope, here)]) @ transposed(mixing[_rows(mixing, here)])
                 jacobian = jacobian.add_(layer.matrix[_rows(layer.matrix, here)].mT)
                 weight = weights[level][_rows(weights[level], here)].unsqueeze(1)
                 total[here].baddbmm_(jacobian * weight, jacobian.mT)
@@ -252,11 +264,11 @@ class Network(Term):
         for level, (part, bar, k) in enumerate(
             zip(du.split(self.widths, dim=-1), nubar, self._curvatures(smoothed, lag), strict=True)
         ):
-            da = part if moved is None else part + _forward(self.mixing[level - 1], moved)
+            da = part if moved is None else part + forward(self.mixing[level - 1], moved)
             bent.append(bar * k * da)
             moved = slopes[level] * da
         for level in range(len(bent) - 2, -1, -1):
-            bent[level] = bent[level] + slopes[level] * _adjoint(self.mixing[level], bent[level + 1])
+            bent[level] = bent[level] + slopes[level] * adjoint(self.mixing[level], bent[level + 1])
         return torch.cat(bent, dim=-1)
 
     def layer_maps(self) -> list:
@@ -274,7 +286,7 @@ class Network(Term):
         moved: Tensor | None = None
         advanced = []
         for level, part in enumerate(du.split(self.widths, dim=-1)):
-            da = part if moved is None else part + _forward(self.mixing[level - 1], moved)
+            da = part if moved is None else part + forward(self.mixing[level - 1], moved)
             (a, r), t = layers[level], lag[level]
             advanced.append((a / r + (1 - t * a / r) / r * da).clamp(-1, 1))
             moved = slopes[level] * da
@@ -295,10 +307,14 @@ class Network(Term):
         for level, (part, (a, r), p, t) in enumerate(
             zip(u.split(self.widths, dim=-1), smoothed.cache[0], smoothed.cache[1], lag, strict=True)
         ):
-            moved = (part if z is None else part + _forward(self.mixing[level - 1], z)) - a
+            moved = (part if z is None else part + forward(self.mixing[level - 1], z)) - a
             slopes.append(0.5 * (1 + a / r + (1 - t * a / r) / r * moved))
             z = p * r + p * moved  # p r is the smoothed unit itself
         return torch.cat(self.chain(slopes)[0], dim=-1)
+
+    def piece(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Piece:
+        """Return which units are on, off or at their kink; a softplus network is smooth."""
+        return super().piece(smoothed, lag) if lag is None else NetworkPiece.of(smoothed, lag)
 
     def envelope(self, u: Tensor, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Tensor:
         """Return c'z_L with every unit's slope (1 + t) / 2 held; softplus networks return themselves."""
@@ -306,7 +322,7 @@ class Network(Term):
             return self.value(u)
         z: Tensor | None = None
         for level, (part, t) in enumerate(zip(u.split(self.widths, dim=-1), lag, strict=True)):
-            z = 0.5 * (1 + t) * (part if z is None else part + _forward(self.mixing[level - 1], z))
+            z = 0.5 * (1 + t) * (part if z is None else part + forward(self.mixing[level - 1], z))
         return (self.weights * z).sum(dim=-1)  # type: ignore[operator]
 
     # -- CVXPY -----------------------------------------------------------------------------------------
@@ -352,7 +368,7 @@ class Network(Term):
         return self.activation == "softplus"
 
     @property
-    def curvature_kind(self) -> CurvatureKind:
+    def curvature_kind(self) -> CurvatureKind:  # type: ignore[override]
         """A ReLU network has no curvature but at its kinks."""
         return "continuous" if self.softplus else "none"
 
@@ -378,23 +394,3 @@ class Network(Term):
 def _rows(tensor: Tensor, here: slice) -> slice:
     """Return the slice for a tensor that may be shared by all contexts."""
     return here if tensor.shape[0] > 1 else slice(None)
-
-
-def _forward(matrix: Mixing, z: Tensor) -> Tensor:
-    """Return U z: (N, M, h_{l-1}) -> (N, M, h_l)."""
-    return z @ _transposed(matrix) if isinstance(matrix, Tensor) else matrix.forward(z)
-
-
-def _adjoint(matrix: Mixing, nu: Tensor) -> Tensor:
-    """Return U'nu: (N, M, h_l) -> (N, M, h_{l-1})."""
-    if isinstance(matrix, Tensor):
-        return nu @ (matrix[0] if matrix.shape[0] == 1 else matrix)
-    return matrix.adjoint(nu)
-
-
-def _on_numbers(matrix: Mixing, fn: Callable[[Tensor], Tensor]) -> Mixing:
-    return fn(matrix) if isinstance(matrix, Tensor) else matrix.apply(fn)
-
-
-def _transposed(matrix: Tensor) -> Tensor:
-    return matrix[0].mT if matrix.shape[0] == 1 else matrix.mT

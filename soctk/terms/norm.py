@@ -6,6 +6,7 @@ sqrt(||A_g x + d_g||^2 + kappa_g^2)): the same second-order cone with one fixed 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,9 +18,10 @@ from torch import Tensor
 from soctk.checks import check_finite
 from soctk.maps.linear import add_product
 from soctk.simd import any_of, choose, fill, view
-from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Recognised, Smoothed, Term, group_norms
+from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Recognised, Smoothed, Term, group_count, group_norms
 from soctk.terms.cones import Affine, ConeBuilder, interleave
 from soctk.terms.kernel import TINY, Kernel, Packs, Structure
+from soctk.terms.piece import AT_KINK, Piece
 from soctk.terms.quadratic import exponent
 
 
@@ -145,6 +147,10 @@ class Norms(Term):
         moved = self._dot(point, u - point) + kappa * (self.kappa - kappa)
         return lag + self._spread(self.weights / tau) * u - self._spread(1 + moved / tau.square()) * lag
 
+    def piece(self, smoothed: Smoothed, lag: Tensor) -> Piece:
+        """Return which groups are at their apex."""
+        return NormsPiece.of(self, smoothed, lag)
+
     def envelope(self, u: Tensor, smoothed: Smoothed, lag: Tensor) -> Tensor:
         """Return sum_g lambda_g (e_g'u_g + sqrt(1 - ||e_g||^2) |kappa_g|), e = rho / lambda held."""
         weights = self.weights.detach().clamp(min=SMALLEST_WEIGHT)
@@ -171,6 +177,10 @@ class Norms(Term):
         builder.require("norm", "soc", interleave(columns), len(columns))
         return t.times(data["weights"][None])
 
+    def _shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        groups = group_count(self.size, rows)
+        return {"weights": (1, groups), "kappa": (1, groups)}
+
     @classmethod
     def recognise(cls, atom: Any) -> Recognised | None:
         """Return a Euclidean norm of all entries; norm1 and abs entry by entry."""
@@ -188,6 +198,49 @@ class Norms(Term):
     def unpack_lag(self, rows: Tensor) -> Tensor:
         """Return rho."""
         return rows
+
+
+@dataclass(frozen=True, eq=False)
+class NormsPiece(Piece):
+    """Groups that are at their apex or not.
+
+    Attributes:
+        held: the lagged duals rho, (N, 1, K), which groups at their apex keep.
+    """
+
+    held: Tensor
+
+    @classmethod
+    def of(cls, term: Norms, smoothed: Smoothed, lag: Tensor) -> NormsPiece:
+        """Return the piece that the smoothed term and its lagged duals show."""
+        length = torch.minimum(group_norms(lag, term.size), group_norms(smoothed.dual, term.size))
+        apex = (length < (1 - AT_KINK) * term.weights) & (term.kappa == 0)
+        return cls(apex.repeat_interleave(term.size, dim=-1), lag)
+
+    def dual(self, term: Any, u: Tensor) -> Tensor:
+        """Return rho at an apex, lambda u / length elsewhere."""
+        return torch.where(self.kinks, self.held, term.subgradient(u))
+
+    def add_hessian(self, term: Any, total: Tensor, u: Tensor) -> None:
+        """Add the Hessian of the groups that are not at their apex."""
+        curved = ~self.kinks[..., :: term.size] & ((term.kappa != 0) | (term.size > 1))
+        super().add_hessian(dataclasses.replace(term, weights=term.weights * curved), total, u)
+
+    def equations(self, term: Any, u: Tensor) -> Tensor:
+        """Return u."""
+        return u
+
+    def matrix(self, term: Any) -> Tensor:
+        """Return A."""
+        return term.map.to_dense().matrix
+
+    def margins(self, term: Any, u: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the lengths ||u_g||, and 1 - ||rho_g|| / lambda_g."""
+        weights = term.weights.clamp(min=SMALLEST_WEIGHT)
+        slack = 1 - group_norms(self.held + change, term.size) / weights
+        length = torch.where(term.kappa == 0, group_norms(u, term.size), torch.inf)
+        slack, length = (part.repeat_interleave(term.size, dim=-1) for part in (slack, length))
+        return torch.where(self.kinks, torch.inf, length), torch.where(self.kinks, slack, torch.inf)
 
 
 def reference(t):

@@ -1,4 +1,4 @@
-"""The compiled Newton method beside the batched one, one instance at a time and several side by side."""
+"""The compiled Newton method beside the batched one, one instance at a time and several in SIMD lanes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic
 LIMITS = {"tol": 1e-8, "max_iter": DEFAULT_ITERATIONS}
 
 
-@pytest.fixture(params=["one", "side by side"], autouse=True)
+@pytest.fixture(params=["one", "lanes"], autouse=True)
 def treatment(request, monkeypatch) -> str:
-    """Every test is run with one instance at a time and with several side by side, however few there are."""
-    monkeypatch.setattr(solve, "FEWEST_SIDE_BY_SIDE", 1 if request.param == "side by side" else 10**9)
+    """Every test is run with one instance at a time and with several in SIMD lanes, however few there are."""
+    monkeypatch.setattr(solve, "FEWEST_IN_LANES", 1 if request.param == "lanes" else 10**9)
     return request.param
 
 

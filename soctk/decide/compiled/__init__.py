@@ -1,1 +1,1 @@
-"""The smoothing Newton method of `soctk.decide.newton` in compiled code, for one instance or several side by side."""
+"""The smoothing Newton method of `soctk.decide.newton` in compiled code, for one instance or several in SIMD lanes."""

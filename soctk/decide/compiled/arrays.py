@@ -1,7 +1,7 @@
 """What the compiled code works on: named arrays in five vectors, and a row of a table for each term.
 
 `ARRAYS` declares them with their shapes. `shared`, `common` and `data` make up a problem, `state` is an iterate,
-`memory` the work. The last three are of lanes where several instances are treated side by side.
+`memory` the work. The last three are of lanes where several instances are treated in SIMD lanes.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ ARRAYS = Table(
         **dict.fromkeys(("x", "s_lo", "s_hi", "best_x"), VARIABLE),
         **dict.fromkeys(("lag", "u"), ROW),
     },
-    # near_lo, near_hi: 1 / (x - lo), 1 / (hi - x); factor: the Hessian, later its factor, bordered by two right-hand
-    # sides; base: what of it never changes
+    # inverse_lo, inverse_hi: 1 / (x - lo), 1 / (hi - x); factor: the Hessian, later its factor, bordered by two
+    # right-hand sides; base: what of it never changes
     memory={
         "held_data": ("data_size",),
         "held_state": ("state_size",),
         **dict.fromkeys(("du", "trial", "curvature"), ROW),
         **dict.fromkeys(("here", "other"), ("cache_size",)),
-        **dict.fromkeys(("g", "other_g", "dx", "ones", "point", "gradient", "near_lo", "near_hi"), VARIABLE),
+        **dict.fromkeys(("g", "other_g", "dx", "ones", "point", "gradient", "inverse_lo", "inverse_hi"), VARIABLE),
         "factor": ("n", "bordered"),
         "base": ("n", "n"),
         "jacobians": ("jacobian_size",),

@@ -52,14 +52,14 @@ def linear_minimum(problem, g, taken):
         taken[i] = 0.0
     # All coordinates that share the lowest price are filled at once.
     while any_of(spare > 0):
-        price, room = np.inf, 0.0
+        price, width = np.inf, 0.0
         for i in range(n):
             price = min(price, choose(taken[i] == 0, g[i], np.inf))
         for i in range(n):
             cheapest = (taken[i] == 0) & (g[i] == price)
-            room += choose(cheapest, hi[i] - lo[i], 0.0)
+            width += choose(cheapest, hi[i] - lo[i], 0.0)
             taken[i] = choose(cheapest, 1.0, taken[i])
-        amount = choose((spare > 0) & (price < np.inf), min(room, spare), 0.0)
+        amount = choose((spare > 0) & (price < np.inf), min(width, spare), 0.0)
         total += choose(amount > 0, price * amount, 0.0)
         spare = choose(price < np.inf, spare - amount, 0.0)
     return total

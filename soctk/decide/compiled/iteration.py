@@ -11,7 +11,7 @@ from soctk.decide.compiled.arrays import ARRAYS, ITERATION_LIMIT, OPTIMAL, RUNNI
 from soctk.decide.compiled.certificate import bound, relative_gap, restore, slope, value_at
 from soctk.decide.compiled.curvature import constant_hessian, outer_products
 from soctk.decide.compiled.dispatch import problem_of
-from soctk.decide.compiled.step import line_search, measure_rooms, move, newton_direction
+from soctk.decide.compiled.step import invert_slacks, line_search, move, newton_direction
 from soctk.decide.compiled.terms import advance_lags, duals, initial_lags, lagged_duals, references, values
 from soctk.decide.rules import SETTLED, STALL_ITERATIONS, UNSETTLED, WORTH_CERTIFYING
 from soctk.simd import add_rows, any_of, choose, dot, fill, view
@@ -38,7 +38,7 @@ def make_advance_all(kinds: int):
         One instance is in work at a time, or one in each lane if `memory` (size, `lanes.WIDTH`) has room for that, all
         of them begun together. A lane whose instance is finished goes on for nothing: a new one in its place would be
         begun by itself, and want certificates in iterations in which no other lane does. When few are left in work they
-        are put down as they are, to go on together with others' when all have been begun.
+        are written back as they are, to go on together with others' when all have been begun.
 
         Args:
             layout, shared, common, data, state, scratch, memory: see `soctk.decide.compiled.arrays`; `scratch` as
@@ -73,8 +73,8 @@ def make_advance_all(kinds: int):
                 continue
             for lane in range(width):
                 instance = max(places[lane], places[0])
-                into_lane(data[instance], held[0], lane)
-                into_lane(state[instance], held[1], lane)
+                load_lane(data[instance], held[0], lane)
+                load_lane(state[instance], held[1], lane)
                 flat(iterate.finished)[lane] = places[lane] < 0
             if own:
                 problem = problem_of(kinds, layout, shared[places[0]], common, held[0])
@@ -85,18 +85,18 @@ def make_advance_all(kinds: int):
                 proceed(problem, iterate, work, steps)
                 for lane in range(width):
                     if places[lane] >= 0 and flat(iterate.finished)[lane] != 0:
-                        put_down(held[1], lane, state[places[lane]])
+                        write_back(held[1], lane, state[places[lane]])
                         places[lane] = -1
                         in_work, remaining = in_work - 1, remaining - 1
             for lane in range(width):
                 if places[lane] >= 0:
-                    put_down(held[1], lane, state[places[lane]])
+                    write_back(held[1], lane, state[places[lane]])
 
     return called_from_python(advance_all)
 
 
 @compiled
-def into_lane(source, target, lane):
+def load_lane(source, target, lane):
     """Copy numbers to one lane of a vector."""
     width = width_of(target)
     to = view(flat(target), lane, width * (source.size - 1) + 1)
@@ -105,10 +105,10 @@ def into_lane(source, target, lane):
 
 
 @compiled
-def put_down(standing, lane, state):
+def write_back(held, lane, state):
     """Copy a lane's state back to the instance."""
-    width = width_of(standing)
-    source = view(flat(standing), lane, width * (state.size - 1) + 1)
+    width = width_of(held)
+    source = view(flat(held), lane, width * (state.size - 1) + 1)
     for k in range(state.size):
         state[k] = source[k * width]
 
@@ -139,12 +139,12 @@ def proceed(problem, iterate, work, steps):
 def begin(problem, iterate, work):
     """Prepare instances; at their first time choose mu by the gap of the linearisation, and multipliers and lags.
 
-    One that goes on does so as if it had never been put down.
+    One that goes on does so as if it had never been written back.
     """
     x, s_lo, s_hi, u, trial = iterate.x, iterate.s_lo, iterate.s_hi, iterate.u, work.trial
-    near_lo, near_hi = work.near_lo, work.near_hi
+    inverse_lo, inverse_hi = work.inverse_lo, work.inverse_hi
     fresh = iterate.started == 0
-    measure_rooms(problem, x, near_lo, near_hi)
+    invert_slacks(problem, x, inverse_lo, inverse_hi)
     references(problem, work)
     constant_hessian(problem, work, u, iterate.lag)
     if any_of(fresh):
@@ -156,8 +156,8 @@ def begin(problem, iterate, work):
         iterate.mu = choose(fresh, mu, iterate.mu)
         iterate.first_gap = choose(fresh, gap, iterate.first_gap)
         for j in range(problem.n):
-            s_lo[j] = choose(fresh, mu * near_lo[j], s_lo[j])
-            s_hi[j] = choose(fresh, mu * near_hi[j], s_hi[j])
+            s_lo[j] = choose(fresh, mu * inverse_lo[j], s_lo[j])
+            s_hi[j] = choose(fresh, mu * inverse_hi[j], s_hi[j])
         for k in range(problem.rows):
             u[k] = choose(fresh, trial[k], u[k])
         iterate.certified = choose(fresh, -1.0, iterate.certified)

@@ -20,11 +20,11 @@ from soctk.simd.lanes import WIDTH, aligned_zeros
 from soctk.terms import Term
 
 WORK_BETWEEN_CHECKS = 2e8
-"""Products of a compiled call, about 50 ms, more side by side: time limits and Ctrl-C are looked at between calls."""
+"""Products of a compiled call, about 50 ms, more in lanes: time limits and Ctrl-C are looked at between calls."""
 USUAL_STEPS = 15
-FEWEST_SIDE_BY_SIDE = 32
-"""Instances for which code for several side by side is worth compiling: as long again as the code for one."""
-MOST_SIDE_BY_SIDE = 2**22
+FEWEST_IN_LANES = 32
+"""Instances for which code for several in SIMD lanes is worth compiling: as long again as the code for one."""
+MOST_IN_LANES = 2**22
 """Numbers in work for all lanes: 32 megabytes, 300 variables in sixteen. There they take half of the time still."""
 MOST_MEANWHILE = 4096
 """Instances that PyTorch decides sooner than the method is compiled."""
@@ -101,7 +101,7 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
     each = sizes["n"] ** 2 * (sizes["n"] + sizes["rows"] + 10)
     method = method_for(packed.kinds)
     method.ready(several=False, wait=True)
-    several = _side_by_side(packed) and method.ready(several=True)
+    several = _in_lanes(packed) and method.ready(several=True)
     work = WORK_BETWEEN_CHECKS * (WIDTH // 2 if several else 1)
     piece = max(1, int(work / (USUAL_STEPS * each)))
     steps = 2**40 if piece > 1 else max(1, int(work / each))
@@ -120,10 +120,10 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
             method(*arrays, first, last, steps)
 
 
-def _side_by_side(packed: Packed) -> bool:
+def _in_lanes(packed: Packed) -> bool:
     """Whether several instances are to be treated at a time; those with matrices of their own cannot be."""
-    fits = packed.layout.sizes["memory_size"] * WIDTH <= MOST_SIDE_BY_SIDE
-    return fits and packed.data.shape[0] >= FEWEST_SIDE_BY_SIDE and packed.shared.shape[0] == 1
+    fits = packed.layout.sizes["memory_size"] * WIDTH <= MOST_IN_LANES
+    return fits and packed.data.shape[0] >= FEWEST_IN_LANES and packed.shared.shape[0] == 1
 
 
 def _result(packed: Packed, state: np.ndarray) -> Result:

@@ -48,18 +48,18 @@ def newton_direction(problem, iterate, work):
 
 @compiled
 def add_bounds(problem, iterate, work, ridge):
-    """Fill the gradient; add the bounds' s / room and a relative ridge to H, and fill its border [-gradient 1].
+    """Fill the gradient; add the bounds' s / slack and a relative ridge to H, and fill its border [-gradient 1].
 
     Any multiple of 1 may be added to the gradient where sum(dx) = 0. At a vertex one coordinate has next to no
     curvature: H^-1 g would be huge there, only to be cancelled by a multiple of H^-1 1. So there g is made 0.
     """
     n, width, mu, has_hi = problem.n, problem.bordered, iterate.mu, problem.has_hi != 0
     factor, g, gradient = work.factor, work.g, work.gradient
-    near_lo, near_hi, s_lo, s_hi = work.near_lo, work.near_hi, iterate.s_lo, iterate.s_hi
+    inverse_lo, inverse_hi, s_lo, s_hi = work.inverse_lo, work.inverse_hi, iterate.s_lo, iterate.s_hi
     for j in range(n):
-        slope, curvature = g[j] - mu * near_lo[j], s_lo[j] * near_lo[j]
+        slope, curvature = g[j] - mu * inverse_lo[j], s_lo[j] * inverse_lo[j]
         if has_hi:
-            slope, curvature = slope + mu * near_hi[j], curvature + s_hi[j] * near_hi[j]
+            slope, curvature = slope + mu * inverse_hi[j], curvature + s_hi[j] * inverse_hi[j]
         row = view(factor, j * width, width)
         row[j] = (row[j] + curvature) * (1 + ridge)
         row[n + 1], gradient[j] = 1.0, slope
@@ -79,21 +79,21 @@ def add_bounds(problem, iterate, work, ridge):
 def line_search(problem, iterate, work, decrement):
     """Return the largest step found that satisfies Armijo's rule, 0 where none does; `value` becomes its objective."""
     mu, value, x, dx, linear = iterate.mu, iterate.value, iterate.x, work.dx, problem.linear
-    near_lo, near_hi, u, du, trial = work.near_lo, work.near_hi, iterate.u, work.du, work.trial
-    used = TO_BOUNDARY + 0 * mu  # the largest share of a room that a full step would use
+    inverse_lo, inverse_hi, u, du, trial = work.inverse_lo, work.inverse_hi, iterate.u, work.du, work.trial
+    used = TO_BOUNDARY + 0 * mu  # the largest share of a slack that a full step would use
     for j in range(problem.n):
-        used = max(used, max(-dx[j] * near_lo[j], dx[j] * near_hi[j]))
+        used = max(used, max(-dx[j] * inverse_lo[j], dx[j] * inverse_hi[j]))
     step = TO_BOUNDARY / used
     level, along = problem.constant + dot(linear, x), dot(linear, dx)
-    slack = 1e-14 * max(1.0, abs(value))
+    rounding = 1e-14 * max(1.0, abs(value))
     searching, taken = iterate.finished[0] == 0, 0 * step
     for _ in range(LINE_SEARCH_TRIALS):
         for k in range(problem.rows):
             trial[k] = u[k] + step * du[k]
         moved = values(problem, work, trial, mu, work.other)
         moved += level + step * along
-        barrier = barrier_change(dx, step, near_lo, near_hi, problem.has_hi != 0)
-        found = searching & (moved - value - mu * barrier <= slack - ARMIJO * step * decrement)
+        barrier = barrier_change(dx, step, inverse_lo, inverse_hi, problem.has_hi != 0)
+        found = searching & (moved - value - mu * barrier <= rounding - ARMIJO * step * decrement)
         iterate.value, taken = choose(found, moved, iterate.value), choose(found, step, taken)
         searching = searching & (not found)
         if not any_of(searching):
@@ -103,13 +103,13 @@ def line_search(problem, iterate, work, decrement):
 
 
 @compiled
-def barrier_change(dx, step, near_lo, near_hi, has_hi):
+def barrier_change(dx, step, inverse_lo, inverse_hi, has_hi):
     """Return the change of sum log(x - lo) + sum log(hi - x)."""
     total, product = 0.0, 1.0
     for j in range(dx.size):
-        product *= 1 + step * dx[j] * near_lo[j]
+        product *= 1 + step * dx[j] * inverse_lo[j]
         if has_hi:
-            product *= 1 - step * dx[j] * near_hi[j]
+            product *= 1 - step * dx[j] * inverse_hi[j]
         if j % FACTORS_IN_PRODUCT == FACTORS_IN_PRODUCT - 1:
             total += np.log(product)
             product = 1.0
@@ -120,34 +120,34 @@ def barrier_change(dx, step, near_lo, near_hi, has_hi):
 def move(problem, iterate, work, mu, step):
     """Move x and u by the step, and the bounds' multipliers by the linearised s (x - lo) = mu."""
     x, dx, s_lo, s_hi, u, du = iterate.x, work.dx, iterate.s_lo, iterate.s_hi, iterate.u, work.du
-    near_lo, near_hi = work.near_lo, work.near_hi
+    inverse_lo, inverse_hi = work.inverse_lo, work.inverse_hi
     for j in range(problem.n):
         x[j] += step * dx[j]
-        s_lo[j] = (mu - s_lo[j] * dx[j]) * near_lo[j]
-        s_hi[j] = (mu + s_hi[j] * dx[j]) * near_hi[j]
-    measure_rooms(problem, x, near_lo, near_hi)
+        s_lo[j] = (mu - s_lo[j] * dx[j]) * inverse_lo[j]
+        s_hi[j] = (mu + s_hi[j] * dx[j]) * inverse_hi[j]
+    invert_slacks(problem, x, inverse_lo, inverse_hi)
     for j in range(problem.n):
-        s_lo[j] = into_range(s_lo[j], mu * near_lo[j])
-        s_hi[j] = into_range(s_hi[j], mu * near_hi[j])
+        s_lo[j] = into_range(s_lo[j], mu * inverse_lo[j])
+        s_hi[j] = into_range(s_hi[j], mu * inverse_hi[j])
     for k in range(problem.rows):
         u[k] += step * du[k]
 
 
 @compiled
-def measure_rooms(problem, x, near_lo, near_hi):
+def invert_slacks(problem, x, inverse_lo, inverse_hi):
     """Fill the reciprocals of x - lo and of hi - x, 0 where there is no bound: divisions take long, so once for all."""
     lo, hi = problem.lo, problem.hi
     if problem.has_hi == 0:
         for j in range(x.size):
-            near_lo[j], near_hi[j] = 1 / (x[j] - lo[j]), 0.0
+            inverse_lo[j], inverse_hi[j] = 1 / (x[j] - lo[j]), 0.0
         return
     for j in range(x.size):
         above, below = x[j] - lo[j], hi[j] - x[j]
         both = 1 / (above * below)
-        near_lo[j], near_hi[j] = below * both, above * both
+        inverse_lo[j], inverse_hi[j] = below * both, above * both
 
 
 @compiled
 def into_range(s, target):
-    """Return a multiplier kept within a range of mu / room."""
+    """Return a multiplier kept within a range of mu / slack."""
     return max(min(s, MULTIPLIER_RANGE * target), (1 / MULTIPLIER_RANGE) * target)

@@ -1,4 +1,4 @@
-"""Several instances side by side beside one at a time."""
+"""Several instances in SIMD lanes beside one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from soctk.simd.lanes import WIDTH
 
 @pytest.mark.parametrize("set_name", SETS)
 @pytest.mark.parametrize("model_name", [name for name in MODELS if name not in ("relu", "affine", "ickan")])
-def test_several_side_by_side_take_the_steps_of_one(model_name: str, set_name: str, monkeypatch) -> None:
+def test_several_in_lanes_take_the_steps_of_one(model_name: str, set_name: str, monkeypatch) -> None:
     """Where rounding does not decide which vertex comes first: not for linear programs.
 
     More instances than lanes, whose iterations differ, so that lanes are filled again and the last stay empty.
@@ -23,7 +23,7 @@ def test_several_side_by_side_take_the_steps_of_one(model_name: str, set_name: s
     context = torch.randn(5 * WIDTH + 3, 3, generator=torch.Generator().manual_seed(8), dtype=DOUBLE)
     form, results = model.conic_form(context).detach(), []
     for fewest in (1, 10**9):
-        monkeypatch.setattr(solve, "FEWEST_SIDE_BY_SIDE", fewest)
+        monkeypatch.setattr(solve, "FEWEST_IN_LANES", fewest)
         results.append(solve.solve_compiled(form, feasible_set, tol=CERTIFIED, max_iter=DEFAULT_ITERATIONS))
     several, one = results
     assert (several.status == "optimal").all()

@@ -1,0 +1,219 @@
+"""Derivatives of decisions at kinks and bounds: what a solution rests at, and the equations of it.
+
+A solution x rests on a smooth piece of f (`soctk.terms.piece`), at some kinks and some bounds. As long as that is so,
+it solves
+
+    min of f on the piece    over e(x) = 0: those kinks, the distances to those bounds, the set's equalities.
+
+With the multipliers y of e held where they are, g the gradient, H the Hessian on the piece and E the derivative of e,
+the implicit function theorem gives
+
+    [H E'] [dx]     [dg]
+    [E 0 ] [dy] = - [de]
+
+dg and de the changes at fixed x. At a vertex E alone is square. This is right where the matrix is regular and
+complementarity strict: every multiplier inside its range, every other unit, norm and coordinate away from its kink or
+bound. Both are verified at the solution itself, which one Newton step on the same equations leads to; f being convex,
+that is then the only minimiser, and the derivative its derivative (Fiacco 1983, theorem 3.2.2). Elsewhere a decision
+jumps or turns with the smallest change, and nothing is said.
+
+In the limit the barrier's system (soctk.decide.implicit) gives the same; but in rounded numbers its weights of 1 / mu
+at kinks wipe out whatever is flat beside them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from soctk.decide.batched import Bounds
+from soctk.decide.result import Final
+from soctk.forms.conic_form import ConicForm, Dual
+from soctk.terms.piece import Piece
+
+LARGEST_CONDITION = 1e10
+"""Of the scaled matrix: rounding errors of 1e-16 then move a derivative by 1e-6 of its size at most."""
+SMALLEST_MARGIN = 1e-9
+"""Of multipliers, in units of their range or of the gradient, and of distances in x."""
+LARGEST_RESIDUAL = 1e-6
+"""Of the gradient after the Newton step, in units of the gradient."""
+LEAST_CURVATURE = 1e-8
+"""By how much it changes the gradient over the size of x, in units of the gradient; less is taken as none."""
+TINY = 1e-300
+
+
+def sides(bounds: Bounds, final: Final) -> Tensor:
+    """Return 1 for coordinates that rest at their lower bound, -1 at their upper one, 0 between, (N, n).
+
+    On the path s (x - lo) = mu: of two numbers one is small, the multiplier or the distance.
+    """
+    x = final.x
+    width = torch.where(torch.isinf(bounds.hi - bounds.lo), x.abs().amax(dim=1, keepdim=True), bounds.hi - bounds.lo)
+    side = (final.s_lo * width.square() > x - bounds.lo).to(x.dtype)
+    return side if final.s_hi is None else side - (final.s_hi * width.square() > bounds.hi - x).to(x.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """What N points rest at: the rows of e are those of all terms with kinks, all coordinates, all equalities.
+
+    Attributes:
+        pieces: of f's terms.
+        bounds: of the set.
+        side: 1 for coordinates at their lower bound, -1 at their upper one, 0 between, (N, n).
+        prices: E'nu, nu the equalities' multipliers, (N, n); 0 where there are none.
+    """
+
+    pieces: list[Piece]
+    bounds: Bounds
+    side: Tensor
+    prices: Tensor
+
+    @classmethod
+    def of(cls, form: ConicForm, bounds: Bounds, final: Final) -> Place:
+        """Return what the last iterates rest at."""
+        points = final.x.unsqueeze(1)
+        terms = zip(form.terms, final.lags, strict=True)
+        pieces = [term.piece(term.smooth(term.inner(points), final.mu), lag) for term, lag in terms]
+        place = cls(pieces, bounds, sides(bounds, final), torch.zeros_like(final.x))
+        if bounds.rows is None:
+            return place
+        balance = final.s_lo - place.linearized(form, final.x)[0]
+        balance = balance if final.s_hi is None else balance - final.s_hi
+        return dataclasses.replace(place, prices=balance @ bounds.rows.mT @ bounds.rows)
+
+    def resting(self) -> Tensor:
+        """Return which rows of e are zero, bool; not equalities if all coordinates are at bounds, which imply them."""
+        kinks = [piece.kinks[:, 0] for piece in self.pieces]
+        equalities = (self.side == 0).any(dim=1, keepdim=True).expand(-1, len(self._equalities))
+        return torch.cat([*kinks, self.side != 0, equalities], dim=1)
+
+    @property
+    def _equalities(self) -> Tensor:
+        return self.side[:0] if self.bounds.rows is None else self.bounds.rows
+
+    def linearized(self, form: ConicForm, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return g with the prices (N, n) and e at points x (N, n), as functions of what the form depends on."""
+        parts = [(piece, term, term.inner(x.unsqueeze(1))) for piece, term in zip(self.pieces, form.terms, strict=True)]
+        duals = tuple(piece.dual(term, u) for piece, term, u in parts)
+        kinks = [piece.equations(term, u)[:, 0] for piece, term, u in parts]
+        rooms = x - torch.where(self.side < 0, self.bounds.hi, self.bounds.lo)
+        met = x.new_zeros(x.shape[0], len(self._equalities))  # every iterate meets them
+        return form.slope(Dual(duals)).squeeze(1) + self.prices, torch.cat([*kinks, rooms, met], dim=1)
+
+    def size(self, form: ConicForm, x: Tensor) -> Tensor:
+        """Return the largest number that g is a sum of, (N, 1)."""
+        largest = form.linear.abs().amax(dim=2).expand(x.shape[0], 1)
+        for piece, term in zip(self.pieces, form.terms, strict=True):
+            part = term.map.adjoint(piece.dual(term, term.inner(x.unsqueeze(1))))
+            largest = torch.maximum(largest, part.abs().amax(dim=2))
+        return largest.clamp(min=TINY)
+
+    def matrix(self, form: ConicForm) -> Tensor:
+        """Return the derivative of e, (N, rows, n)."""
+        size, n = self.side.shape
+        kinks = [piece.matrix(term) for piece, term in zip(self.pieces, form.terms, strict=True)]
+        rooms = torch.eye(n, dtype=self.side.dtype, device=self.side.device).unsqueeze(0)
+        parts = (*kinks, rooms, self._equalities.unsqueeze(0))
+        return torch.cat([part.expand(size, -1, -1) for part in parts], dim=1)
+
+    def hessian(self, form: ConicForm, x: Tensor) -> Tensor:
+        """Return H at points x, (N, n, n)."""
+        total = x.new_zeros(*x.shape, x.shape[1])
+        for piece, term in zip(self.pieces, form.terms, strict=True):
+            piece.add_hessian(term, total, term.inner(x.unsqueeze(1)))
+        return total
+
+    def margin(self, form: ConicForm, x: Tensor, y: Tensor, lengths: Tensor, size: Tensor) -> Tensor:
+        """Return the least distance of x and of the multipliers, moved by y, from other pieces and bounds, (N,).
+
+        Args:
+            form: detached.
+            x: (N, n).
+            y: (N, rows).
+            lengths: of the rows of e's derivative, (N, rows).
+            size: of the gradient, (N, 1).
+        """
+        reach, worst, first = x.abs().amax(dim=1, keepdim=True).clamp(min=1.0), [], 0
+        for piece, term in zip(self.pieces, form.terms, strict=True):
+            here = slice(first, first + piece.kinks.shape[-1])
+            away, inside = piece.margins(term, term.inner(x.unsqueeze(1)), y[:, None, here])
+            worst += [away[:, 0] / (lengths[:, here] * reach).clamp(min=TINY), inside[:, 0]]
+            first = here.stop
+        room = torch.minimum(x - self.bounds.lo, self.bounds.hi - x) / reach
+        price = -self.side * y[:, first : first + x.shape[1]] / size
+        worst += [torch.where(self.side == 0, room, price)]
+        return torch.cat(worst, dim=1).amin(dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveSet:
+    """The derivatives of N decisions.
+
+    Attributes:
+        place: what they rest at.
+        rows: where that stands among the rows of e, (N, r), others behind where there are fewer.
+        inverse: the first n columns of the inverse of the matrix above, (N, n + r, n).
+        verified: whether the derivative was shown to be right, bool (N,).
+    """
+
+    place: Place
+    rows: Tensor
+    inverse: Tensor
+    verified: Tensor
+
+    def equations(self, form: ConicForm, x: Tensor) -> Tensor:
+        """Return (g, e) at points x (N, n) as a function of what the form depends on, (N, n + r)."""
+        g, e = self.place.linearized(form, x)
+        return torch.cat([g, e.gather(1, self.rows)], dim=1)
+
+    def solve(self, incoming: Tensor) -> Tensor:
+        """Return minus the derivative of <incoming, x> in (g, e): (N, n) -> (N, n + r)."""
+        return _times(self.inverse, incoming)
+
+
+@torch.no_grad()
+def find_active_set(form: ConicForm, bounds: Bounds, final: Final) -> ActiveSet:
+    """Return what the solutions of a detached form rest at, known by where the iterations ended."""
+    place, x, n = Place.of(form, bounds, final), final.x, final.x.shape[1]
+    resting, matrix = place.resting(), place.matrix(form)
+    count = resting.sum(dim=1)
+    rows = resting.to(torch.uint8).argsort(dim=1, descending=True)[:, : min(n, int(count.max()))]
+    held = resting.gather(1, rows)
+    equations = matrix.gather(1, rows.unsqueeze(-1).expand(-1, -1, n)) * held.unsqueeze(-1)
+    (g, e), size = place.linearized(form, x), place.size(form, x)
+    least = LEAST_CURVATURE * size / x.abs().amax(dim=1, keepdim=True).clamp(min=1.0)
+    inverse, regular = _inverse(place.hessian(form, x), equations, held, least)
+    step = -_times(inverse, torch.cat([g, e.gather(1, rows).where(held, 0.0)], dim=1))
+    dx, multipliers = step[:, :n], step[:, n:]
+    y = torch.zeros_like(e).scatter(1, rows, held * multipliers)
+    x = x + dx
+    residual = (place.linearized(form, x)[0] + _times(matrix.mT, y)).abs().amax(dim=1)
+    solved = residual <= LARGEST_RESIDUAL * size.squeeze(1)
+    inside = place.margin(form, x, y, matrix.norm(dim=2), size) >= SMALLEST_MARGIN
+    # More than n rows do not fit one point but by chance.
+    return ActiveSet(place, rows, inverse[:, :, :n], regular & solved & inside & (count <= n))
+
+
+def _inverse(hessian: Tensor, equations: Tensor, held: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the inverse of the matrix above, 0 for rows that are not held, and whether it is regular, (N,)."""
+    n = hessian.shape[1]
+    # H and each row of E are brought to size 1 by a scaling of dx and y; an H that is nothing but rounding is not.
+    unit = torch.maximum(hessian.diagonal(dim1=1, dim2=2).amax(dim=1, keepdim=True), least).sqrt()
+    lengths = torch.where(held, equations.norm(dim=2), 1.0).clamp(min=TINY)
+    scale = torch.cat([1 / unit.expand(-1, n), unit / lengths], dim=1)
+    below = torch.cat([equations, torch.diag_embed((~held).to(hessian.dtype))], dim=2)
+    matrix = torch.cat([torch.cat([hessian, equations.mT], dim=2), below], dim=1)
+    matrix = scale.unsqueeze(1) * matrix * scale.unsqueeze(2)
+    inverse, failed = torch.linalg.inv_ex(matrix)
+    condition = torch.linalg.matrix_norm(matrix, 1) * torch.linalg.matrix_norm(inverse, 1)
+    held = torch.cat([held.new_ones(held.shape[0], n), held], dim=1)
+    inverse = scale.unsqueeze(1) * inverse * scale.unsqueeze(2) * held.unsqueeze(1) * held.unsqueeze(2)
+    return inverse, (failed == 0) & (condition <= LARGEST_CONDITION)
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)

@@ -1,0 +1,181 @@
+"""Decisions as functions of what their problems depend on: the implicit function theorem at the last iterate.
+
+At the solution of the smoothed barrier problem (soctk.decide.newton)
+
+    g(x, w) - s_lo + s_hi + E'nu = 0,    s_lo (x - lo) = mu,    s_hi (hi - x) = mu,    E x = f,
+
+g the gradient of f and w everything it depends on. So dx = -K dg, dg the change of g at fixed x and K the inverse of
+H + diag(s / room) on {E dx = 0}. H is the Hessian with lagged duals that the Newton steps use, and dg comes from
+autograd through the same lagged duals (`Term.implicit_dual`): at a kink the smoothed curvature is a quotient of two
+numbers that are nearly zero, the dual variable is not.
+
+That is accurate where f has curvature of its own in every direction that kinks and bounds leave. Elsewhere the solution
+is taken for what it is, a vertex or nearly one (soctk.decide.active_set).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from soctk.decide.active_set import find_active_set, sides
+from soctk.decide.batched import Bounds, solve_factored
+from soctk.decide.decision import relative_gap
+from soctk.decide.result import Final, Result, picker
+from soctk.decide.rules import is_polyhedral
+from soctk.forms.conic_form import ConicForm, Dual
+from soctk.terms.base import Smoothed
+
+LEAST_PIVOT = 1e-11
+"""Of the Cholesky factorisation, relative to the diagonal: what is left of 16 digits is then 5."""
+LEAST_CURVATURE = 1e4
+"""Of f between the bounds, in units of the barrier's, which then bends a derivative by 1e-4."""
+
+
+NAMED = 5
+"""Instances that a refusal names."""
+
+
+class System(Protocol):
+    """Equations that hold at N solutions and determine them.
+
+    Attributes:
+        verified: whether they do, as far as numbers can tell, bool (N,).
+    """
+
+    verified: Tensor
+
+    def equations(self, form: ConicForm, x: Tensor) -> Tensor:
+        """Return what is zero at the solutions x (N, n) as a function of what the form depends on, (N, m)."""
+        ...
+
+    def solve(self, incoming: Tensor) -> Tensor:
+        """Return minus the derivative of <incoming, x> in the equations, (N, n) -> (N, m)."""
+        ...
+
+
+def differentiable(form: ConicForm, bounds: Bounds, result: Result, max_gap: float) -> Tensor:
+    """Return the points of a result with a `Final` as a function of what the form depends on, (N, n)."""
+    final, size = result.final, form.size
+    if final is None or size == 0:
+        return result.x + 0.0 * form.constant
+    gap = relative_gap(result.value, result.lower_bound)
+    plain, rest, systems = form.detach(), torch.arange(size, device=gap.device), []
+    if not is_polyhedral(form):
+        barrier = Barrier.of(plain, bounds, final)
+        sound, rest = torch.nonzero(barrier.verified).squeeze(-1), torch.nonzero(~barrier.verified).squeeze(-1)
+        if sound.numel() > 0:
+            systems.append((sound, picker(size, sound)(barrier)))
+    if rest.numel() > 0:
+        systems.append((rest, find_active_set(_part(plain, rest), bounds, picker(size, rest)(final))))
+    x = torch.cat(
+        [
+            _Implicit.apply(
+                system.equations(_part(form, rows), final.x[rows]), result.x[rows], system, rows, gap, max_gap
+            )
+            for rows, system in systems
+        ]
+    )
+    return x if len(systems) == 1 else x[torch.cat([rows for rows, _ in systems]).argsort()]
+
+
+def _part(form: ConicForm, rows: Tensor) -> ConicForm:
+    return form if rows.numel() == form.size else form.select(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """The system above.
+
+    Attributes:
+        factor: the Cholesky factor of H + diag(s / room), (N, n, n).
+        smoothed: the terms at the last iterate.
+        lags: their lagged duals.
+        bounds: of the set.
+        verified: see `System`.
+    """
+
+    factor: Tensor
+    smoothed: list[Smoothed]
+    lags: list
+    bounds: Bounds
+    verified: Tensor
+
+    @classmethod
+    def of(cls, form: ConicForm, bounds: Bounds, final: Final) -> Barrier:
+        """Return the system of a detached form."""
+        barrier = final.s_lo / (final.x - bounds.lo)
+        if final.s_hi is not None:
+            barrier = barrier + final.s_hi / (bounds.hi - final.x)
+        hessian, smoothed = torch.diag_embed(barrier), []
+        for term, lag in zip(form.terms, final.lags, strict=True):
+            smoothed.append(term.smooth(term.inner(final.x.unsqueeze(1)), final.mu))
+            term.add_hessian(hessian, smoothed[-1], lag)
+        factor, failed = torch.linalg.cholesky_ex(hessian)
+        pivots = factor.diagonal(dim1=1, dim2=2).square()
+        least = LEAST_PIVOT * hessian.diagonal(dim1=1, dim2=2)
+        between = sides(bounds, final) == 0
+        sharp = (pivots >= least) & ((pivots >= LEAST_CURVATURE * barrier) | ~between)
+        return cls(factor, smoothed, final.lags, bounds, (failed == 0) & sharp.all(dim=1))
+
+    def equations(self, form: ConicForm, x: Tensor) -> Tensor:
+        """Return g, (N, n)."""
+        terms = zip(form.terms, self.smoothed, self.lags, strict=True)
+        duals = tuple(term.implicit_dual(term.inner(x.unsqueeze(1)), smoothed, lag) for term, smoothed, lag in terms)
+        return form.slope(Dual(duals)).squeeze(1).expand_as(x)
+
+    def solve(self, incoming: Tensor) -> Tensor:
+        """Return K incoming."""
+        return solve_factored(self.factor, incoming, self.bounds)
+
+
+class _Implicit(torch.autograd.Function):
+    """Decisions as a function of equations that hold there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, equations: Tensor, x: Tensor, system: System, rows: Tensor, gap: Tensor, max_gap: float
+    ) -> Tensor:
+        ctx.save_for_backward(rows, gap)
+        ctx.system, ctx.max_gap = system, max_gap
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: second derivatives of a decision are not available")
+        (rows, gap), (incoming,) = ctx.saved_tensors, outer
+        weighty = (incoming != 0).any(dim=-1)
+        _check_gaps(rows, gap, weighty, ctx.max_gap)
+        _check_verified(rows, gap.numel(), ~ctx.system.verified & weighty)
+        return -ctx.system.solve(incoming), None, None, None, None, None
+
+
+def _check_gaps(rows: Tensor, gap: Tensor, weighty: Tensor, max_gap: float) -> None:
+    """Raise RuntimeError where decisions with a weight in the loss have too large a gap."""
+    refused = ~(gap[rows] <= max_gap) & weighty
+    if bool(refused.any()):
+        raise RuntimeError(
+            f"{int(refused.sum())} of {gap.numel()} decisions have a relative gap above max_gap = {max_gap:g} "
+            f"(the largest is {float(gap[rows][refused].max()):.1e}; {_named(rows[refused])}): their derivatives would "
+            "mean nothing. Raise max_iter or max_gap, or give these decisions no weight in the loss"
+        )
+
+
+def _check_verified(rows: Tensor, size: int, refused: Tensor) -> None:
+    """Raise RuntimeError where decisions with a weight in the loss jump or turn with the smallest change."""
+    if bool(refused.any()):
+        raise RuntimeError(
+            f"{int(refused.sum())} of {size} decisions have no derivative ({_named(rows[refused])}): other decisions "
+            "are as good, or more kinks and bounds meet there than determine a decision. Give the model curvature (a "
+            "quadratic branch), or these decisions no weight in the loss"
+        )
+
+
+def _named(rows: Tensor) -> str:
+    """Return which instances of the flattened batch are meant, the first few of them."""
+    names = ", ".join(str(row) for row in rows[:NAMED].tolist())
+    return f"instance{'s' if rows.numel() > 1 else ''} {names}{', ...' if rows.numel() > NAMED else ''}"
