@@ -64,10 +64,10 @@ def refused(path: Path, message: str | None = None) -> None:
     assert "\n" not in str(caught.value)
 
 
-def changed_term(kind: str, **changes: Any) -> list[dict[str, Any]]:
+def changed_term(changed: str, **changes: Any) -> list[dict[str, Any]]:
     """Return the terms of `exact_network` with one changed: "shapes" and "options" are updated, the rest replaced."""
     terms = json.loads(json.dumps(exact_network().terms))
-    (term, *_) = [term for term in terms if term["kind"] == kind]
+    (term, *_) = [term for term in terms if term["kind"] == changed]
     for name, value in changes.items():
         term[name] = term[name] | value if isinstance(value, dict) else value
     return terms
