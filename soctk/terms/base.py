@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import check_count, check_finite
+from soctk.checks import check_finite
 from soctk.maps.linear import DenseMap, LinearMap
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Packs, Structure
@@ -287,38 +287,11 @@ class Term(ABC):
         check_finite(self.offset, f"{name}.offset")
         check_nonnegative(self.weights, f"{name}.{self.weights_name}")
 
-    def check_options(self) -> None:
-        """Raise ValueError naming a field that is no option of the term, or a tensor of another size than they ask for.
-
-        What a file declares is tried so, with tensors on the meta device. A class with fields of its own overrides it.
-        """
-        rows = self.map.rows
-        check_size(self.offset, "offset", rows)
-        check_size(self.weights, "weights", rows)
-
     def nonnegative(self) -> list[Tensor]:
         """Return the tensors that must not be negative."""
         return [self.weights]
 
     weights_name = "weights"
-
-
-def check_size(tensor: Tensor, name: str, count: int) -> None:
-    """Raise ValueError unless `tensor` is one of (N or 1, 1, count)."""
-    shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else tensor
-    if not isinstance(shape, tuple) or shape[1:] != (1, count):
-        raise ValueError(f"{name}: expected a tensor (N, 1, {count}), got {shape!r}")
-
-
-def check_groups(term: Term, size: int) -> int:
-    """Return the number of groups of `size` rows; raise ValueError unless offset and weights fit to them."""
-    rows = term.map.rows
-    check_count(size, "size")
-    if rows % size > 0:
-        raise ValueError(f"size: expected a divisor of {rows}, the map's rows, got {size}")
-    check_size(term.offset, "offset", rows)
-    check_size(term.weights, "weights", rows // size)
-    return rows // size
 
 
 def check_nonnegative(tensor: Tensor, name: str) -> None:

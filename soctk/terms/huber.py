@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import check_positive
 from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, CurvatureKind, Recognised, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder
@@ -32,13 +31,6 @@ class Huber(Term):
     weights_name = "beta"
     packs: ClassVar = Packs(numbers=("delta",))
     atoms: ClassVar = ("huber",)
-
-    def check_options(self) -> None:
-        """Raise ValueError naming a tensor of a wrong size, or a width that is not positive and finite."""
-        super().check_options()
-        check_positive(self.delta, "delta")
-        if self.delta == float("inf"):
-            raise ValueError("delta: expected a finite number, got inf; that would be a Quadratic")
 
     def value(self, u: Tensor) -> Tensor:
         """Return phi(u)."""

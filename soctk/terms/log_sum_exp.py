@@ -12,7 +12,7 @@ from torch import Tensor
 
 from soctk.maps.linear import add_product
 from soctk.simd import choose, view
-from soctk.terms.base import Coefficient, Convex, Recognised, Smoothed, Term, check_groups, safe_divisor
+from soctk.terms.base import Coefficient, Convex, Recognised, Smoothed, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder, interleave
 from soctk.terms.kernel import Kernel, Structure
 
@@ -28,10 +28,6 @@ class LogSumExp(Term):
     size: int
     weights_name = "beta"
     atoms: ClassVar = ("log_sum_exp",)
-
-    def check_options(self) -> None:
-        """Raise ValueError naming a tensor that does not fit to groups of `size` rows."""
-        check_groups(self, self.size)
 
     def value(self, u: Tensor) -> Tensor:
         """Return phi(u)."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -38,13 +37,3 @@ def on_numbers(matrix: Mixing, fn: Callable[[Tensor], Tensor]) -> Mixing:
 def transposed(matrix: Tensor) -> Tensor:
     """Return U', without its batch dimension where all contexts share it."""
     return matrix[0].mT if matrix.shape[0] == 1 else matrix.mT
-
-
-def check_layers(mixing: Sequence[Mixing], widths: Sequence[int], rows: int) -> None:
-    """Raise ValueError unless the widths add up to `rows` and each U_l is h_l by h_{l-1}."""
-    if sum(widths) != rows or not widths:
-        raise ValueError(f"widths: expected widths that add up to {rows}, the map's rows, got {tuple(widths)}")
-    shapes = [(m.shape[1:] if isinstance(m, Tensor) else (m.rows, m.dim)) for m in mixing]
-    expected = [(outer, inner) for inner, outer in pairwise(widths)]
-    if list(map(tuple, shapes)) != expected:
-        raise ValueError(f"U2, ...: expected matrices of shapes {expected}, got {list(map(tuple, shapes))}")

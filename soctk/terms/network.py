@@ -13,14 +13,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import as_counts, check_choice
 from soctk.maps.linear import DenseMap
 from soctk.terms.base import (
     SMALLEST_WEIGHT,
@@ -30,13 +29,12 @@ from soctk.terms.base import (
     Smoothed,
     Term,
     check_nonnegative,
-    check_size,
     safe_divisor,
 )
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Packs, Structure
 from soctk.terms.logistic import binary_entropy, log1p_exp
-from soctk.terms.mixing import Mixing, adjoint, check_layers, dense, forward, on_numbers, transposed
+from soctk.terms.mixing import Mixing, adjoint, dense, forward, on_numbers, transposed
 from soctk.terms.network_kernel import KERNEL
 from soctk.terms.network_piece import NetworkPiece
 from soctk.terms.piece import Piece
@@ -68,14 +66,6 @@ class Network(Term):
         super().check()
         for index, numbers in enumerate(self._mixing_numbers(), start=2):
             check_nonnegative(numbers, f"network.U{index}")
-
-    def check_options(self) -> None:
-        """Raise ValueError naming a tensor that does not fit to the layers, or an unknown activation."""
-        check_choice(self.activation, "activation", get_args(Activation))
-        widths = as_counts(self.widths, "widths")
-        check_layers(self.mixing, widths, self.map.rows)
-        check_size(self.offset, "offset", sum(widths))
-        check_size(self.weights, "weights", widths[-1])
 
     def nonnegative(self) -> list[Tensor]:
         """Return c and the numbers of U_2, ..., U_L."""

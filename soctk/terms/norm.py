@@ -18,17 +18,7 @@ from torch import Tensor
 from soctk.checks import check_finite
 from soctk.maps.linear import add_product
 from soctk.simd import any_of, choose, fill, view
-from soctk.terms.base import (
-    SMALLEST_WEIGHT,
-    Coefficient,
-    Convex,
-    Recognised,
-    Smoothed,
-    Term,
-    check_groups,
-    check_size,
-    group_norms,
-)
+from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Recognised, Smoothed, Term, group_norms
 from soctk.terms.cones import Affine, ConeBuilder, interleave
 from soctk.terms.kernel import TINY, Kernel, Packs, Structure
 from soctk.terms.piece import AT_KINK, Piece
@@ -57,10 +47,6 @@ class Norms(Term):
         """Raise ValueError naming the tensor that is not finite or that must not be negative."""
         super().check()
         check_finite(self.kappa, "norms.kappa")
-
-    def check_options(self) -> None:
-        """Raise ValueError naming a tensor that does not fit to groups of `size` rows."""
-        check_size(self.kappa, "kappa", check_groups(self, self.size))
 
     def coefficients(self) -> dict[str, Tensor]:
         """Return the named tensors that a CVXPY form needs."""

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import as_counts
 from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, Recognised, Term
 from soctk.terms.cones import Affine, ConeBuilder
@@ -31,12 +30,6 @@ class Quadratic(Term):
     blocks: tuple[int, ...] = ()
     weights_name = "alpha"
     atoms: ClassVar = ("power", "Power", "PowerApprox", "quad_over_lin")
-
-    def check_options(self) -> None:
-        """Raise ValueError naming a tensor of a wrong size, or blocks that are not the map's rows."""
-        super().check_options()
-        if as_counts(self.blocks, "blocks") and sum(self.blocks) != self.map.rows:
-            raise ValueError(f"blocks: expected {self.map.rows} rows as the map's, got {self.blocks}")
 
     def value(self, u: Tensor) -> Tensor:
         """Return phi(u)."""
