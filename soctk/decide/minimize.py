@@ -98,12 +98,27 @@ def minimize(
     problem = Problem.at(model, model.context_rows(contexts), feasible_set, _check_scale(scale, batch, model))
     start = check_start(x0, problem, batch)
     limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
-    return answer(problem, make, limits, start, batch, started)
+    return answer(problem, chosen_solver(problem, make), limits, start, batch, started)
+
+
+def chosen_solver(problem: Problem, make: Callable[[Problem], Solver]) -> Solver | None:
+    """Return the solver that `make` gives a problem; None for one without instances.
+
+    Raises:
+        NotImplementedError: it refuses the problem; the message says why.
+    """
+    if problem.size == 0:
+        return None
+    solver = make(problem)
+    refused = solver.refuses(problem)
+    if refused is not None:
+        raise NotImplementedError(refused)
+    return solver
 
 
 def answer(
     problem: Problem,
-    make: Callable[[Problem], Solver],
+    solver: Solver | None,
     limits: Limits,
     start: Tensor | None,
     batch: tuple[int, ...],
@@ -113,21 +128,17 @@ def answer(
 
     Args:
         problem: the functions and the set.
-        make: gives the problem its solver.
+        solver: one that does not refuse it; None where there are no instances.
         limits: how far that may go.
         start: (N, n), or None.
         batch: the contexts' batch shape.
         started: the `time.perf_counter()` value at the user's call.
     """
-    if problem.size == 0:
+    if solver is None or problem.size == 0:
         result = Result.unanswered(torch.zeros(0, problem.dim, dtype=problem.dtype, device=problem.device))
     else:
-        chosen = make(problem)
-        refused = chosen.refuses(problem)
-        if refused is not None:
-            raise NotImplementedError(refused)
-        result = chosen.solve(problem, limits, start)
-        solve_in_range(chosen, problem, limits, start, result)
+        result = solver.solve(problem, limits, start)
+        solve_in_range(solver, problem, limits, start, result)
     violation = _verify(result, problem.feasible_set, limits.tol)
     return Decision(
         x=result.x.reshape(*batch, problem.dim),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from soctk.checks import to_numpy
-from soctk.decide.compiled.form import Packed, pack, supported, weight_columns
+from soctk.decide.compiled.form import Packed, pack, supported
 from soctk.forms.context_map import ContextMap
 from soctk.function import ConvexFunction
 from soctk.models.frozen import FrozenSurrogate
@@ -33,11 +33,11 @@ class PackedModel:
         template: the packed form of one function without what a context changes.
         mean: of the context, (p,).
         scale: of the context, (p,).
-        outer: the map's ridges, units and spread as arrays.
-        places: for each weight its column of `Packed.data`.
+        outer: the map's ridges, units and index as arrays.
+        columns: for each weight its column of `Packed.data`.
         gain: of each column.
         bias: of each column.
-        moved: how b0 moves with the sum of v, -x_mean / x_scale.
+        shift: what b0 gains with the sum of v, -x_mean / x_scale.
     """
 
     coefficients: ContextMap
@@ -45,10 +45,10 @@ class PackedModel:
     mean: Tensor
     scale: Tensor
     outer: tuple[np.ndarray, ...]
-    places: np.ndarray
+    columns: np.ndarray
     gain: np.ndarray
     bias: np.ndarray
-    moved: float
+    shift: float
 
     @classmethod
     def of(cls, model: ConvexFunction) -> PackedModel | None:
@@ -61,19 +61,20 @@ class PackedModel:
         if coefficients is None:
             return None
         factor, scale = 1.0 / float(model.x_scale), float(model.value_scale)
-        moved = -float(model.x_mean) * factor
-        form = coefficients.template(factor, moved, scale)
+        shift = -float(model.x_mean) * factor
+        form = coefficients.template(factor, shift, scale)
         if not supported(form):
             return None
-        template, places = pack(form), weight_columns(form)
+        template = pack(form)
+        columns = template.layout.weights
         if not (np.isfinite(template.shared).all() and form.convex):
             form.check()
         bias, gain = template.data[0].copy(), np.ones(template.data.shape[1])
-        bias[0], bias[places] = float(model.value_mean), 0.0
-        gain[0], gain[1 : 1 + form.dim], gain[places] = scale, scale * factor, scale
-        outer = to_numpy(coefficients.ridges), to_numpy(coefficients.units), coefficients.spread.numpy()
+        bias[0], bias[columns] = float(model.value_mean), 0.0
+        gain[0], gain[1 : 1 + form.dim], gain[columns] = scale, scale * factor, scale
+        outer = to_numpy(coefficients.ridges), to_numpy(coefficients.units), coefficients.index.numpy()
         mean, unit = model.context_mean, model.context_scale
-        return cls(coefficients, template, mean, unit, outer, places, gain, bias, moved)
+        return cls(coefficients, template, mean, unit, outer, columns, gain, bias, shift)
 
     @property
     def kinds(self) -> tuple[type[Term], ...]:
@@ -94,7 +95,7 @@ class PackedModel:
             here = slice(first, first + AT_A_TIME)
             responses = self.coefficients.responses((contexts[here] - self.mean) / self.scale)
             arrays = [part.numpy() for part in responses]
-            finite &= assemble(*arrays, *self.outer, self.places, self.gain, self.bias, self.moved, data[here])
+            finite &= assemble(*arrays, *self.outer, self.columns, self.gain, self.bias, self.shift, data[here])
         return dataclasses.replace(self.template, data=data) if finite else None
 
 

@@ -6,11 +6,13 @@ import copy
 import time
 
 import torch
+from torch import Tensor
 
 from soctk.checks import ArrayLike
 from soctk.decide.choice import default_solver
 from soctk.decide.decision import Decision
-from soctk.decide.minimize import answer, check_arguments, check_start
+from soctk.decide.minimize import answer, check_arguments, check_start, chosen_solver
+from soctk.decide.newton import SmoothingNewton
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.problem import Limits, Problem
 from soctk.function import ConvexFunction
@@ -30,7 +32,7 @@ def prepare(model: ConvexFunction, feasible_set: FeasibleSet) -> Prepared:
 
     Raises:
         ValueError: the set has another dimension, or a weight is not finite or makes the function non-convex.
-        NotImplementedError: a model whose method is a certified one, without a conic form.
+        NotImplementedError: what would decide by default cannot; the message says what can.
     """
     return Prepared(model, feasible_set)
 
@@ -46,13 +48,20 @@ class Prepared:
     def __init__(self, model: ConvexFunction, feasible_set: FeasibleSet) -> None:
         check_arguments(model, feasible_set)
         self.feasible_set = feasible_set
-        self._packed = None
+        self._packed: PackedModel | PackedForm | None = None
         with torch.inference_mode(False), torch.no_grad():  # it may outlive an inference mode
             self.model = copy.deepcopy(model).requires_grad_(False)
-            if model.decision_method == "newton":
+            usual = self._problem(self.model.context_mean)
+            self._solver = chosen_solver(usual, default_solver)
+            if isinstance(self._solver, SmoothingNewton):
                 self._packed = PackedModel.of(self.model) or PackedForm.of(self.model)
-            if isinstance(self._packed, PackedModel):  # whatever is wrong with its weights is found now
-                self.model.conic_form(self.model.context_mean if model.context_dim > 0 else None)
+            if self._packed is not None:
+                usual.form.check()  # whatever is wrong with the weights is found now
+
+    def _problem(self, contexts: Tensor) -> Problem:
+        problem = Problem.at(self.model, self.model.context_rows(contexts), self.feasible_set)
+        problem.packed = self._packed
+        return problem
 
     @torch.no_grad()
     def minimize(
@@ -77,7 +86,6 @@ class Prepared:
         check_arguments(self.model, self.feasible_set, tol, max_iter, time_limit)
         contexts = self.model.check_context(context)
         batch = tuple(contexts.shape[:-1]) if self.model.context_dim > 0 else ()
-        problem = Problem.at(self.model, self.model.context_rows(contexts), self.feasible_set)
-        problem.packed = self._packed
+        problem = self._problem(contexts)
         limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
-        return answer(problem, default_solver, limits, check_start(x0, problem, batch), batch, started)
+        return answer(problem, self._solver, limits, check_start(x0, problem, batch), batch, started)

@@ -7,7 +7,7 @@ theta is affine in it but for the weights and the nonlinear responses of b0 and 
     b0      = r_b0 + w'tanh(r_units)
     v_i     = r_v,i + W_i'relu(r_ridges,i)
     d       = r_d                                       the offsets of all terms
-    weights = (floors + softplus(r_weights))[spread]    the weights of all terms, non-negative
+    weights = (floors + softplus(r_weights))[index]     the weights of all terms, non-negative
 
 The matrices A, the mixing matrices and the constants of the terms are shared by all contexts.
 """
@@ -73,7 +73,7 @@ class ContextMap:
         constant: s, (R,); -inf for a weight that no context moves, whose softplus is 0.
         sizes: how many rows are b0, v and d together, and how many are each of the others.
         floors: the part of the weights that no context moves.
-        spread: for each weight of the terms, one term's after the other's, its place among the weights.
+        index: for each weight of the terms, one term's after the other's, its place among the weights.
         ridges: W, (n, count).
         units: w, (hidden,).
         matrix: A of all terms, (K, n).
@@ -86,7 +86,7 @@ class ContextMap:
     constant: Tensor
     sizes: list[int]
     floors: Tensor
-    spread: Tensor
+    index: Tensor
     ridges: Tensor
     units: Tensor
     matrix: Tensor
@@ -126,7 +126,7 @@ class ContextMap:
             constant=torch.cat([constant for _, constant in rows]),
             sizes=[1 + affine.dim + sum(heights), sum(map(len, floors)), *(each.numel() for each in outer)],
             floors=softplus(torch.cat([none, *floors])),
-            spread=torch.tensor(places, dtype=torch.int64, device=none.device),
+            index=torch.tensor(places, dtype=torch.int64, device=none.device),
             ridges=outer[0],
             units=outer[1][0],
             matrix=torch.cat(matrices) if matrices else none.reshape(0, affine.dim),
@@ -148,17 +148,17 @@ class ContextMap:
         if self.ridges.numel() > 0:
             v = v + (ridges.unflatten(-1, self.ridges.shape) * self.ridges).sum(dim=-1)
         v_moves, weights_move = self.moves
-        weights = weights.index_select(-1, self.spread)
+        weights = weights.index_select(-1, self.index)
         return self._filled(self.matrix, b0, v if v_moves else v[:1], d, weights if weights_move else weights[:1])
 
-    def template(self, factor: float, moved: float, scale: float) -> ConicForm:
-        """Return what no context changes of the function scale * g(factor * x + moved): b0, v and d are 0 in g.
+    def template(self, factor: float, shift: float, scale: float) -> ConicForm:
+        """Return what no context changes of the function scale * g(factor * x + shift): b0, v and d are 0 in g.
 
         And its weights are 1, so that they are `scale` here.
         """
-        zero, one = self.constant.new_zeros(1, 1 + self.dim), self.constant.new_ones(1, len(self.spread))
-        shift = moved * self.matrix.sum(dim=-1)
-        return self._filled(factor * self.matrix, zero[:, :1], zero[:, 1:], shift.unsqueeze(0), scale * one)
+        zero, one = self.constant.new_zeros(1, 1 + self.dim), self.constant.new_ones(1, len(self.index))
+        offset = shift * self.matrix.sum(dim=-1)
+        return self._filled(factor * self.matrix, zero[:, :1], zero[:, 1:], offset.unsqueeze(0), scale * one)
 
     def _filled(self, matrix: Tensor, b0: Tensor, v: Tensor, d: Tensor, weights: Tensor) -> ConicForm:
         heights = [shell.rows for shell in self.shells]

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.checks import check_positive
 from soctk.simd import choose
-from soctk.terms.base import Coefficient, Convex, CurvatureKind, Recognised, Term, safe_divisor
+from soctk.terms.base import Coefficient, Convex, Recognised, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Packs
 from soctk.terms.quadratic import conjugate
@@ -31,6 +32,7 @@ class Huber(Term):
     weights_name = "beta"
     packs: ClassVar = Packs(numbers=("delta",))
     atoms: ClassVar = ("huber",)
+    curvature_kind: ClassVar = "jumps"
 
     def value(self, u: Tensor) -> Tensor:
         """Return phi(u)."""
@@ -59,6 +61,12 @@ class Huber(Term):
         twice = cp.huber(u, self.delta)  # pyright: ignore[reportArgumentType]
         return 0.5 * cp.sum(cp.multiply(data["weights"], twice))
 
+    def _shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        check_positive(self.delta, "delta")
+        if self.delta == float("inf"):
+            raise ValueError("delta: expected a finite number, got inf; that would be a Quadratic")
+        return super()._shapes(rows)
+
     @classmethod
     def recognise(cls, atom: Any) -> Recognised:
         """Return CVXPY's huber, which is twice ours."""
@@ -75,11 +83,6 @@ class Huber(Term):
         builder.require("above", "nonneg", t - (u - w))
         builder.require("below", "nonneg", t + (u - w))
         return (s + t.scaled(self.delta)).times(data["weights"][None])
-
-    @property
-    def curvature_kind(self) -> CurvatureKind:
-        """Newton steps seldom recover where the Hessian jumps, away from the central path."""
-        return "jumps"
 
 
 def value(t, mu, reference):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from soctk.maps.linear import add_product
 from soctk.simd import choose, view
-from soctk.terms.base import Coefficient, Convex, Recognised, Smoothed, Term, safe_divisor
+from soctk.terms.base import Coefficient, Convex, Recognised, Smoothed, Term, group_count, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder, interleave
 from soctk.terms.kernel import Kernel, Structure
 
@@ -92,6 +92,9 @@ class LogSumExp(Term):
         rows = [u - t.times(spread), Affine.of(1.0, u.size), p]
         builder.require("exp", "exp", interleave(rows), 3)
         return t.times(data["weights"][None])
+
+    def _shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        return {"weights": (1, group_count(self.size, rows))}
 
     @classmethod
     def recognise(cls, atom: Any) -> Recognised | None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from soctk.checks import check_finite
 from soctk.maps.linear import add_product
 from soctk.simd import any_of, choose, fill, view
-from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Recognised, Smoothed, Term, group_norms
+from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Recognised, Smoothed, Term, group_count, group_norms
 from soctk.terms.cones import Affine, ConeBuilder, interleave
 from soctk.terms.kernel import TINY, Kernel, Packs, Structure
 from soctk.terms.piece import AT_KINK, Piece
@@ -176,6 +176,10 @@ class Norms(Term):
             columns.append(Affine.of(kappa, groups))
         builder.require("norm", "soc", interleave(columns), len(columns))
         return t.times(data["weights"][None])
+
+    def _shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        groups = group_count(self.size, rows)
+        return {"weights": (1, groups), "kappa": (1, groups)}
 
     @classmethod
     def recognise(cls, atom: Any) -> Recognised | None:

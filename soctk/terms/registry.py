@@ -1,7 +1,8 @@
 """The terms by name: those of this library, and others that are registered.
 
 A term of one's own needs no registration to be decided with. It does to be loaded from a file and to be found in a
-CVXPY expression: by `register`, or by an entry point of a package in the group `soctk.terms` whose value is the class.
+CVXPY expression: by `register`, or by an entry point of a package in the group `soctk.terms`, which has the name of the
+class.
 """
 
 from __future__ import annotations
@@ -53,15 +54,17 @@ def registered() -> dict[str, type[Term]]:
 
 
 def term_class(name: str) -> type[Term]:
-    """Return the class of terms of a name.
+    """Return the class of terms of a name, which is the class's own.
 
     Raises:
         ValueError: there is none.
     """
+    if name not in _registered and name in plugin_names(GROUP):
+        register(find_plugin(GROUP, name).load())
     if name not in _registered:
-        if name not in plugin_names(GROUP):
-            raise ValueError(f"expected a term of {', '.join(_registered)}, got {name!r}; see soctk.terms.register")
-        _registered[name] = find_plugin(GROUP, name).load()
+        raise ValueError(
+            f"expected a registered term ({', '.join(_registered)}), got {name!r}; see soctk.terms.register"
+        )
     return _registered[name]
 
 
@@ -71,8 +74,8 @@ def term_name(kind: type[Term]) -> str:
     Raises:
         ValueError: it is not.
     """
-    if registered().get(kind.__name__) is not kind:
-        raise ValueError(f"{kind.__name__} is not registered, so no file can name it; see soctk.terms.register")
+    if term_class(kind.__name__) is not kind:
+        raise ValueError(f"the name {kind.__name__} is that of another class of terms; choose another")
     return kind.__name__
 
 

@@ -19,6 +19,7 @@ class SquaredHinge(Term):
 
     weights_name = "beta"
     atoms: ClassVar = ("power", "Power", "PowerApprox")
+    curvature_kind: ClassVar = "jumps"
 
     def value(self, u):
         return 0.5 * (self.weights * u.clamp(min=0).square()).sum(dim=-1)
@@ -37,10 +38,6 @@ class SquaredHinge(Term):
 
     def kinked(self, u):
         return (u == 0).any(dim=-1)
-
-    @property
-    def curvature_kind(self):
-        return "jumps"
 
     def expression(self, u, data):
         return 0.5 * cp.sum(cp.multiply(data["weights"], cp.square(cp.pos(u))))

@@ -10,15 +10,15 @@ from soctk.simd.options import FREE, called_from_python
 
 
 @partial(called_from_python, fastmath=FREE)
-def assemble(rows, weights, ridges, units, outer_ridges, outer_units, spread, places, gain, bias, moved, data):
+def assemble(rows, weights, ridges, units, outer_ridges, outer_units, index, columns, gain, bias, shift, data):
     """Fill `data` (N, D) with the coefficients at N contexts, in the user's units; return whether all is finite.
 
     Args:
         rows, weights, ridges, units: of `ContextMap.responses`, (N, 1 + n + K), (N, W), (N, n count), (N, hidden).
-        outer_ridges, outer_units, spread: the map's `ridges` (n, count), `units` (hidden,) and `spread`.
-        places: for each weight of the terms its column in `data`, those of b0, v and the offsets being the first.
+        outer_ridges, outer_units, index: the map's `ridges` (n, count), `units` (hidden,) and `index`.
+        columns: for each weight of the terms its column in `data`, those of b0, v and the offsets being the first.
         gain, bias: data = gain * coefficient + bias, (D,).
-        moved: b0 gains as much as this times the sum of v.
+        shift: b0 gains as much as this times the sum of v.
     """
     finite, (n, count), first = True, outer_ridges.shape, rows.shape[1]
     for i in range(rows.shape[0]):
@@ -31,13 +31,13 @@ def assemble(rows, weights, ridges, units, outer_ridges, outer_units, spread, pl
                 slope += ridges[i, j * count + k] * outer_ridges[j, k]
             total += slope
             out[1 + j] = gain[1 + j] * slope + bias[1 + j]
-        out[0] = gain[0] * (level + moved * total) + bias[0]
+        out[0] = gain[0] * (level + shift * total) + bias[0]
         for k in range(1 + n, first):
             out[k] = gain[k] * rows[i, k] + bias[k]
         for k in range(first, out.size):
             out[k] = bias[k]
-        for k in range(places.size):
-            out[places[k]] = gain[places[k]] * weights[i, spread[k]]
+        for k in range(columns.size):
+            out[columns[k]] = gain[columns[k]] * weights[i, index[k]]
         for k in range(out.size):
             finite &= abs(out[k]) < np.inf
     return finite

@@ -44,12 +44,14 @@ class Layout:
 
     Attributes:
         numbers: what compiled code is given: sizes, where each array begins, and the table of terms.
+        weights: the columns of `Packed.data` that hold weights, one term's after the other's.
         sizes: by name, and of the vectors `common` and `memory`.
         state: where the parts of an instance's state are.
         common: where those of `common` are.
     """
 
     numbers: np.ndarray
+    weights: np.ndarray
     sizes: dict[str, int]
     state: SimpleNamespace
     common: SimpleNamespace
@@ -141,7 +143,17 @@ def _layout(n: int, terms: tuple[Shapes, ...]) -> Layout:
     layout = ARRAYS.measure(sizes)
     numbers = [*layout, *(number for row in table for number in row + [0] * (stride - len(row)))]
     places = (ARRAYS.slices(layout, vector) for vector in ("state", "common"))
-    return Layout(np.array(numbers, dtype=np.int64), sizes, *places)
+    return Layout(np.array(numbers, dtype=np.int64), _weight_columns(terms, 1 + n + rows), sizes, *places)
+
+
+def _weight_columns(terms: tuple[Shapes, ...], first: int) -> np.ndarray:
+    """Return the columns of "weights" among the terms' coefficients, which begin at `first`."""
+    held = [
+        np.full(size, name == "weights")
+        for term in terms
+        for name, size in zip(term.packs.coefficients, term.coefficients, strict=True)
+    ]
+    return first + np.flatnonzero(np.concatenate([np.zeros(0, dtype=bool), *held]))
 
 
 def _table(terms: tuple[Shapes, ...], kept: list[int], n: int, rows: int) -> Iterator[list[int]]:
@@ -195,18 +207,6 @@ def _shared(term: Term) -> Iterator[Tensor]:
 
 def _array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.numpy())
-
-
-def weight_columns(form: SumOfTerms) -> np.ndarray:
-    """Return for each weight of the terms, one term's after the other's, its column of `Packed.data`."""
-    columns, first = [np.zeros(0, dtype=np.int64)], 1 + form.dim + sum(term.map.rows for term in form.terms)
-    for term in form.terms:
-        for name in term.packs.coefficients:
-            width = getattr(term, name).shape[-1]
-            if name == "weights":
-                columns.append(np.arange(first, first + width))
-            first += width
-    return np.concatenate(columns)
 
 
 def _joined(parts: list[Tensor], size: int | None = None) -> Tensor:
