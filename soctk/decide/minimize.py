@@ -18,6 +18,7 @@ from soctk.decide.problem import Limits, Problem
 from soctk.decide.protocol import PaperProtocol
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver
+from soctk.forms.rounding import directed
 from soctk.sets import FeasibleSet
 from soctk.status import Status
 from soctk.surrogate import ConvexSurrogate
@@ -80,8 +81,9 @@ def minimize(
     compiles it for several side by side; the code is kept on disk.
 
     Returns:
-        `Decision`; computed in the higher of the context's and the weights' precision. Its statuses follow from what is
-        returned: value, bound, violation, and why the solver stopped.
+        `Decision`, in the higher of the context's and the weights' precision. Computed in float64 where there is a
+        conic form; in float32 a point is then valued as it is returned, values are rounded up and bounds down. The
+        statuses follow from what is returned: value, bound, violation, and why the solver stopped.
 
     Raises:
         ValueError: bad shapes, non-finite numbers, a non-positive limit or tolerance, an unknown method, an option that
@@ -95,7 +97,10 @@ def minimize(
     batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
     problem = Problem.at(model, model.context_rows(contexts), feasible_set, _check_scale(scale, batch, model))
     start = _check_start(x0, problem, batch)
-    limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
+    dtype = torch.promote_types(contexts.dtype, model.dtype)
+    # Rounding the answer costs a little of the gap, for which half of the tolerance is left.
+    inner = tol if dtype == problem.dtype else 0.5 * tol
+    limits = Limits(inner, max_iter, float("inf") if time_limit is None else started + time_limit)
     if problem.size == 0:
         result = Result.unanswered(torch.zeros(0, model.dim, dtype=problem.dtype, device=problem.device))
     else:
@@ -104,6 +109,8 @@ def minimize(
         if refused is not None:
             raise NotImplementedError(refused)
         result = chosen.solve(problem, limits, start)
+    if dtype != problem.dtype:
+        _round(result, problem, dtype)
     violation = _verify(result, feasible_set, tol)
     return Decision(
         x=result.x.reshape(*batch, model.dim),
@@ -116,6 +123,18 @@ def minimize(
         solver=np.full(result.status.shape, result.solver, dtype=object).reshape(batch),
         violation=violation.reshape(batch),
     )
+
+
+def _round(result: Result, problem: Problem, dtype: torch.dtype) -> None:
+    """Bring the points to a lower precision and value them there; round values up and bounds down."""
+    answered = torch.isfinite(result.x).all(dim=-1)
+    points = torch.where(answered.unsqueeze(-1), result.x, problem.center).to(dtype)
+    points = problem.feasible_set._project(points)
+    value = problem.evaluate(points.to(problem.dtype).unsqueeze(1)).squeeze(-1)
+    result.x = torch.where(answered.unsqueeze(-1), points, torch.nan)
+    result.value = directed(torch.where(answered, value, result.value), dtype, torch.inf)
+    result.lower_bound = directed(result.lower_bound, dtype, -torch.inf)
+    result.unit = None if result.unit is None else result.unit.to(dtype)
 
 
 def _verify(result: Result, feasible_set: FeasibleSet, tol: float) -> Tensor:
@@ -168,7 +187,7 @@ def _check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple
 def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexSurrogate) -> Tensor | None:
     if scale is None:
         return None
-    unit = as_tensor(scale, "scale").to(device=model.device, dtype=model.dtype)
+    unit = as_tensor(scale, "scale").to(device=model.device, dtype=torch.float64)
     if tuple(unit.shape) not in ((), batch):
         raise ValueError(f"scale: expected a number or batch shape {batch} as the contexts', got {tuple(unit.shape)}")
     if bool((unit <= 0).any()):
