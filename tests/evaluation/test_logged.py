@@ -92,6 +92,9 @@ def test_fit_then_decide(files: Path, capsys: pytest.CaptureFixture[str]) -> Non
     np.testing.assert_allclose(decided[["x_0", "x_1", "x_2"]].to_numpy(), expected.x.numpy(), atol=1e-12)
     assert (decided["status"] == "optimal").all()
     assert (decided["value"] >= decided["lower_bound"]).all()
+    assert main(["decide", str(model), str(files / "contexts.csv"), *SET, "--scale", "1e-3", "--tol", "1e-4"]) == 0
+    decided = pd.read_csv(files / "data.decisions.csv")
+    assert (decided["gap"] <= 1e-4 * 1e-3).all()
 
 
 def test_known_optima_are_learned_from(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +134,7 @@ MISTAKES = {
     "a folder": (["fit", "data.csv", "--output", "."], "expected a file in a folder that exists"),
     "one row": (["fit", "one.csv"], "expected at least two decisions, one to measure the error on, got one"),
     "output": (["decide", "model.st", "contexts.csv", *SET, "--output", "o.txt"], "--output: expected a file"),
+    "scale": (["decide", "model.st", "contexts.csv", *SET, "--scale", "0"], "--scale: expected a positive number"),
 }  # fmt: skip
 
 

@@ -146,3 +146,22 @@ def test_what_contradicts_the_set_or_the_bound_is_not_called_optimal(wrong: str)
         assert (decision.status == "inaccurate").all()
         assert bool((decision.value < decision.lower_bound).all())
         assert bool(decision.gap.isinf().all())
+
+
+@pytest.mark.parametrize(("level", "value_scale"), [(0.0, 1e-8), (0.0, 1e-5), (1e4, 1e-3), (1.0, 1e-12)])
+@pytest.mark.parametrize("method", [None, "newton_cg", "first_order"])
+def test_optimal_means_something_where_values_hardly_differ(level: float, value_scale: float, method) -> None:
+    """It was said of the centre, after no iterations: its gap was below 1e-6."""
+    model, context = decide_model(6, 16)
+    feasible_set = soctk.Box(6, -1.0, 1.5)
+    points = feasible_set.sample((100, 16), torch.Generator().manual_seed(1))
+    values = torch.stack([model(row, context) for row in points])
+    best = soctk.minimize(model, feasible_set, context, tol=1e-9)
+    model.set_standardization(value=(level, value_scale))
+    decision = soctk.minimize(model, feasible_set, context, method=method)
+    assert decision.optimal.all()
+    torch.testing.assert_close(decision.relative_gap, decision.gap / decision.scale)
+    if value_scale > 1e-9 * level:  # else all is rounding, and any point will do
+        model.set_standardization()
+        lost = model(decision.x, context) - best.value
+        assert float(lost.mean()) <= 0.01 * float((values.amax(dim=0) - values.amin(dim=0)).mean())
