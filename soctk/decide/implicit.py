@@ -33,8 +33,6 @@ LEAST_PIVOT = 1e-11
 """Of the Cholesky factorisation, relative to the diagonal: what is left of 16 digits is then 5."""
 LEAST_CURVATURE = 1e4
 """Of f between the bounds, in units of the barrier's, which then bends a derivative by 1e-4."""
-
-
 NAMED = 5
 """Instances that a refusal names."""
 
@@ -68,7 +66,7 @@ def differentiable(form: ConicForm, bounds: Bounds, result: Result, max_gap: flo
         barrier = Barrier.of(plain, bounds, final)
         sound, rest = torch.nonzero(barrier.verified).squeeze(-1), torch.nonzero(~barrier.verified).squeeze(-1)
         if sound.numel() > 0:
-            systems.append((sound, picker(size, sound)(barrier)))
+            systems.append((sound, barrier.select(sound)))
     if rest.numel() > 0:
         systems.append((rest, find_active_set(_part(plain, rest), bounds, picker(size, rest)(final))))
     x = torch.cat(
@@ -120,6 +118,11 @@ class Barrier:
         between = sides(bounds, final) == 0
         sharp = (pivots >= least) & ((pivots >= LEAST_CURVATURE * barrier) | ~between)
         return cls(factor, smoothed, final.lags, bounds, (failed == 0) & sharp.all(dim=1))
+
+    def select(self, rows: Tensor) -> Barrier:
+        """Return the system of the instances `rows`."""
+        pick = picker(self.factor.shape[0], rows)
+        return Barrier(pick(self.factor), pick(self.smoothed), pick(self.lags), self.bounds, pick(self.verified))
 
     def equations(self, form: ConicForm, x: Tensor) -> Tensor:
         """Return g, (N, n)."""

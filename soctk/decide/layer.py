@@ -36,7 +36,7 @@ class DecisionLayer(nn.Module):
 
     Raises:
         ValueError: dimensions that differ, a non-positive tolerance.
-        NotImplementedError: a model without a conic form, or a set with rows other than bounds and one sum.
+        NotImplementedError: a model without a conic form, or a set with inequalities besides bounds or without rows.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class DecisionLayer(nn.Module):
             raise NotImplementedError(f"{type(model).__name__} has no conic form")
         refused = newton_refuses(feasible_set)
         if refused is not None:
-            raise NotImplementedError(f"feasible_set: {refused}: decisions over it have no derivatives yet")
+            raise NotImplementedError(f"feasible_set: {refused}; decisions over it have no derivatives yet")
         check_positive(tol, "tol")
         check_positive(max_gap, "max_gap")
         check_count(max_iter, "max_iter")

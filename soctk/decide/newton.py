@@ -26,6 +26,7 @@ from soctk.decide.compiled.form import kinds_of, supported
 from soctk.decide.external import External
 from soctk.decide.packed_model import PackedModel
 from soctk.decide.problem import Limits, Problem
+from soctk.decide.reduction import newton_refuses
 from soctk.decide.result import Result
 from soctk.decide.solver import FormSolver, Solver
 from soctk.forms.conic_form import ConicForm
@@ -56,11 +57,9 @@ class SmoothingNewton(FormSolver):
 
     def refuses(self, problem: Problem) -> str | None:
         """Return why it cannot solve the problem, None where it can."""
-        rows = problem.presolved.reduced.rows()
-        if rows is None or len(rows.G) > 0:
-            kind = type(problem.feasible_set).__name__
-            what = "is known by its projection alone" if rows is None else "has inequalities besides"
-            return f'method: "newton" needs bounds and equalities, and {kind} {what}; use "cvxpy" or "first_order"'
+        refused = newton_refuses(problem.feasible_set)
+        if refused is not None:
+            return f'method "newton": {refused}; use "cvxpy" or "first_order"'
         return super().refuses(problem)
 
     def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:

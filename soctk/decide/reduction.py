@@ -16,20 +16,15 @@ def reduced(form: ConicForm, presolved: Presolved) -> ConicForm:
 def newton_refuses(feasible_set: FeasibleSet) -> str | None:
     """Return why Newton steps cannot decide over a set, None where they can."""
     rows = feasible_set.presolve().reduced.rows()
-    if rows is None:
-        return f"{type(feasible_set).__name__} is known by its projection alone (its rows() is None)"
-    if not rows.at_most_a_sum:
-        return f"{type(feasible_set).__name__} has rows other than bounds and one sum"
-    return None
+    if rows is not None and len(rows.G) == 0:
+        return None
+    what = "is known by its projection alone" if rows is None else "has inequalities besides"
+    return f"Newton steps need bounds and equalities, and {type(feasible_set).__name__} {what}"
 
 
 def newton_rows(reduced_set: FeasibleSet) -> Rows:
-    """Return the rows of a presolved set that Newton steps take.
-
-    Raises:
-        NotImplementedError: they refuse it.
-    """
+    """Return the rows of a presolved set that compiled Newton steps take: bounds and at most a sum."""
     rows = reduced_set.rows()
-    if rows is None or not rows.at_most_a_sum:
-        raise NotImplementedError(f"Newton steps need bounds and at most one sum, but {newton_refuses(reduced_set)}")
+    assert rows is not None
+    assert rows.at_most_a_sum
     return rows

@@ -54,13 +54,13 @@ of units at their kinks by so much that a relative gap of 1e-8 may be out of rea
 def schedule_for(form: ConicForm, *, keep_final: bool) -> Schedule:
     """Return the schedule for a form.
 
-    On the path derivatives are those of the minimum; and Newton steps on terms whose Hessian jumps seldom recover away
-    from it.
+    On the path derivatives are those of the minimum, but for those of vertices, which are taken from what rests there
+    (soctk.decide.active_set); and Newton steps on terms whose Hessian jumps seldom recover away from it.
     """
-    kinds = {term.curvature_kind for term in form.terms}
-    if keep_final or "jumps" in kinds:
-        return CAREFUL
-    return STEADY if is_polyhedral(form) else FAST
+    if is_polyhedral(form):
+        return STEADY
+    jumps = any(term.curvature_kind == "jumps" for term in form.terms)
+    return CAREFUL if keep_final or jumps else FAST
 
 
 def is_polyhedral(form: ConicForm) -> bool:

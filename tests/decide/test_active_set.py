@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from zoo import SETS, shaken
 
-from soctk import SOCICNN, Box, Budget, ConicForm, ConvexSurrogate, DecisionLayer, FeasibleSet, Simplex
+from soctk import SOCICNN, Box, Budget, ConicForm, ConvexSurrogate, DecisionLayer, FeasibleSet, Polyhedron, Simplex
 from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, Network, Norms, Quadratic, Term
 from soctk.terms.base import Smoothed
@@ -168,6 +168,26 @@ def test_mixtures_of_kinks_and_little_curvature(kinds: dict[str, int]) -> None:
     assert answered == stable
 
 
+@pytest.mark.parametrize("kinds", [{"relu": 8}, {"norm3": 6, "relu": 4}, {"quadratic": 8, "relu": 4}], ids="-".join)
+def test_derivatives_under_several_equalities(kinds: dict[str, int]) -> None:
+    """Flows: what goes in comes out, at two places."""
+    feasible_set = Polyhedron(8, 0.0, 1.0, E=[[1, 1, 1, -1, -1, 0, 0, 0], [0, 0, 0, 1, 1, -1, 2, -1]], f=[0.7, 0.2])
+    answered = 0
+    for seed in range(6):
+        context, along, weights = (normal(size, seed=seed + 50) for size in (2, 2, 8))
+        layer = DecisionLayer(Mixture(8, kinds, seed), feasible_set)
+        with torch.no_grad():
+            middle, *sides = (layer(context + h * along) @ weights for h in (0.0, 1e-4, -1e-4))
+        ahead, behind = (float(sides[0] - middle) / 1e-4, float(middle - sides[1]) / 1e-4)
+        if abs(ahead - behind) > WRONG * max(abs(ahead), 0.1):
+            continue
+        point = context.clone().requires_grad_()
+        (slope,) = torch.autograd.grad((layer(point) * weights).sum(), point)
+        answered += 1
+        assert float(slope @ along) == pytest.approx(0.5 * (ahead + behind), rel=WRONG, abs=1e-3)
+    assert answered >= 4
+
+
 @pytest.mark.parametrize("kind", ["norm1", "norm3", "huber", "quadratic", "relu"])
 def test_flat_minima_are_refused(kind: str) -> None:
     """Three rows of twelve variables in a box that holds their zeros: a set of minimisers of nine dimensions."""
@@ -188,8 +208,12 @@ def test_each_instance_of_a_batch_is_treated_as_it_is_alone() -> None:
         assert points.grad is not None
         return points.grad
 
-    alone = torch.cat([slopes(*pair) for pair in zip(rows.split(1), weights.split(1), strict=True)])
-    torch.testing.assert_close(slopes(rows, weights), alone, rtol=1e-6, atol=1e-9)
+    def in_batches_of(size: int) -> Tensor:
+        return torch.cat([slopes(*pair) for pair in zip(rows.split(size), weights.split(size), strict=True)])
+
+    alone = in_batches_of(1)
+    for size in (4, 24):  # as many as variables: what belongs to instances is not told by its size
+        torch.testing.assert_close(in_batches_of(size), alone, rtol=1e-6, atol=1e-9)
 
 
 def test_kinks_of_an_unknown_kind_are_refused_where_decisions_rest_at_them() -> None:

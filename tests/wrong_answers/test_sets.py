@@ -80,7 +80,7 @@ class TestOverriddenConstraints:
             torch.testing.assert_close(decision.x, best, rtol=0, atol=1e-6)
             assert float(meant.violation(decision.x)) <= 1e-12
             assert float(soctk.certify(model, meant, decision.x).relative_gap) <= 1e-6
-        with pytest.raises(NotImplementedError, match=r'"newton" .* Polyhedron has inequalities'):
+        with pytest.raises(NotImplementedError, match=r'"newton": .* Polyhedron has inequalities'):
             soctk.minimize(model, meant, method="newton")
         with pytest.raises(NotImplementedError, match="bounds alone"):
             soctk.minimize(model, meant, method="newton_cg")
