@@ -88,15 +88,13 @@ def _checked(terms: Sequence[dict[str, Any]], dim: int) -> list[dict[str, Any]]:
     check_sequence(terms, "terms")
     for index, term in enumerate(terms):
         place = f"terms: number {index}"
-        if not (
-            isinstance(term, dict) and set(term) == {"kind", "shapes", "options"} and isinstance(term["kind"], str)
-        ):
+        if not (isinstance(term, dict) and set(term) == FIELDS and isinstance(term["kind"], str)):
             raise ValueError(f'{place}: expected a dictionary of "kind", "shapes" and "options", got {term!r}')
         try:
             shapes = {name: as_counts(shape, name, minimum=0) for name, shape in term["shapes"].items()}
             tensors = {name: torch.zeros(1, *shape, device="meta") for name, shape in shapes.items()}
             made = term_class(term["kind"]).from_parts(tensors, dict(term["options"]))
             made.check_shapes(dim)
-        except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, RuntimeError) as error:
             raise ValueError(f"{place}, of kind {term['kind']!r}: {error}") from None
     return [dict(term) for term in terms]

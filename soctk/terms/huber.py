@@ -63,6 +63,8 @@ class Huber(Term):
 
     def _shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
         check_positive(self.delta, "delta")
+        if self.delta == float("inf"):
+            raise ValueError("delta: expected a finite number, got inf; that would be a Quadratic")
         return super()._shapes(rows)
 
     @classmethod

@@ -70,7 +70,7 @@ class Quadratic(Term):
         return s.times(alpha[first][None])
 
     def _shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
-        if self.blocks and sum(as_counts(self.blocks, "blocks")) != rows:
+        if as_counts(self.blocks, "blocks") and sum(self.blocks) != rows:
             raise ValueError(f"blocks: expected sizes with the sum {rows}, the term's rows, got {list(self.blocks)}")
         return super()._shapes(rows)
 
