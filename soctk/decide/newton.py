@@ -76,17 +76,17 @@ class SmoothingNewton(FormSolver):
 
 
 def _solve_packed(problem: Problem, options: dict[str, Any]) -> Result | None:
-    """Decide without making the form, which takes ten times as long for one context; None where that cannot be."""
+    """Decide with coefficients straight from the model's context map; None where that cannot be."""
     assert problem.model is not None
-    if problem.contexts.dtype != torch.float64:
-        return None
     prepared = PackedModel.now(problem.model) if problem.packed is None else problem.packed
     if prepared is None:
         return None
     from soctk.decide.compiled.solve import is_ready, solve_packed  # Numba is loaded when it is needed
 
+    if not is_ready(prepared.kinds, problem.size):
+        return None
     # where a coefficient is not finite, the form says which
-    packed = prepared.at(problem.contexts.detach()) if is_ready(prepared.kinds, problem.size) else None
+    packed = prepared.at(problem.contexts.detach().to(torch.float64))
     return None if packed is None else solve_packed(packed, problem.feasible_set, **options)
 
 

@@ -100,22 +100,13 @@ class ContextMap:
         Raises:
             TypeError: a module inside has hooks, or is of another kind: its numbers do not tell what it computes.
         """
-        _read(affine, AffinePart)
-        level = _read(affine.level, Offset, "slope", "constant")
+        level, slope, inner, outer = _affine(affine)
         none, p = level[1].new_zeros(0), 0 if level[0] is None else level[0].shape[1]
-        slope = [None, none.new_zeros(affine.dim)]
-        if affine.slope is not None:
-            slope = _read(affine.slope, Offset, "slope", "constant")
         offsets = [_read(module, Offset, "slope", "constant") for part in parts for module in part.offsets]
         modules = {id(part.weights): part.weights for part in parts}
         weights = [_read(module, NonNegative, "slope", "constant", "floor") for module in modules.values()]
         floors = [floor for *_, floor in weights]
-        rows = [_rows(p, *numbers) for numbers in (level, slope, *offsets, *weights)]
-        outer = [none.new_zeros(affine.dim, 0), none.new_zeros(1, 0)]
-        for k, (module, kind) in enumerate(((affine.slope_ridges, Ridges), (affine.level_network, Perceptron))):
-            if module is not None:
-                inner, outer[k] = _read(module, kind, "inner", "outer")
-                rows.append((inner[:, :-1], inner[:, -1]))
+        rows = [_rows(p, *numbers) for numbers in (level, slope, *offsets, *weights)] + inner
         starts = dict(zip(modules, accumulate(map(len, floors), initial=0), strict=False))
         heights = [sum(len(matrix) for matrix in part.matrices) for part in parts]
         places = [starts[id(part.weights)] + place for part in parts for place in part.index]
@@ -171,6 +162,21 @@ class ContextMap:
         )
         terms = tuple(shell.kind(DenseMap(a, shell.used), *numbers, **shell.more) for shell, a, *numbers in parts)
         return ConicForm(b0, v.unsqueeze(1), terms, (b0.shape[0],))
+
+
+def _affine(affine: AffinePart) -> tuple[list[Any], list[Any], list[tuple[Tensor, Tensor]], list[Tensor]]:
+    """Return E and e of b0 and of v, those of the arguments of ridges and units, and their outer weights."""
+    _read(affine, AffinePart)
+    level = _read(affine.level, Offset, "slope", "constant")
+    slope = [None, level[1].new_zeros(affine.dim)]
+    if affine.slope is not None:
+        slope = _read(affine.slope, Offset, "slope", "constant")
+    inner, outer = [], [level[1].new_zeros(affine.dim, 0), level[1].new_zeros(1, 0)]
+    for k, (module, kind) in enumerate(((affine.slope_ridges, Ridges), (affine.level_network, Perceptron))):
+        if module is not None:
+            arguments, outer[k] = _read(module, kind, "inner", "outer")
+            inner.append((arguments[:, :-1], arguments[:, -1]))
+    return level, slope, inner, outer
 
 
 def _read(module: nn.Module, kind: type[nn.Module], *names: str) -> list[Any]:
