@@ -135,7 +135,7 @@ def linear_program(g: np.ndarray, G: np.ndarray, h: np.ndarray, E: np.ndarray, f
 
     answer: Any = None
     for options in (TIGHT, {}, {"presolve": False}):
-        answer = linprog(g, _sparse(G), h, _sparse(E), f, bounds, method="highs-ds", options=options)
+        answer = linprog(g, sparse_if_large(G), h, sparse_if_large(E), f, bounds, method="highs-ds", options=options)
         if answer.status in (0, 2, 3):
             break
     return answer
@@ -152,6 +152,6 @@ def _unit_rows(matrix: np.ndarray, side: np.ndarray) -> tuple[np.ndarray, np.nda
     return matrix[kept] / lengths[kept, None], side[kept] / lengths[kept], kept
 
 
-def _sparse(rows: np.ndarray) -> Any:
+def sparse_if_large(rows: np.ndarray) -> Any:
     """Return large matrices with few entries as sparse ones."""
     return sp.csr_array(rows) if rows.size > 2000 and np.count_nonzero(rows) < 0.2 * rows.size else rows
