@@ -30,9 +30,9 @@ Device = torch.device | str
 class FeasibleSet(ABC):
     """A compact convex set in R^n. A set of one's own derives from this class and never changes.
 
-    Required: the attribute `dim` and the four abstract methods, which are given checked tensors (*batch, n) of any
-    floating-point type on any device and return the same type there. What is `rows() is None` is decided by the
-    methods that need no rows: "first_order" by projections, "cvxpy" by the constraints.
+    Required: the attribute `dim` and the four abstract methods, three of which are given checked tensors (*batch, n) of
+    any floating-point type on any device and return the same type there. Unless `rows` says otherwise, decisions come
+    from the methods that need no rows: "cvxpy" by the constraints, "first_order" by projections.
 
     Attributes:
         dim: the decision dimension n.

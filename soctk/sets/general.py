@@ -34,15 +34,8 @@ class General(Oracles):
         self.box: Ends = self.system.box()
 
     def project(self, y: Tensor) -> Tensor:
-        """Return the projection in the affine hull, where the set has an interior."""
-        inside, unit = self.inside, self.system.unit
-
-        def one(point: np.ndarray) -> np.ndarray:
-            w = self._projector.project(inside.basis @ (point / unit - inside.point))
-            return unit * (inside.point + w @ inside.basis)
-
-        lo, hi = self.rows.lower.numpy(), self.rows.upper.numpy()
-        return _each(y, lambda point: np.clip(one(point), lo, hi)).to(y)
+        lo, hi, unit = self.rows.lower.numpy(), self.rows.upper.numpy(), self.system.unit
+        return _each(y, lambda point: np.clip(unit * self._projector.project(point / unit), lo, hi)).to(y)
 
     def linear_minimizer(self, g: Tensor) -> Tensor:
         lo, hi = self.rows.lower.numpy(), self.rows.upper.numpy()
@@ -59,34 +52,34 @@ class General(Oracles):
 
     def center(self) -> Tensor:
         """Return the analytic centre."""
-        return torch.from_numpy(self.system.unit * self.inside.point)
+        return torch.from_numpy(self.system.unit * self._center)
 
     def hull(self) -> tuple[Tensor, Tensor]:
-        return self._hull
-
-    def free(self) -> Tensor:
-        return torch.from_numpy(np.linalg.norm(self.inside.basis, axis=0) > MOVES)
-
-    @cached_property
-    def _hull(self) -> tuple[Tensor, Tensor]:
         axes = torch.eye(len(self.rows.lower), dtype=torch.float64)
         lo, hi = self.linear_minimum(axes), -self.linear_minimum(-axes)
         return torch.maximum(lo, self.rows.lower), torch.minimum(hi, self.rows.upper)
 
+    def free(self) -> Tensor:
+        axes = np.eye(len(self.rows.lower))
+        return torch.from_numpy(np.linalg.norm(self.inside.across(axes), axis=1) > MOVES)
+
+    @cached_property
+    def _center(self) -> np.ndarray:
+        return self.inside.analytic_center()
+
     @cached_property
     def _projector(self) -> Projector:
-        inside = self.inside
-        return Projector(inside.normals @ inside.basis.T, inside.heights - inside.normals @ inside.point)
+        return Projector(self.inside)
 
     @cached_property
     def _walk(self) -> Walk:
         """Directions stretched as the ellipsoid of the log barrier at the centre, which lies inside the set."""
         inside, unit = self.inside, self.system.unit
-        room = inside.heights - inside.normals @ inside.point
-        rows = (inside.normals @ inside.basis.T) / room[:, None]
-        _, lengths, axes = np.linalg.svd(rows, full_matrices=False)
-        frame = (axes / lengths[:, None]) @ inside.basis
-        rates = torch.from_numpy((inside.normals @ frame.T) / room[:, None])
+        rows = inside.normals / (inside.heights - inside.normals @ self._center)[:, None]
+        _, lengths, axes = np.linalg.svd(inside.across(rows), full_matrices=False)
+        d = len(self.rows.lower) - len(inside.span)
+        frame = axes[:d] / lengths[:d, None]
+        rates = torch.from_numpy(rows @ frame.T)
 
         def chord(w: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
             left, speed = (1 - w @ rates.T).clamp(min=0), direction @ rates.T
@@ -94,7 +87,7 @@ class General(Oracles):
             least = torch.where(speed < 0, times, -torch.inf).amax(dim=-1, keepdim=True)
             return least, torch.where(speed > 0, times, torch.inf).amin(dim=-1, keepdim=True)
 
-        return Walk(torch.from_numpy(unit * inside.point), torch.from_numpy(unit * frame), chord)
+        return Walk(self.center(), torch.from_numpy(unit * frame), chord)
 
 
 def _each(points: Tensor, answer: Callable[[np.ndarray], np.ndarray]) -> Tensor:

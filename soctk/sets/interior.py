@@ -1,11 +1,10 @@
-"""The analytic centre of a polyhedron, and the rows that hold with equality throughout.
+"""The relative interior of a polyhedron: a point, and the rows that hold with equality throughout.
 
-First the centre of the largest ball: max s, a_i'x + s <= b_i with |a_i| = 1, E x = f. Where s is 0 no point is strictly
+The centre of the largest ball: max s, a_i'x + s <= b_i with |a_i| = 1, E x = f. Where s is 0 no point is strictly
 inside of all rows. Rows with a positive multiplier then hold with equality on the whole set (the multipliers of the
 optimum combine the rows to 0 <= 0), are counted to the equalities, and the ball is looked for again: facial reduction
-(Borwein and Wolkowicz 1981), which ends because every round takes at least one row. From the ball's centre, which may
-lie anywhere along a long set, damped Newton steps on -sum log(b_i - a_i'x) lead to the analytic centre, which does not
-depend on units.
+(Borwein and Wolkowicz 1981), which ends because every round takes at least one row. The ball may lie anywhere along a
+long set; from its centre damped Newton steps lead to the analytic centre, which does not depend on units.
 """
 
 from __future__ import annotations
@@ -13,15 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.linalg import cho_factor, cho_solve
 
-from soctk.sets.linear_programs import System, linear_program
+from soctk.sets.linear_programs import System, linear_program, sparse_if_large
 
 DEPENDENT = 1e-9
 """Singular values of unit rows below this are none."""
 HOLDS = 1e-7
 """Multipliers, which sum to one, above this are positive."""
 CENTERING_STEPS = 100
-CENTERED = 1e-6
+CENTERED = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +30,14 @@ class Interior:
     """The relative interior, in the units of the system.
 
     Attributes:
-        point: (n,), the analytic centre, strictly inside of every row of `normals`.
-        basis: (d, n), orthonormal directions of the affine hull.
+        point: (n,), strictly inside of every row of `normals`.
+        span: (k, n), orthonormal: the directions in which no point of the set differs from another.
         normals: (m, n), the rows that do not hold with equality throughout, bounds among them.
         heights: (m,), normals x <= heights.
     """
 
     point: np.ndarray
-    basis: np.ndarray
+    span: np.ndarray
     normals: np.ndarray
     heights: np.ndarray
 
@@ -80,27 +81,39 @@ class Interior:
     def _at(
         cls, point: np.ndarray, equal: np.ndarray, levels: np.ndarray, normals: np.ndarray, heights: np.ndarray
     ) -> Interior:
-        """Make the point exact on the equalities, dependent ones among them, and find their null space."""
-        u, sizes, axes = np.linalg.svd(equal, full_matrices=True)
+        """Take independent ones of the equalities, and make the point exact on them."""
+        u, sizes, axes = np.linalg.svd(equal, full_matrices=False)
         rank = int((sizes > DEPENDENT).sum())
         missed = (u.T @ (levels - equal @ point))[:rank] / sizes[:rank]
-        basis, start = axes[rank:], point + missed @ axes[:rank]
-        w = _analytic_center(normals @ basis.T, heights - normals @ start)
-        return cls(start + w @ basis, basis, normals, heights)
+        return cls(point + missed @ axes[:rank], axes[:rank], normals, heights)
 
+    def across(self, directions: np.ndarray) -> np.ndarray:
+        """Return the parts of directions (..., n) within the affine hull."""
+        return directions - (directions @ self.span.T) @ self.span
 
-def _analytic_center(rows: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Return argmin -sum log(room - rows w), from w = 0 where all room is positive."""
-    w = np.zeros(rows.shape[1])
-    for _ in range(CENTERING_STEPS if w.size else 0):
-        inverse = 1.0 / (room - rows @ w)
-        scaled = rows * inverse[:, None]
-        step = np.linalg.lstsq(scaled, np.ones(len(scaled)))[0]  # the Hessian is scaled'scaled, the gradient scaled'1
-        decrement = float(np.linalg.norm(scaled @ step))
-        w = w - step / (1.0 + decrement)  # inside, as the barrier is self-concordant
-        if decrement < CENTERED:
-            break
-    return w
+    def analytic_center(self) -> np.ndarray:
+        """Return argmin -sum log(heights - normals x) in the affine hull, to a tenth of the rows' distances.
+
+        Each step solves H dx + span'nu = -g, span dx = 0 by Cholesky factors of H + rho span'span.
+        """
+        x, normals = self.point, sparse_if_large(self.normals)
+        for _ in range(CENTERING_STEPS if len(self.normals) else 0):
+            inverse = 1.0 / (self.heights - normals @ x)
+            scaled = normals * inverse[:, None]
+            product = scaled.T @ scaled
+            hessian = product.toarray() if sp.issparse(product) else product
+            gradient, rho = normals.T @ inverse, float(np.trace(hessian)) / x.size
+            try:
+                factor = cho_factor(hessian + rho * self.span.T @ self.span)
+            except np.linalg.LinAlgError:
+                break  # as far as rounding allows; every iterate is inside
+            step, held = cho_solve(factor, -gradient), cho_solve(factor, self.span.T)
+            step = self.across(step - held @ np.linalg.solve(self.span @ held, self.span @ step))
+            decrement = float(np.linalg.norm(scaled @ step))
+            x = x + step / (1.0 + decrement)  # inside, as the barrier is self-concordant
+            if decrement < CENTERED:
+                break
+        return x
 
 
 def inequalities(system: System) -> tuple[np.ndarray, np.ndarray, list[str]]:

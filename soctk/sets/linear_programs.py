@@ -19,6 +19,10 @@ from soctk.sets.rows import Rows
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 EPS = float(np.finfo(float).eps)
+IMPLICATIONS = 3
+"""Rounds in which bounds may follow from others."""
+LARGE_ENOUGH = 1e-3
+"""Entries of unit rows from which bounds are concluded; by smaller ones they would be far off."""
 Ends = tuple[np.ndarray, np.ndarray]
 
 
@@ -66,7 +70,7 @@ class System:
         return cls(lower / unit, upper / unit, E, f, G, h, unit, 1e-9 + 1e-13 * largest, equalities, inequalities)
 
     def box(self) -> Ends:
-        """Return a box that holds the set: the bounds where they are finite, else from multipliers.
+        """Return a box that holds the set: the bounds where they are finite, else from rows, else from multipliers.
 
         With sign e_j + E'nu + G'z = w, of which r is what lies on coordinates without the bound that would hold it (the
         solver's rounding), every x has sign x_j >= c + r'x. If all these |c| and all bounds are at most C and all |r|_1
@@ -75,7 +79,7 @@ class System:
         Raises:
             ValueError: the set is not bounded; the message names a coordinate.
         """
-        lower, upper = self.lower.copy(), self.upper.copy()
+        lower, upper = self._implied()
         sides = [(j, 1.0) for j in np.flatnonzero(np.isinf(lower))] + [
             (j, -1.0) for j in np.flatnonzero(np.isinf(upper))
         ]
@@ -89,6 +93,31 @@ class System:
             side, margin = lower if sign > 0 else upper, 2 * leftover * most + EPS * lower.size * most
             side[j] = sign * (constant - margin)
         return lower, upper
+
+    def _implied(self) -> Ends:
+        """Return the bounds with those filled in that follow from single rows and other bounds.
+
+        a'x <= b leaves x_j <= (b - sum_{i != j} min a_i x_i) / a_j where a_j > 0, x_j >= the same where a_j < 0.
+        """
+        lower, upper = self.lower, self.upper
+        A, b = np.vstack([self.E, -self.E, self.G]), np.concatenate([self.f, -self.f, self.h])[:, None]
+        large = np.abs(A) > LARGE_ENOUGH
+        for _ in range(IMPLICATIONS if len(A) else 0):
+            if np.isfinite(lower).all() and np.isfinite(upper).all():
+                break
+            least = A * np.where(A > 0, lower, np.where(A < 0, upper, 0.0))
+            endless = np.isinf(least)
+            finite = np.where(endless, 0.0, least)
+            known = large & (endless.sum(axis=1, keepdims=True) == endless)
+            margin = EPS * b.size * (np.abs(b) + np.abs(finite).sum(axis=1, keepdims=True))
+            slack = b + margin - (finite.sum(axis=1, keepdims=True) - finite)
+            ends = slack / np.where(large, A, 1.0)
+            most = np.where(known & (A > 0), ends, np.inf).min(axis=0)
+            upper, lower = (
+                np.where(np.isinf(upper), most, upper),
+                np.where(np.isinf(lower), np.where(known & (A < 0), ends, -np.inf).max(axis=0), lower),
+            )
+        return lower.copy(), upper.copy()
 
     def _end(self, j: int, sign: float) -> tuple[float, float]:
         """Return c and |r|_1 of `box` for one side of one coordinate."""
@@ -135,7 +164,7 @@ def linear_program(g: np.ndarray, G: np.ndarray, h: np.ndarray, E: np.ndarray, f
 
     answer: Any = None
     for options in (TIGHT, {}, {"presolve": False}):
-        answer = linprog(g, _sparse(G), h, _sparse(E), f, bounds, method="highs-ds", options=options)
+        answer = linprog(g, sparse_if_large(G), h, sparse_if_large(E), f, bounds, method="highs-ds", options=options)
         if answer.status in (0, 2, 3):
             break
     return answer
@@ -152,6 +181,6 @@ def _unit_rows(matrix: np.ndarray, side: np.ndarray) -> tuple[np.ndarray, np.nda
     return matrix[kept] / lengths[kept, None], side[kept] / lengths[kept], kept
 
 
-def _sparse(rows: np.ndarray) -> Any:
+def sparse_if_large(rows: np.ndarray) -> Any:
     """Return large matrices with few entries as sparse ones."""
     return sp.csr_array(rows) if rows.size > 2000 and np.count_nonzero(rows) < 0.2 * rows.size else rows

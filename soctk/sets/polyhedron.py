@@ -132,26 +132,22 @@ class Polyhedron(FeasibleSet):
 
     def _without(self, fixed: Tensor) -> Polyhedron:
         """Return the set of the other coordinates, in as few rows as are needed."""
-        rows, point = self._rows, self._center
-        held = torch.where(fixed, point, 0.0)
-        E, f, G, h = (rows.E[:, ~fixed], rows.f - rows.E @ held, rows.G[:, ~fixed], rows.h - rows.G @ held)
-        lower, upper = rows.lower[~fixed], rows.upper[~fixed]
-        single = (G != 0).sum(dim=1) == 1
-        for row, side in zip(G[single], h[single], strict=True):  # a bound
-            (place,) = torch.nonzero(row).squeeze(-1).tolist()
-            end = side / row[place]
-            if float(row[place]) > 0:
-                upper[place] = torch.minimum(upper[place], end)
-            else:
-                lower[place] = torch.maximum(lower[place], end)
-        left = (G != 0).sum(dim=1) > 1
-        G, h = G[left], h[left]
-        left = (E != 0).any(dim=1)
-        E, f = E[left], f[left]
+        rows, free = self._rows, ~fixed
+        held = torch.where(fixed, self._center, 0.0)
+        lower, upper = rows.lower[free], rows.upper[free]
+        E, f, G, h = rows.E[:, free], rows.f - rows.E @ held, rows.G[:, free], rows.h - rows.G @ held
+        entries, some = (G != 0).sum(dim=1), (E != 0).any(dim=1)
+        for row in torch.nonzero(entries == 1).flatten().tolist():  # a bound
+            place = int(torch.nonzero(G[row]))
+            side, tighter = (upper, torch.minimum) if float(G[row, place]) > 0 else (lower, torch.maximum)
+            side[place] = tighter(side[place], h[row] / G[row, place])
+        E, f, G, h = E[some], f[some], G[entries > 1], h[entries > 1]
         if len(E) == 1 and len(G) == 0 and bool((E[0, 0] == E).all()):
-            lo, hi = (end[~fixed] for end in self._hull)
+            lo, hi = (end[free] for end in self._hull)
             E, f = torch.ones_like(E), (f / E[0, 0]).clamp(min=lo.sum(), max=hi.sum())
             lower, upper = torch.maximum(lower, lo), torch.minimum(upper, hi)
+        elif len(E) == len(rows.E) and len(G) == len(rows.G) and not bool(fixed.any()):
+            return self
         return Polyhedron(len(lower), lower.tolist(), upper.tolist(), E, f, G, h)
 
     # -- the oracles ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from ball import Ball
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp, kstest
 from set_contract import SetContract, points
@@ -137,6 +137,22 @@ def test_a_polyhedron_of_bounds_and_a_sum_has_closed_forms(generator: torch.Gene
     scaled = Polyhedron(4, E=3.0 * np.ones((1, 4)), f=[6.0]).presolve().reduced
     close(scaled.project(y), Simplex(4, 2.0).project(y), VALUE)
     assert scaled.rows().total == pytest.approx(2.0)
+
+
+@given(st.integers(0, 10_000), st.integers(2, 7), st.integers(1, 7))
+def test_the_box_that_bounds_rest_on_holds_the_set(seed: int, n: int, m: int) -> None:
+    """Ends that follow from rows, and from multipliers, never cut anything off."""
+    generator = np.random.default_rng(seed)
+    G, inside = generator.normal(size=(m, n)) * (generator.random((m, n)) < 0.6), generator.uniform(-1, 1, n)
+    lower, upper = np.where(generator.random((2, n)) < 0.7, [[-2.0], [2.0]], [[-INF], [INF]])
+    E = generator.choice([0.5, 1.0, -2.0]) * np.ones((1, n))
+    try:
+        general = General(Polyhedron(n, lower, upper, E, E @ inside, G, G @ inside + 0.3).rows())
+    except ValueError:
+        reject()  # not bounded
+    for sign, end, hull in zip((1, -1), general.box, general.hull(), strict=True):
+        assert np.isfinite(end).all()
+        assert (sign * general.system.unit * end <= sign * hull.numpy() + 1e-9).all()
 
 
 # -- projections far away and in many dimensions ---------------------------------------------------------
