@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,6 +14,9 @@ from soctk.simd import choose, view
 from soctk.terms.base import Coefficient, Convex, Recognised, Smoothed, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder, interleave
 from soctk.terms.kernel import Kernel, Structure
+
+if TYPE_CHECKING:
+    import cvxpy as cp
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +77,8 @@ class LogSumExp(Term):
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
+        import cvxpy as cp
+
         columns = cp.reshape(u, (self.size, u.size // self.size), order="F")
         return cp.sum(cp.multiply(data["weights"], cp.log_sum_exp(columns, axis=0)))
 
