@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from soctk.checks import as_counts, check_sequence
 from soctk.forms.conic_form import ConicForm
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms.registry import term_class, term_name
+
+FIELDS = {"kind", "shapes", "options"}
 
 
 class ExactSurrogate(ConvexSurrogate):
@@ -27,11 +30,10 @@ class ExactSurrogate(ConvexSurrogate):
 
     def __init__(self, dim: int, terms: Sequence[dict[str, Any]] = (), *, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(dim, 0, dtype=dtype)
-        self.terms = [dict(term) for term in terms]
+        self.terms = _checked(terms, dim)
         self.register_buffer("b0", torch.zeros(1, 1, dtype=dtype))
         self.register_buffer("v", torch.zeros(1, 1, dim, dtype=dtype))
         for index, term in enumerate(self.terms):
-            term_class(term["kind"])
             for name, shape in term["shapes"].items():
                 self.register_buffer(self._name(index, name), torch.zeros(1, *shape, dtype=dtype))
 
@@ -76,3 +78,23 @@ class ExactSurrogate(ConvexSurrogate):
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         return {"dim": self.dim, "terms": self.terms}
+
+
+def _checked(terms: Sequence[dict[str, Any]], dim: int) -> list[dict[str, Any]]:
+    """Return the terms' descriptions, copied; ValueError where one describes no term of n variables.
+
+    Nothing is allocated: the terms are made of tensors without memory.
+    """
+    check_sequence(terms, "terms")
+    for index, term in enumerate(terms):
+        place = f"terms: number {index}"
+        if not (isinstance(term, dict) and set(term) == FIELDS and isinstance(term["kind"], str)):
+            raise ValueError(f'{place}: expected a dictionary of "kind", "shapes" and "options", got {term!r}')
+        try:
+            shapes = {name: as_counts(shape, name, minimum=0) for name, shape in term["shapes"].items()}
+            tensors = {name: torch.zeros(1, *shape, device="meta") for name, shape in shapes.items()}
+            made = term_class(term["kind"]).from_parts(tensors, dict(term["options"]))
+            made.check_shapes(dim)
+        except (TypeError, ValueError, LookupError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"{place}, of kind {term['kind']!r}: {error}") from None
+    return [dict(term) for term in terms]

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import check_finite
+from soctk.checks import check_count, check_finite
 from soctk.maps.linear import DenseMap, LinearMap
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Packs, Structure
@@ -96,7 +96,11 @@ class Term(ABC):
 
     @abstractmethod
     def conjugate(self, y: Tensor) -> Tensor:
-        """Return phi*(y) for y in its domain: (N, M, K) -> (N, M)."""
+        """Return phi*(y) for y in its domain: (N, M, K) -> (N, M).
+
+        Lower bounds are made of it: what is computed may exceed phi*(y), and falls below it by no more than sums of
+        numbers of one sign round, which `soctk.forms.rounding` accounts for.
+        """
 
     def dual_violation(self, y: Tensor) -> Tensor:
         """Return the largest violation of the constraints on a dual point, y in dom phi*: (N, M, K) -> (N, M)."""
@@ -232,6 +236,19 @@ class Term(ABC):
         fields = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
         return cls(map=DenseMap(tensors["A"]), **{k: v for k, v in tensors.items() if k != "A"}, **fields)
 
+    def check_shapes(self, dim: int) -> None:
+        """Raise ValueError naming the field that does not fit to the others, for a term of one context."""
+        rows = self.map.rows
+        expected = {"A": (rows, dim), "offset": (1, rows), **self._shapes(rows)}
+        for name, shape in expected.items():
+            tensor = self.map.matrix if name == "A" and isinstance(self.map, DenseMap) else getattr(self, name)
+            if tuple(tensor.shape[1:]) != shape:
+                raise ValueError(f"{name}: expected shape {list(shape)}, got {list(tensor.shape[1:])}")
+
+    def _shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the other tensors for K rows, each without its batch; options are checked on the way."""
+        return {"weights": (1, rows)}
+
     # -- compiled code ---------------------------------------------------------------------------------
 
     packs: ClassVar[Packs] = Packs()
@@ -301,6 +318,14 @@ def check_nonnegative(tensor: Tensor, name: str) -> None:
         raise ValueError(
             f"{name}: expected non-negative entries (the function is convex only then), got {tensor.min().item():g}"
         )
+
+
+def group_count(size: int, rows: int) -> int:
+    """Return how many groups of a size K rows are; ValueError where that is no whole number."""
+    check_count(size, "size")
+    if rows % size:
+        raise ValueError(f"size: expected a divisor of {rows}, the number of rows, got {size}")
+    return rows // size
 
 
 def group_norms(u: Tensor, size: int) -> Tensor:

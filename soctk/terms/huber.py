@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.checks import check_positive
 from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, Recognised, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder
@@ -63,6 +64,12 @@ class Huber(Term):
 
         twice = cp.huber(u, self.delta)  # pyright: ignore[reportArgumentType]
         return 0.5 * cp.sum(cp.multiply(data["weights"], twice))
+
+    def _shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        check_positive(self.delta, "delta")
+        if self.delta == float("inf"):
+            raise ValueError("delta: expected a finite number, got inf; that would be a Quadratic")
+        return super()._shapes(rows)
 
     @classmethod
     def recognise(cls, atom: Any) -> Recognised:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.checks import as_counts, check_choice
 from soctk.maps.linear import DenseMap
 from soctk.terms.base import (
     SMALLEST_WEIGHT,
@@ -101,6 +102,18 @@ class Network(Term):
         rest = {name: tensor for name, tensor in tensors.items() if name[0] != "U"}
         mixing = tuple(tensor for name, tensor in tensors.items() if name[0] == "U")
         return super().from_parts(rest, options | {"mixing": mixing})
+
+    def _shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        check_choice(self.activation, "activation", get_args(Activation))
+        widths = as_counts(self.widths, "widths")
+        if sum(widths) != rows:
+            raise ValueError(f"widths: expected layers of {rows} units together, the term's rows, got {list(widths)}")
+        if len(self.mixing) != len(widths) - 1:
+            raise ValueError(f"mixing: expected {len(widths) - 1} matrices between {len(widths)} layers")
+        for level, (matrix, inner, outer) in enumerate(zip(self.mixing, widths, widths[1:], strict=False), start=2):
+            if isinstance(matrix, Tensor) and tuple(matrix.shape[1:]) != (outer, inner):
+                raise ValueError(f"U{level}: expected shape {[outer, inner]}, got {list(matrix.shape[1:])}")
+        return {"weights": (1, widths[-1])}
 
     # -- the function ----------------------------------------------------------------------------------
 

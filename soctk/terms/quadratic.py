@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.checks import as_counts
 from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, Recognised, Term
 from soctk.terms.cones import Affine, ConeBuilder
@@ -71,6 +72,11 @@ class Quadratic(Term):
         builder.above_half_square("quadratic", s, u, self.blocks)
         first = np.cumsum([0, *self.blocks[:-1]])
         return s.times(alpha[first][None])
+
+    def _shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        if as_counts(self.blocks, "blocks") and sum(self.blocks) != rows:
+            raise ValueError(f"blocks: expected sizes with the sum {rows}, the term's rows, got {list(self.blocks)}")
+        return super()._shapes(rows)
 
     @classmethod
     def recognise(cls, atom: Any) -> Recognised | None:

@@ -64,7 +64,7 @@ def refused(path: Path, message: str | None = None) -> None:
     assert "\n" not in str(caught.value)
 
 
-def changed_term(kind: str, **changes: Any) -> list[dict[str, Any]]:
+def changed_term(kind: str, /, **changes: Any) -> list[dict[str, Any]]:
     """Return the terms of `exact_network` with one changed: "shapes" and "options" are updated, the rest replaced."""
     terms = json.loads(json.dumps(exact_network().terms))
     (term, *_) = [term for term in terms if term["kind"] == kind]
@@ -87,6 +87,8 @@ TERMS = {
     "size 2.0": ("Norms", {"options": {"size": 2.0}}, "size"),
     "kappa": ("Norms", {"shapes": {"kappa": [1, 3]}}, "kappa"),
     "blocks": ("Quadratic", {"options": {"blocks": [3]}}, "blocks"),
+    "blocks that are no list": ("Quadratic", {"options": {"blocks": 0}}, "blocks"),
+    "a map of no dimensions": ("Quadratic", {"shapes": {"A": []}}, "A|tuple"),
     "unknown option": ("Norms", {"options": {"colour": 1}}, "colour"),
     "unknown tensor": ("Norms", {"shapes": {"colour": [1, 1]}}, "colour"),
     "unknown kind": ("Norms", {"kind": "Nrms"}, "kind"),
