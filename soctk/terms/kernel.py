@@ -12,6 +12,9 @@ term it needs the functions of a `Kernel`, written with the words of `soctk.simd
                         matrices one after another, row by row, and transposed under `name_transposed`
     t.A, t.n            the matrix, row by row, and its number of columns
     t.rows, t.size, t.groups    K, rows in a group and the number of groups
+
+Indices are not checked. The functions are plain Python, so that they run, and can be tested, without a compiler
+(`tests/helpers/plain_kernel.py`); `tests/helpers/squared_hinge.py` is a term complete in one file.
 """
 
 from __future__ import annotations

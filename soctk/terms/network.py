@@ -13,9 +13,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
@@ -39,6 +38,9 @@ from soctk.terms.mixing import Mixing, adjoint, dense, forward, on_numbers, tran
 from soctk.terms.network_kernel import KERNEL
 from soctk.terms.network_piece import NetworkPiece
 from soctk.terms.piece import Piece
+
+if TYPE_CHECKING:
+    import cvxpy as cp
 
 Activation = Literal["relu", "softplus"]
 CACHED_ENTRIES = 2**17
@@ -124,10 +126,10 @@ class Network(Term):
         return activations
 
     def _activate(self, a: Tensor) -> Tensor:
-        return torch.relu(a) if self.activation == "relu" else log1p_exp(a)
+        return log1p_exp(a) if self.softplus else torch.relu(a)
 
     def _slope(self, a: Tensor) -> Tensor:
-        return (a > 0).to(a.dtype) if self.activation == "relu" else torch.sigmoid(a)
+        return torch.sigmoid(a) if self.softplus else (a > 0).to(a.dtype)
 
     def value(self, u: Tensor) -> Tensor:
         """Return c'z_L."""
@@ -172,13 +174,13 @@ class Network(Term):
 
     def kinked(self, u: Tensor) -> Tensor:
         """Return whether any ReLU is at its kink."""
-        if self.activation == "softplus":
+        if self.softplus:
             return super().kinked(u)
         return torch.stack([(a == 0).any(dim=-1) for a in self.preactivations(u)]).any(dim=0)
 
     def conjugate(self, y: Tensor) -> Tensor:
         """Return 0 for the ReLU, -sum nubar'H(p) for softplus."""
-        if self.activation == "relu":
+        if not self.softplus:
             return torch.zeros_like(y[..., 0])
         slopes = self.slopes_of(y)
         nubar = self.chain(slopes)[1]
@@ -198,10 +200,9 @@ class Network(Term):
         Softplus networks are smooth and return themselves.
         """
         parts = u.split(self.widths, dim=-1)
-        relu = self.activation == "relu"
-        spread = (
-            4 * (2 * mu / self.reference_weight().clamp(min=SMALLEST_WEIGHT)).square().unsqueeze(-1) if relu else None
-        )
+        spread: Tensor | None = None
+        if not self.softplus:
+            spread = 4 * (2 * mu / self.reference_weight().clamp(min=SMALLEST_WEIGHT)).square().unsqueeze(-1)
         z: Tensor | None = None
         layers, slopes = [], []
         for level, part in enumerate(parts):
@@ -222,9 +223,7 @@ class Network(Term):
 
     def initial_lag(self, smoothed: Smoothed) -> tuple[Tensor, ...] | None:
         """Return t_l = a_l / r_l in [-1, 1]; None for softplus."""
-        if self.activation != "relu":
-            return None
-        return tuple(a / r for a, r in smoothed.cache[0])
+        return None if self.softplus else tuple(a / r for a, r in smoothed.cache[0])
 
     def _curvatures(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> list[Tensor]:
         layers, slopes, _ = smoothed.cache
@@ -329,7 +328,9 @@ class Network(Term):
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return c'z_L as nested atoms."""
-        act = cp.pos if self.activation == "relu" else cp.logistic
+        import cvxpy as cp
+
+        act = cp.logistic if self.softplus else cp.pos
         z: cp.Expression | None = None
         for level, part in enumerate(self._split(u)):
             z = act(part if z is None else part + self._mixing(level + 1, data) @ z)
@@ -337,28 +338,38 @@ class Network(Term):
 
     def epigraph(self, u: cp.Expression, data: dict[str, Coefficient]) -> tuple[Convex, list[cp.Constraint]]:
         """Return the paper's LP lift: min c'z_L over z_l >= act(u_l + U_l z_{l-1}) with variables z_l."""
+        import cvxpy as cp
+
         constraints: list[cp.Constraint] = []
         z: cp.Variable | None = None
         for level, part in enumerate(self._split(u)):
             a = part if z is None else part + self._mixing(level + 1, data) @ z
             z = cp.Variable(self.widths[level], nonneg=True, name=f"z{level + 1}")
-            constraints.append(z >= (a if self.activation == "relu" else cp.logistic(a)))
+            constraints.append(z >= (cp.logistic(a) if self.softplus else a))
         return data["weights"] @ z, constraints
 
     def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
         """Return c'z_L over z_l >= act(u_l + U_l z_{l-1}): linear rows for the ReLU, exponential cones for softplus."""
         z: Affine | None = None
-        for level, width in enumerate(self.widths, start=1):
-            start = sum(self.widths[: level - 1])
-            part = u[start : start + width]
+        for level, part in enumerate(self._split(u), start=1):
             a = part if z is None else part + z.times(self._mixing(level, data))
-            z = builder.variable(f"z{level}", width)
-            if self.activation == "relu":
+            z = builder.variable(f"z{level}", part.size)
+            if self.softplus:
+                builder.above_log1p_exp(f"layer{level}", z, a)
+            else:
                 builder.require(f"layer{level}", "nonneg", z - a)
                 builder.require(f"active{level}", "nonneg", z)
-            else:
-                builder.above_log1p_exp(f"layer{level}", z, a)
         return z.times(data["weights"][None])  # type: ignore[union-attr]
+
+    def _mixing(self, level: int, data: Mapping[str, Any]) -> Any:
+        """Return U_level as `data` has it, a SciPy matrix where it is a map."""
+        matrix = self.mixing[level - 2]
+        return data[f"U{level}"] if isinstance(matrix, Tensor) else matrix.to_sparse()
+
+    def _split(self, u: Any) -> list:
+        """Return u_1, ..., u_L of a CVXPY or an affine expression."""
+        stops = np.cumsum(self.widths)
+        return [u[stop - width : stop] for stop, width in zip(stops, self.widths, strict=True)]
 
     # -- compiled code ---------------------------------------------------------------------------------
 
@@ -380,15 +391,6 @@ class Network(Term):
     def unpack_lag(self, rows: Tensor) -> tuple[Tensor, ...] | None:
         """Return t_l layer by layer; None for softplus."""
         return None if self.softplus else rows.split(self.widths, dim=-1)
-
-    def _mixing(self, level: int, data: Mapping[str, Any]) -> Any:
-        """Return U_level as `data` has it, a SciPy matrix where it is a map."""
-        matrix = self.mixing[level - 2]
-        return data[f"U{level}"] if isinstance(matrix, Tensor) else matrix.to_sparse()
-
-    def _split(self, u: cp.Expression) -> list[cp.Expression]:
-        starts = [sum(self.widths[:k]) for k in range(len(self.widths))]
-        return [u[start : start + width] for start, width in zip(starts, self.widths, strict=True)]
 
 
 def _rows(tensor: Tensor, here: slice) -> slice:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,6 +14,9 @@ from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, Recognised, Term
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Structure
+
+if TYPE_CHECKING:
+    import cvxpy as cp
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,8 @@ class Quadratic(Term):
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
+        import cvxpy as cp
+
         return 0.5 * cp.sum(cp.multiply(data["weights"], cp.square(u)))
 
     def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
