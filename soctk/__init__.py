@@ -15,6 +15,7 @@ from soctk.decide.newton import SmoothingNewton
 from soctk.decide.newton_cg import NewtonCG
 from soctk.decide.prepare import prepare
 from soctk.decide.protocol import PaperProtocol
+from soctk.decide.warmup import warmup
 from soctk.exports.embedding import Embedding
 from soctk.exports.onnx import to_onnx
 from soctk.exports.pieces import affine_pieces
@@ -91,4 +92,5 @@ __all__ = [
     "surrogate_names",
     "tangent_planes",
     "to_onnx",
+    "warmup",
 ]

@@ -95,6 +95,9 @@ class CvxpyLayerDecider:
             status.reshape(batch),
             torch.zeros(batch, dtype=torch.int64),
             time.perf_counter() - started,
+            scale=None,
+            solver=np.full(batch, "cvxpylayers", dtype=object),
+            violation=self.feasible_set.violation(points.squeeze(1)).reshape(batch),
         )
 
     def _solve_one(self, values: list[Tensor]) -> Tensor | None:

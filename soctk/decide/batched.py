@@ -28,6 +28,7 @@ from soctk.decide.rules import (
     Schedule,
     schedule_for,
 )
+from soctk.decide.smoothing import smooth, smoothed_value
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
 
@@ -166,10 +167,8 @@ class _State(State):
         return stalled
 
     def _smooth(self, form: ConicForm) -> None:
-        self.smoothed = [t.smooth(u, self.mu) for t, u in zip(form.terms, self.u, strict=True)]
-        self.value = form.constant + (self.x * form.linear[:, 0]).sum(dim=-1, keepdim=True)
-        for part in self.smoothed:
-            self.value = self.value + part.value
+        self.smoothed = smooth(form, self.u, self.mu)
+        self.value = smoothed_value(form, self.x, self.smoothed)
 
     def bound(self, form: ConicForm, feasible_set: FeasibleSet) -> Tensor:
         """Return the better lower bound of the smoothed slopes and of the lagged duals, (N,)."""
@@ -230,7 +229,7 @@ class _State(State):
             trial = step[pending]
             moved = x + trial * dx[pending]
             shifted = [old + trial.unsqueeze(-1) * delta for old, delta in zip(u, change, strict=True)]
-            value = _smooth_value(part_form, moved, shifted, mu)
+            value = smoothed_value(part_form, moved, smooth(part_form, shifted, mu))
             accepted = (
                 value - mu * bounds.barrier(moved)
                 <= merit[pending] - ARMIJO * trial * decrement[pending] + slack[pending]
@@ -267,13 +266,6 @@ class _State(State):
         self.s_lo = moved(self.s_lo, before - bounds.lo, -dx, self.x - bounds.lo)
         if self.s_hi is not None:
             self.s_hi = moved(self.s_hi, bounds.hi - before, dx, bounds.hi - self.x)
-
-
-def _smooth_value(form: ConicForm, x: Tensor, u: list[Tensor], mu: Tensor) -> Tensor:
-    value = form.constant + (x * form.linear[:, 0]).sum(dim=-1, keepdim=True)
-    for term, inner in zip(form.terms, u, strict=True):
-        value = value + term.smooth(inner, mu).value
-    return value
 
 
 def factor_hessian(hessian: Tensor) -> Tensor:

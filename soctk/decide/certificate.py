@@ -17,9 +17,10 @@ from torch import Tensor
 from soctk.checks import ArrayLike, as_tensor, check_last_dim
 from soctk.decide.bounds import best_bound, frank_wolfe_gap
 from soctk.decide.choice import default_solver
-from soctk.decide.decision import relative_gap
+from soctk.decide.decision import certified_gap, relative_gap
 from soctk.decide.problem import Limits, Problem
 from soctk.forms.conic_form import ConicForm
+from soctk.forms.rounding import directed
 from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet
 
@@ -28,7 +29,11 @@ BOUND_TOLERANCE = 1e-8
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """value >= minimum >= lower_bound, each (*batch); `violation` is that of the point's constraints."""
+    """value >= minimum >= lower_bound, each (*batch); `violation` is that of the point's constraints.
+
+    What is given in float32 was computed in float64, values rounded up and bounds down. The bound is one of the
+    function that the weights' numbers define (`soctk.forms.rounding`).
+    """
 
     value: Tensor
     lower_bound: Tensor
@@ -36,8 +41,8 @@ class Certificate:
 
     @property
     def gap(self) -> Tensor:
-        """value - lower_bound, (*batch)."""
-        return (self.value - self.lower_bound).clamp(min=0)
+        """value - lower_bound, (*batch); inf where the value lies below the bound, as outside of the set it may."""
+        return certified_gap(self.value, self.lower_bound)
 
     @property
     def relative_gap(self) -> Tensor:
@@ -73,25 +78,19 @@ def certify(
     """
     points = as_tensor(x, "x")
     check_last_dim(points, feasible_set.dim, "x")
-    # A value rounded to float32 could fall below the minimum, and the gap with it.
     points = points.to(torch.promote_types(points.dtype, model.dtype))
-    value = model(points, context)
     violation = feasible_set.violation(points)
-    if model.has_conic_form:
-        form = model.conic_form(_in_dtype(context, points.dtype))
-        internal = points.to(form.dtype).reshape((-1, 1, model.dim) if form.batch_shape else (1, -1, model.dim))
-        lower = best_bound(form, feasible_set, internal).reshape(value.shape)
-        doubtful = relative_gap(value, lower) > tol
-        if bool(doubtful.any()):
-            lower = torch.where(doubtful, torch.maximum(lower, _solved_bound(form, feasible_set, doubtful)), lower)
-    else:
-        lower = value - frank_wolfe_gap(model, feasible_set, points, context)
-    return Certificate(value, lower, violation)
-
-
-def _in_dtype(context: ArrayLike | None, dtype: torch.dtype) -> Tensor | None:
-    """Return the context in the precision that the value is computed in, so that bound and value are one function's."""
-    return None if context is None else as_tensor(context, "context").to(dtype)
+    if not model.has_conic_form:
+        value = model(points, context)
+        return Certificate(value, value - frank_wolfe_gap(model, feasible_set, points, context), violation)
+    form = model.conic_form(context)
+    value = form.value(points)
+    internal = points.to(form.dtype).reshape((-1, 1, model.dim) if form.batch_shape else (1, -1, model.dim))
+    lower = best_bound(form, feasible_set, internal).reshape(value.shape)
+    doubtful = relative_gap(value, lower) > tol
+    if bool(doubtful.any()):
+        lower = torch.where(doubtful, torch.maximum(lower, _solved_bound(form, feasible_set, doubtful)), lower)
+    return Certificate(directed(value, points.dtype, torch.inf), directed(lower, points.dtype, -torch.inf), violation)
 
 
 def _solved_bound(form: ConicForm, feasible_set: FeasibleSet, wanted: Tensor) -> Tensor:

@@ -44,6 +44,8 @@ TOLD = (Status.OPTIMAL, Status.INACCURATE)
 class External(Solver):
     """Any solver that CVXPY finds installed, on any set.
 
+    Time limits are looked at between instances, and within one where the solver has such an option (`TIME_OPTIONS`).
+
     Attributes:
         solver: its name.
         options: keywords for `cp.Problem.solve`.
@@ -149,20 +151,24 @@ class External(Solver):
             status[row], found = solve_row(row, self._options(limits))
             if status[row] == Status.ITERATION_LIMIT and limits.late:
                 status[row] = Status.TIME_LIMIT
-            if status[row] in WITHOUT_ANSWER or (found is None and status[row] in TOLD):
-                x[row] = torch.nan
-            elif found is not None and np.isfinite(found).all():
+            if found is not None and np.isfinite(found).all():
                 x[row] = problem.feasible_set.project(found).to(x)
+            elif status[row] in TOLD:
+                status[row] = Status.FAILED
+            if status[row] in WITHOUT_ANSWER:
+                x[row] = torch.nan
         return x, status
 
     def _options(self, limits: Limits) -> dict[str, Any]:
-        """Return the keywords for one solve: the limits in the solver's words, the caller's own first."""
-        limited: dict[str, Any] = {}
+        """Return the keywords for one solve: the options and the limits in the solver's words, the smaller of two."""
+        options = dict(self.options)
         if limits.max_iter is not None:
-            limited[ITERATION_OPTIONS[self.solver]] = limits.max_iter
+            name = ITERATION_OPTIONS[self.solver]
+            options[name] = min(int(limits.max_iter), options.get(name, limits.max_iter))
         if limits.deadline < float("inf") and self.solver in TIME_OPTIONS:
-            limited[TIME_OPTIONS[self.solver]] = limits.seconds_left
-        return limited | dict(self.options)
+            name = TIME_OPTIONS[self.solver]
+            options[name] = min(limits.seconds_left, options.get(name, float("inf")))
+        return options
 
     def _result(
         self, problem: Problem, x: Tensor, status: np.ndarray, tol: float, bound: Callable[[Tensor], Tensor]

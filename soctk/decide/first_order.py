@@ -23,8 +23,9 @@ from torch import Tensor
 from soctk.decide.loop import State, iterate
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
+from soctk.decide.smoothing import first_width, smooth_at, smoothed_dual, smoothed_value
 from soctk.decide.solver import FormSolver
-from soctk.forms.conic_form import ConicForm, Dual
+from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
 
 CHECK_EVERY = 10
@@ -73,10 +74,7 @@ class _State(State):
 
     @classmethod
     def initial(cls, form: ConicForm, feasible_set: FeasibleSet, x: Tensor) -> _State:
-        points = x.unsqueeze(1)
-        gap = form.evaluate(points) - form.bound(form.subgradients(points), feasible_set)
-        kinks = max(1, sum(term.offset.shape[-1] for term in form.terms))
-        mu = (FIRST_SMOOTHING * gap / kinks).clamp(min=1e-12)
+        mu = first_width(form, feasible_set, x, FIRST_SMOOTHING)
         one = torch.ones_like(mu)
         return cls(x.clone(), x.clone(), one, one, mu, torch.full_like(mu, torch.inf), 0 * mu)
 
@@ -86,7 +84,7 @@ class _State(State):
         """Improve the best points and bounds; lower mu where smoothing holds the gap up; return which are stalled."""
         x = self.x
         value = form.evaluate(x.unsqueeze(1)).squeeze(-1)
-        dual = smoothed(form, x, self.mu)[1]
+        dual = smoothed_dual(smooth_at(form, x, self.mu))
         bound = form.bound(dual, fixed).squeeze(-1)
         slope = form.slope(dual).squeeze(1)
         movable = (slope * x).sum(dim=-1) - fixed.linear_minimum(slope.expand_as(x))
@@ -104,8 +102,8 @@ class _State(State):
         """Take one accelerated step on the smoothed objective."""
         following = 0.5 * (1 + (1 + 4 * self.momentum.square()).sqrt())
         y = self.x + (self.momentum - 1) / following * (self.x - self.previous)
-        value, dual = smoothed(form, y, self.mu)
-        gradient = form.slope(dual).squeeze(1).expand_as(y)
+        parts = smooth_at(form, y, self.mu)
+        value, gradient = smoothed_value(form, y, parts), form.slope(smoothed_dual(parts)).squeeze(1).expand_as(y)
         curvature = STEP_GROWTH * self.curvature
         moved = self.x
         for _ in range(BACKTRACKS):
@@ -115,20 +113,10 @@ class _State(State):
                 value + (gradient * step).sum(-1, keepdim=True) + 0.5 * curvature * step.square().sum(-1, keepdim=True)
             )
             slack = 4 * torch.finfo(y.dtype).eps * value.abs().clamp(min=1.0)
-            short = smoothed(form, moved, self.mu)[0] > model + slack
+            short = smoothed_value(form, moved, smooth_at(form, moved, self.mu)) > model + slack
             if not bool(short.any()):
                 break
             curvature = torch.where(short, 2 * curvature, curvature)
         uphill = ((y - moved) * (moved - self.x)).sum(dim=-1, keepdim=True) > 0
         self.momentum = torch.where(uphill, 1.0, following)
         self.previous, self.x, self.curvature = torch.where(uphill, moved, self.x), moved, curvature
-
-
-def smoothed(form: ConicForm, x: Tensor, mu: Tensor) -> tuple[Tensor, Dual]:
-    """Return f_mu(x), (N, 1), and its dual point."""
-    points = x.unsqueeze(1)
-    parts = [term.smooth(term.inner(points), mu) for term in form.terms]
-    value = form.constant + (points * form.linear).sum(dim=-1)
-    for part in parts:
-        value = value + part.value
-    return value, Dual(tuple(part.dual for part in parts))

@@ -98,7 +98,7 @@ class DecisionLayer(nn.Module):
         return value.reshape(form.batch_shape).to(self._dtype(context))
 
     def _problem(self, context: ArrayLike | None) -> tuple[ConicForm, Presolved]:
-        form = self.model.form_at(self.model.check_context(context)).to(torch.float64)
+        form = self.model.form_at(self.model.check_context(context))
         form.detach().check()
         return form, self.feasible_set.presolve()
 

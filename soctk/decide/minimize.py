@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any, Literal, get_args
@@ -19,6 +20,7 @@ from soctk.decide.protocol import PaperProtocol
 from soctk.decide.ranges import solve_in_range
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver
+from soctk.forms.rounding import directed
 from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet
 from soctk.status import Status
@@ -82,8 +84,9 @@ def minimize(
     disk (`soctk.decide.compiled.first_use`).
 
     Returns:
-        `Decision`; computed in the higher of the context's and the weights' precision. Its statuses follow from what is
-        returned: value, bound, violation, and why the solver stopped.
+        `Decision`, in the higher of the context's and the weights' precision. Computed in float64 where there is a
+        conic form; in float32 a point is then valued as it is returned, values are rounded up and bounds down. The
+        statuses follow from what is returned: value, bound, violation, and why the solver stopped.
 
     Raises:
         ValueError: bad shapes, non-finite numbers, a non-positive limit or tolerance, an unknown method, an option that
@@ -134,11 +137,18 @@ def answer(
         batch: the contexts' batch shape.
         started: the `time.perf_counter()` value at the user's call.
     """
+    assert problem.model is not None
+    dtype = torch.promote_types(problem.contexts.dtype, problem.model.dtype)
     if solver is None or problem.size == 0:
         result = Result.unanswered(torch.zeros(0, problem.dim, dtype=problem.dtype, device=problem.device))
     else:
-        result = solver.solve(problem, limits, start)
-        solve_in_range(solver, problem, limits, start, result)
+        # Rounding the answer costs a little of the gap, for which half of the tolerance is left.
+        tol = limits.tol if dtype == problem.dtype else 0.5 * limits.tol
+        inner = dataclasses.replace(limits, tol=tol)
+        result = solver.solve(problem, inner, start)
+        solve_in_range(solver, problem, inner, start, result)
+    if dtype != problem.dtype:
+        _round(result, problem, dtype)
     violation = _verify(result, problem.feasible_set, limits.tol)
     return Decision(
         x=result.x.reshape(*batch, problem.dim),
@@ -151,6 +161,18 @@ def answer(
         solver=np.full(result.status.shape, result.solver, dtype=object).reshape(batch),
         violation=violation.reshape(batch),
     )
+
+
+def _round(result: Result, problem: Problem, dtype: torch.dtype) -> None:
+    """Bring the points to a lower precision and value them there; round values up and bounds down."""
+    answered = torch.isfinite(result.x).all(dim=-1)
+    points = torch.where(answered.unsqueeze(-1), result.x, problem.center).to(dtype)
+    points = problem.feasible_set._project(points)
+    value = problem.evaluate(points.to(problem.dtype).unsqueeze(1)).squeeze(-1)
+    result.x = torch.where(answered.unsqueeze(-1), points, torch.nan)
+    result.value = directed(torch.where(answered, value, result.value), dtype, torch.inf)
+    result.lower_bound = directed(result.lower_bound, dtype, -torch.inf)
+    result.unit = None if result.unit is None else result.unit.to(dtype)
 
 
 def _verify(result: Result, feasible_set: FeasibleSet, tol: float) -> Tensor:
@@ -204,7 +226,7 @@ def check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple[
 def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexFunction) -> Tensor | None:
     if scale is None:
         return None
-    unit = as_tensor(scale, "scale").to(device=model.device, dtype=model.dtype)
+    unit = as_tensor(scale, "scale").to(device=model.device, dtype=torch.float64)
     if tuple(unit.shape) not in ((), batch):
         raise ValueError(f"scale: expected a number or batch shape {batch} as the contexts', got {tuple(unit.shape)}")
     if bool((unit <= 0).any()):

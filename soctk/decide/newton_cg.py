@@ -23,6 +23,7 @@ from soctk.decide.first_order import FirstOrder
 from soctk.decide.loop import State, iterate
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
+from soctk.decide.smoothing import first_width, smooth_at, smoothed_dual, smoothed_value
 from soctk.decide.solver import FormSolver, Solver
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
@@ -91,11 +92,8 @@ class _State(State):
 
     @classmethod
     def initial(cls, form: ConicForm, feasible_set: FeasibleSet, x: Tensor) -> _State:
-        points = x.unsqueeze(1)
-        gap = form.evaluate(points) - form.bound(form.subgradients(points), feasible_set)
-        kinks = max(1, sum(term.offset.shape[-1] for term in form.terms))
-        mu = (FIRST_SMOOTHING * gap / kinks).clamp(min=1e-12)
-        parts = passed(form, x, mu)
+        mu = first_width(form, feasible_set, x, FIRST_SMOOTHING)
+        parts = smooth_at(form, x, mu)
         lags = [term.initial_lag(part) for term, part in zip(form.terms, parts, strict=True)]
         endless = torch.full_like(mu, torch.inf)
         return cls(x.clone(), mu, torch.zeros_like(mu), endless, endless, torch.zeros_like(mu), lags, parts)
@@ -118,13 +116,13 @@ class _State(State):
         self.movable = torch.where(settled, torch.inf, torch.where(better, movable, self.movable))
         if bool(settled.any()):
             self.mu = torch.where(settled, SMOOTHING_FALL * self.mu, self.mu)
-            self.parts = passed(form, x, self.mu)
+            self.parts = smooth_at(form, x, self.mu)
         return (self.waiting >= STALLED_STEPS).squeeze(-1)
 
     def duals(self, form: ConicForm) -> tuple[Dual, Dual]:
         """Return the smoothed slopes and the lagged duals."""
         pairs = zip(form.terms, self.parts, self.lags, strict=True)
-        return Dual(tuple(part.dual for part in self.parts)), Dual(tuple(t.lagged_dual(p, lag) for t, p, lag in pairs))
+        return smoothed_dual(self.parts), Dual(tuple(t.lagged_dual(p, lag) for t, p, lag in pairs))
 
     def advance(self, form: ConicForm, fixed: FeasibleSet) -> None:
         """Take one projected Newton step on the smoothed objective."""
@@ -165,14 +163,14 @@ class _State(State):
 
     def _search(self, form: ConicForm, gradient: Tensor, direction: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
         """Return the first point of the projected arc with enough decrease; where there is none, the point itself."""
-        value = smooth_value(form, self.x, self.parts)
+        value = smoothed_value(form, self.x, self.parts)
         slack = 8 * torch.finfo(value.dtype).eps * value.abs()
         length, moved = torch.ones_like(value), self.x
         pending = torch.ones_like(value, dtype=torch.bool)
         for _ in range(TRIALS):
             trial = torch.clamp(self.x + length * direction, lo, hi)
             decrease = (gradient * (trial - self.x)).sum(dim=-1, keepdim=True)
-            good = smooth_value(form, trial, passed(form, trial, self.mu)) <= value + ARMIJO * decrease + slack
+            good = smoothed_value(form, trial, smooth_at(form, trial, self.mu)) <= value + ARMIJO * decrease + slack
             moved = torch.where(pending & good, trial, moved)
             pending = pending & ~good
             if not bool(pending.any()):
@@ -185,18 +183,7 @@ class _State(State):
         steps = [term.map.forward(direction.unsqueeze(1)) for term in form.terms]
         triples = zip(form.terms, self.parts, self.lags, steps, strict=True)
         self.lags = [term.advance_lag(part, lag, du) for term, part, lag, du in triples]
-        self.x, self.parts = moved, passed(form, moved, self.mu)
-
-
-def passed(form: ConicForm, x: Tensor, mu: Tensor) -> list[Smoothed]:
-    """Return every term smoothed at x (N, n)."""
-    return [term.smooth(term.inner(x.unsqueeze(1)), mu) for term in form.terms]
-
-
-def smooth_value(form: ConicForm, x: Tensor, parts: list[Smoothed]) -> Tensor:
-    """Return f_mu(x), (N, 1)."""
-    value = form.constant + (x.unsqueeze(1) * form.linear).sum(dim=-1)
-    return value + sum(part.value for part in parts)
+        self.x, self.parts = moved, smooth_at(form, moved, self.mu)
 
 
 def conjugate_gradients(product: Product, right: Tensor, tolerance: Tensor) -> Tensor:

@@ -72,7 +72,8 @@ class Problem:
         problem = cls.__new__(cls)
         problem.model, problem.contexts, problem.feasible_set, problem.unit = model, contexts, feasible_set, unit
         problem.size, problem.device = contexts.shape[0], contexts.device
-        problem.dtype = torch.promote_types(contexts.dtype, model.dtype)
+        given = torch.promote_types(contexts.dtype, model.dtype)
+        problem.dtype = torch.float64 if model.has_conic_form else given  # as that of its form
         return problem
 
     @cached_property

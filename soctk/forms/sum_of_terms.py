@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from soctk.checks import check_finite
+from soctk.forms.rounding import rounding_margin
 from soctk.sets import FeasibleSet
 from soctk.terms import Network, Norms, Quadratic, Term
 from soctk.terms.base import Dual
@@ -136,13 +137,15 @@ class SumOfTerms:
 
             f(x) >= b0 + v'x + sum_j [y_j'(A_j x + d_j) - phi_j*(y_j)]
 
-        and the affine right-hand side is minimised over the set in closed form.
+        and the affine right-hand side is minimised over the set in closed form. What rounding may have added is taken
+        off (`soctk.forms.rounding`).
         """
-        feasible = Dual(tuple(t.nearest_dual(y) for t, y in zip(self.terms, dual.parts, strict=True)))
-        constant = self.constant
-        for term, y in zip(self.terms, feasible.parts, strict=True):
-            constant = constant + (y * term.offset).sum(dim=-1) - term.conjugate(y)
-        return constant + feasible_set.linear_minimum(self.slope(feasible))
+        duals = tuple(term.nearest_dual(y) for term, y in zip(self.terms, dual.parts, strict=True))
+        conjugates = [term.conjugate(y) for term, y in zip(self.terms, duals, strict=True)]
+        bound = self.constant + feasible_set.linear_minimum(self.slope(Dual(duals)))
+        for term, y, conjugate in zip(self.terms, duals, conjugates, strict=True):
+            bound = bound + (y * term.offset).sum(dim=-1) - conjugate
+        return bound - rounding_margin(self.linear, self.terms, duals, [self.constant, *conjugates], feasible_set)
 
     # -- rewriting -------------------------------------------------------------------------------------
 

@@ -85,6 +85,10 @@ class LinearMap(ABC):
     def to_dense(self) -> DenseMap:
         """Return the map with a dense matrix, made once; for small maps alone."""
 
+    def reach(self, largest: Tensor, total: float) -> Tensor:
+        """Return a bound of sum_i |A_ki| |x_i| over all |x_i| <= largest_i (n,) with |x|_1 <= total: (N or 1, K)."""
+        return self.apply(torch.abs).forward(largest.reshape(1, 1, -1))[:, 0]
+
     def row_squares(self, like: Tensor) -> Tensor:
         """Return the squared length of every row in the dtype and on the device of `like`, (N or 1, K)."""
         return self.apply(torch.square).forward(like.new_ones(1, 1, self.dim))[:, 0]
@@ -157,6 +161,11 @@ class DenseMap(LinearMap):
     def to_dense(self) -> DenseMap:
         """Return the map itself."""
         return self
+
+    def reach(self, largest: Tensor, total: float) -> Tensor:
+        """Return the lesser of |A| largest and total times each row's largest number."""
+        matrix = self.matrix.abs()
+        return torch.minimum(matrix @ largest, total * matrix.amax(dim=-1))
 
     def _outer_products(self) -> Tensor:
         """Return the products a_k a_k' of the rows as one (K, n^2) matrix, so that a Gram matrix is one GEMM."""
@@ -288,6 +297,12 @@ class SparseMap(LinearMap):
         """Return A as a SciPy matrix."""
         arrays = (part.detach().cpu().numpy() for part in (self.values[0], self.pattern.columns, self.pattern.starts))
         return sp.csr_array(tuple(arrays), shape=self.pattern.shape)
+
+    def reach(self, largest: Tensor, total: float) -> Tensor:
+        """Return |A| largest, with |A| made once."""
+        if "|A|" not in self._cache:
+            self._cache["|A|"] = self.apply(torch.abs)
+        return self._cache["|A|"].forward(largest.reshape(1, 1, -1))[:, 0]
 
     def compose_scale(self, factor: Tensor | float) -> SparseMap:
         """Return the map x -> A (factor * x), a number or one for each coordinate."""

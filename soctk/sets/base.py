@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim
 from soctk.sets.hit_and_run import Walk, frame_of, hit_and_run, walk_by_bisection
+from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
 
 if TYPE_CHECKING:
@@ -82,10 +84,10 @@ class FeasibleSet(ABC):
     def linear_minimum(self, g: Tensor) -> Tensor:
         """Return min over the set of g'x, (*batch, n) -> (*batch): the support function of -g, negated.
 
-        Lower bounds of decisions rest on it: what is computed may fall below the minimum, never exceed it by more than
-        rounding.
+        Lower bounds of decisions rest on it: what is computed may fall below the minimum by rounding, but does not
+        exceed it, as far as the linear minimiser is one.
         """
-        return (g * self._linear_minimizer(g)).sum(dim=-1)
+        return rounded_down(g * self._linear_minimizer(g))
 
     def violation(self, x: ArrayLike) -> Tensor:
         """Return the largest violation of any constraint, (*batch, n) -> (*batch); 0 inside the set.
@@ -130,6 +132,14 @@ class FeasibleSet(ABC):
     def presolve(self) -> Presolved:
         """Return the set without the coordinates that cannot move; here none is looked for."""
         return Presolved(self.center(), torch.arange(self.dim), self)
+
+    @cached_property
+    def reach(self) -> tuple[Tensor, float]:
+        """The largest |x_i| in the set, (n,), float64 on the CPU, and a bound of |x|_1: for products with x."""
+        lo, hi = self.hull()
+        largest = torch.maximum(lo.abs(), hi.abs())
+        most = -self.linear_minimum(-torch.ones_like(lo))
+        return largest, min(float(largest.sum()), float(most + 2 * (-lo).clamp(min=0).sum()))
 
     @property
     def magnitude(self) -> float:

@@ -121,8 +121,8 @@ class System:
         parts = np.concatenate([-nu * self.f, -z * self.h, np.minimum(w * box[0], w * box[1])])
         sizes = np.abs(g) + np.abs(nu) @ np.abs(self.E) + z @ np.abs(self.G)
         terms = np.abs(parts).sum() + sizes @ np.maximum(np.abs(box[0]), np.abs(box[1]))
-        # Sums of k rounded numbers are off by k eps of what they add at worst, by sqrt(k) eps nearly always.
-        return self.unit * answer.x, self.unit * float(parts.sum() - EPS * np.sqrt(parts.size) * terms)
+        # Sums of k rounded numbers are off by k eps of what they add at worst.
+        return self.unit * answer.x, self.unit * float(parts.sum() - EPS * parts.size * terms)
 
     def solve(self, g: np.ndarray) -> Any:
         """Return SciPy's answer to min g'x over the set, in the system's units."""

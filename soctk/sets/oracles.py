@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from soctk.sets.projection import project_capped_simplex
+from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
 from soctk.sets.sampling import sample_capped_simplex
 
@@ -28,8 +29,8 @@ class Oracles(ABC):
         """Return a vertex argmin of g'x."""
 
     def linear_minimum(self, g: Tensor) -> Tensor:
-        """Return min g'x, (*batch)."""
-        return (g * self.linear_minimizer(g)).sum(dim=-1)
+        """Return min g'x, (*batch), not above it."""
+        return rounded_down(g * self.linear_minimizer(g))
 
     @abstractmethod
     def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
@@ -100,6 +101,11 @@ class Capped(Oracles):
         taken_before = torch.cumsum(room, dim=-1) - room
         fill = torch.minimum((spare - taken_before).clamp(min=0), room)
         return lo + torch.zeros_like(g).scatter(-1, order, fill)
+
+    def linear_minimum(self, g: Tensor) -> Tensor:
+        """Return min g'x, not above it: the coordinate filled last is off by the rounding of what the others take."""
+        taken = 2 * (abs(self.total) + float(self.rows.lower.abs().sum()))
+        return rounded_down(g * self.linear_minimizer(g), taken * g.abs().amax(dim=-1))
 
     def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
         return sample_capped_simplex(count, self.rows.lower, self.rows.upper, self.total, generator)

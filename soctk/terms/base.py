@@ -94,7 +94,11 @@ class Term(ABC):
 
     @abstractmethod
     def conjugate(self, y: Tensor) -> Tensor:
-        """Return phi*(y) for y in its domain: (N, M, K) -> (N, M)."""
+        """Return phi*(y) for y in its domain: (N, M, K) -> (N, M).
+
+        Lower bounds are made of it: what is computed may exceed phi*(y), and falls below it by no more than sums of
+        numbers of one sign round, which `soctk.forms.rounding` accounts for.
+        """
 
     def dual_violation(self, y: Tensor) -> Tensor:
         """Return the largest violation of the constraints on a dual point, y in dom phi*: (N, M, K) -> (N, M)."""

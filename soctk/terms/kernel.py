@@ -23,6 +23,7 @@ import numpy as np
 
 TINY = float(np.finfo(np.float64).tiny)
 """The least number whose root is taken, and that is divided by."""
+EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Kernel:
     Attributes:
         value: (t, mu, reference) -> phi smoothed as `Term.smooth` does, phi itself for mu = 0.
         dual: (t), fills t.y with the gradient in u of what `value` returned last, moved into the domain of phi*.
-        conjugate: (t) -> phi*(t.y).
+        conjugate: (t) -> phi*(t.y), as `Term.conjugate` not below it by more than sums round.
         curvature: (t, out), fills the diagonal part (K,) of the Hessian in u with the lagged duals.
         reference: (t) -> what 2 mu is divided by to give the width of the smoothing, `SMALLEST_WEIGHT` at least.
         rank_one: (t, scales) -> (left, right), both (K,); fills scales (groups,): scales_g (l_g r_g' + r_g l_g') is

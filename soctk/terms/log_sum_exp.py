@@ -14,7 +14,10 @@ from soctk.maps.linear import add_product
 from soctk.simd import choose, view
 from soctk.terms.base import Coefficient, Convex, Recognised, Smoothed, Term, group_count, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder, interleave
-from soctk.terms.kernel import Kernel, Structure
+from soctk.terms.kernel import EPS, Kernel, Structure
+
+SUM_ERROR = 8
+"""Roundings of a sum of p log p beside one for each summand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +54,10 @@ class LogSumExp(Term):
         return self._spread(self.weights) * share.flatten(-2)
 
     def conjugate(self, y: Tensor) -> Tensor:
-        """Return sum beta p log p."""
-        weights = self._spread(self.weights)
+        """Return sum beta p log p; where a group's p add up to 1 to rounding alone, what that may change is added."""
+        weights, error = self._spread(self.weights), (self.size + SUM_ERROR) * torch.finfo(y.dtype).eps
         p = y / safe_divisor(weights)
-        return (weights * torch.xlogy(p, p)).sum(dim=-1)
+        return (weights * torch.xlogy(p, p)).sum(dim=-1) + error * self.weights.sum(dim=-1)
 
     def smooth(self, u: Tensor, mu: Tensor) -> Smoothed:
         """Return the term itself."""
@@ -125,6 +128,7 @@ def conjugate(t):
     for g in range(t.groups):
         for k in range(g * size, (g + 1) * size):
             total += choose(p[k] > 0, beta[g] * p[k] * np.log(p[k]), 0.0)
+        total += (size + SUM_ERROR) * EPS * beta[g]
     return total
 
 

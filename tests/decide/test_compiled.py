@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 
@@ -266,16 +267,17 @@ def test_inputs_of_any_memory_order_are_left_as_they_were() -> None:
 @pytest.mark.parametrize("set_name", SETS)
 @pytest.mark.parametrize("model_name", MODELS)
 def test_single_precision_is_solved_in_double_and_honest_in_single(model_name: str, set_name: str) -> None:
-    model, feasible_set = shaken(MODELS[model_name](10)), SETS[set_name](10)
-    context = torch.randn(20, 3, generator=torch.Generator().manual_seed(3), dtype=DOUBLE)
-    form = model.conic_form(context).detach().to(SINGLE)
-    result = SmoothingNewton().solve(Problem(form, feasible_set), Limits(1e-4))
-    assert result.x.dtype == result.value.dtype == result.lower_bound.dtype == SINGLE
-    assert (result.status == "optimal").all()
-    exact = form.to(DOUBLE).evaluate(result.x.double().unsqueeze(1)).squeeze(-1)
-    assert bool((result.value.double() >= exact - VALUE[DOUBLE] * exact.abs()).all())
-    double = SmoothingNewton().solve(Problem(form.to(DOUBLE), feasible_set), Limits(1e-9))
-    assert bool((result.lower_bound.double() <= double.value + VALUE[DOUBLE] * double.value.abs()).all())
+    """The function is that of the stored weights: the same weights in float64 are the exact reference."""
+    model, feasible_set = shaken(MODELS[model_name](10)).float(), SETS[set_name](10)
+    context = torch.randn(20, 3, generator=torch.Generator().manual_seed(3), dtype=SINGLE)
+    decision, exact = minimize(model, feasible_set, context, tol=1e-4), copy.deepcopy(model).double()
+    assert decision.x.dtype == decision.value.dtype == decision.lower_bound.dtype == SINGLE
+    assert (decision.status == "optimal").all()
+    with torch.no_grad():
+        value = exact(decision.x.double(), context.double())
+    assert bool((decision.value.double() >= value - VALUE[DOUBLE] * value.abs()).all())
+    double = minimize(exact, feasible_set, context.double(), tol=1e-9)
+    assert bool((decision.lower_bound.double() <= double.value + VALUE[DOUBLE] * double.value.abs()).all())
 
 
 def test_numbers_that_overflow_do_no_harm() -> None:

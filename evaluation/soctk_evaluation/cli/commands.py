@@ -216,6 +216,11 @@ class Decide:
     time_limit: float | None = None
 
 
+@dataclass(frozen=True)
+class Warmup:
+    """Compile the decision method now, rather than while the first decisions are made: one to three minutes, once."""
+
+
 _OWN = (Leaderboard, Approximation, Equivalence, Smoothing, Restoration, Rates, Timing)
 EXPERIMENTS: dict[str, type[Run]] = {kind.__name__.lower(): kind for kind in _OWN}
 """What the project's own experiments take; another package's says it itself."""
@@ -223,6 +228,7 @@ EXPERIMENTS: dict[str, type[Run]] = {kind.__name__.lower(): kind for kind in _OW
 ACTIONS: dict[str, tuple[type, str]] = {
     "report": (Report, "soctk_evaluation.cli.report:report"),
     "fit": (Fit, "soctk_evaluation.cli.logged:fit_logged"),
+    "warmup": (Warmup, "soctk_evaluation.cli.warmup:warm_up"),
     "decide": (Decide, "soctk_evaluation.cli.logged:decide_logged"),
 }
 """The other commands, and the function that carries each out."""

@@ -25,12 +25,14 @@ ARRAYS = Table(
     ),
     # A of all terms; numbers and matrices that terms pack follow
     shared={"A": ("rows", "n"), "A_transposed": ("n", "rows")},
-    # the set; limits and the `Schedule`, its rules one after the other; A_g'A_g of rows and groups
+    # the set, with |x|_1 and |x_i| at most; limits and the `Schedule`, its rules one after the other; by how much
+    # sums may be off, and |A_k x| at most (`soctk.forms.rounding`); A_g'A_g of rows and groups
     common={
-        **dict.fromkeys(("total", "has_sum", "has_hi"), NUMBER),
+        **dict.fromkeys(("total", "has_sum", "has_hi", "most", "rounding"), NUMBER),
         **dict.fromkeys(("tol", "max_iter", "first_share", "last_share"), NUMBER),
         "rules": ("six",),
-        **dict.fromkeys(("lo", "hi"), VARIABLE),
+        **dict.fromkeys(("lo", "hi", "largest"), VARIABLE),
+        "reach": ROW,
         "outer": ("products", "n", "n"),
     },
     # b0, v, d; the vectors that terms pack follow, term by term in the order in which each names them

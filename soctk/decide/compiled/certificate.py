@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.terms import cache_of, conjugates, values
+from soctk.decide.compiled.terms import cache_of, term_conjugate, values
 from soctk.simd import add_rows, any_of, choose
 from soctk.simd.options import compiled
 
@@ -39,16 +39,18 @@ def restore(problem, x, point):
 
 @compiled
 def linear_minimum(problem, g, taken):
-    """Return min g'x over the set; `taken` is scratch."""
-    n, lo, hi, total = problem.n, problem.lo, problem.hi, 0.0
+    """Return min g'x over the set, not above it; `taken` is scratch."""
+    n, lo, hi, total, size = problem.n, problem.lo, problem.hi, 0.0, 0.0
     if problem.has_sum == 0:
         for i in range(n):
-            total += g[i] * choose(g[i] < 0, hi[i], lo[i])
-        return total
-    spare = problem.total + 0 * g[0]
+            part = g[i] * choose(g[i] < 0, hi[i], lo[i])
+            total, size = total + part, size + abs(part)
+        return total - problem.rounding * size
+    spare, largest, numbers = problem.total + 0 * g[0], 0.0, abs(problem.total)
     for i in range(n):
         spare -= lo[i]
-        total += g[i] * lo[i]
+        total, size = total + g[i] * lo[i], size + abs(g[i] * lo[i])
+        largest, numbers = max(largest, abs(g[i])), numbers + abs(lo[i])
         taken[i] = 0.0
     # All coordinates that share the lowest price are filled at once.
     while any_of(spare > 0):
@@ -60,9 +62,11 @@ def linear_minimum(problem, g, taken):
             width += choose(cheapest, hi[i] - lo[i], 0.0)
             taken[i] = choose(cheapest, 1.0, taken[i])
         amount = choose((spare > 0) & (price < np.inf), min(width, spare), 0.0)
-        total += choose(amount > 0, price * amount, 0.0)
+        part = choose(amount > 0, price * amount, 0.0)
+        total, size = total + part, size + abs(part)
         spare = choose(price < np.inf, spare - amount, 0.0)
-    return total
+    # What is filled last is off by the rounding of what the others take.
+    return total - problem.rounding * (size + 2 * largest * numbers)
 
 
 @compiled
@@ -96,11 +100,30 @@ def value_at(problem, work, x, u, cache):
 @compiled
 def bound(problem, g, cache, taken):
     """Return the lower bound of the dual point y that the cache holds, g = v + A'y (`ConicForm.bound`)."""
-    y, offset = cache_of(problem, cache).y, problem.offset
-    constant = problem.constant - conjugates(problem, cache)
+    y, offset, reach = cache_of(problem, cache).y, problem.offset, problem.reach
+    linear, largest, steepest, added = problem.linear, problem.largest, 0.0, 0.0
+    constant, size = problem.constant, abs(problem.constant)
+    for index in range(problem.terms):
+        conjugate = term_conjugate(problem, index, cache, None, None, ())
+        constant, size = constant - conjugate, size + abs(conjugate)
     for k in range(problem.rows):
-        constant += y[k] * offset[k]
-    return constant + linear_minimum(problem, g, taken)
+        constant, size = constant + y[k] * offset[k], size + abs(y[k]) * (abs(offset[k]) + reach[k])
+    for i in range(problem.n):
+        steepest, added = max(steepest, abs(linear[i])), added + abs(linear[i]) * largest[i]
+    size += min(added, problem.most * steepest)
+    return constant + linear_minimum(problem, g, taken) - problem.rounding * size
+
+
+@compiled
+def reaches(problem):
+    """Fill what each |A_k x| is at most over the set (`DenseMap.reach`)."""
+    n, A, largest, reach = problem.n, problem.A, problem.largest, problem.reach
+    for k in range(problem.rows):
+        total, most = 0.0, 0.0
+        for i in range(n):
+            number = abs(A[k * n + i])
+            total, most = total + number * largest[i], max(most, number)
+        reach[k] = min(total, problem.most * most)
 
 
 @compiled

@@ -100,7 +100,8 @@ def _compile_coefficients() -> None:
     """Compile what fills in coefficients, before somebody wants it who would wait for the other variant's compiler."""
     coefficients = PackedModel.of(SOCICNN(2, 1, hidden=(2,)))
     assert coefficients is not None
-    coefficients.at(torch.zeros(1, 1, dtype=torch.float64))
+    for count in (1, 2):  # rows of one context lie side by side, of several with others between
+        coefficients.at(torch.zeros(count, 1, dtype=torch.float64))
 
 
 @cache

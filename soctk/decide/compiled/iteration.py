@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from soctk.decide.compiled.arrays import ARRAYS, ITERATION_LIMIT, OPTIMAL, RUNNING, STALLED
-from soctk.decide.compiled.certificate import bound, relative_gap, restore, slope, value_at
+from soctk.decide.compiled.certificate import bound, reaches, relative_gap, restore, slope, value_at
 from soctk.decide.compiled.curvature import constant_hessian, outer_products
 from soctk.decide.compiled.dispatch import problem_of
 from soctk.decide.compiled.step import invert_slacks, line_search, move, newton_direction
@@ -52,6 +52,7 @@ def make_advance_all(kinds: int):
         problem, iterate = problem_of(kinds, layout, matrices, common, held[0]), iterate_of(layout, held[1])
         if not own:
             outer_products(problem, work_of(layout, scratch))
+            reaches(problem)
         remaining, following = 0, first
         for instance in range(first, last):
             here = iterate_of(layout, state[instance])
@@ -79,6 +80,7 @@ def make_advance_all(kinds: int):
             if own:
                 problem = problem_of(kinds, layout, shared[places[0]], common, held[0])
                 outer_products(problem, work_of(layout, scratch))
+                reaches(problem)
             begin(problem, iterate, work)
             few = FEW if in_work > FEW else 0
             while in_work > few:

@@ -11,13 +11,15 @@ from torch import Tensor
 from soctk.decide.compiled.arrays import RUNNING
 from soctk.decide.compiled.first_use import method_for
 from soctk.decide.compiled.form import Packed, pack
-from soctk.decide.decision import Status, relative_gap
+from soctk.decide.decision import Status
 from soctk.decide.reduction import newton_rows
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
+from soctk.forms.rounding import rounding
 from soctk.sets import FeasibleSet
 from soctk.simd.lanes import WIDTH, aligned_zeros
 from soctk.terms import Term
+from soctk.terms.kernel import EPS
 
 WORK_BETWEEN_CHECKS = 2e8
 """Products of a compiled call, about 50 ms, more in lanes: time limits and Ctrl-C are looked at between calls."""
@@ -49,19 +51,16 @@ def solve_compiled(
 ) -> Result:
     """Minimise every function of `form`, `start` strictly inside the bounds: arguments as `solve_newton`'s.
 
-    Computed in float64. For a float32 form the points are rounded to float32 and valued there; values are rounded up
-    and bounds down, so that gaps stay rigorous.
+    Computed in float64, whatever the form's precision.
     """
     packed = pack(form, keep_final=keep_final)
-    # Rounding the answer to float32 costs a little of the gap, for which half of the tolerance is left.
-    inner = tol if form.dtype == torch.float64 else 0.5 * tol
     points = None if start is None else start.numpy()
-    state = _solve(packed, feasible_set, inner, max_iter, deadline, points)
+    state = _solve(packed, feasible_set, tol, max_iter, deadline, points)
     result = _result(packed, state)
     if keep_final:
         has_hi = bool(torch.isfinite(newton_rows(feasible_set).upper).all())
         result.final = _final(form, packed, state, has_hi)
-    return result if form.dtype == torch.float64 else _rounded(result, form, feasible_set, tol)
+    return result
 
 
 def solve_packed(
@@ -86,6 +85,8 @@ def _solve(
     common = np.zeros(sizes["common_size"])
     common[at.lo], common[at.hi], common[at.has_hi] = lo, hi, np.isfinite(hi).all()
     common[at.total], common[at.has_sum] = total or 0.0, total is not None
+    common[at.largest], common[at.most] = feasible_set.reach[0].numpy(), feasible_set.reach[1]
+    common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
     common[at.tol], common[at.max_iter], common[at.first_share] = tol, max_iter, schedule.first_share
     common[at.last_share], common[at.rules] = schedule.last_share, np.ravel(schedule.rules)
     state, at = np.zeros((packed.data.shape[0], sizes["state_size"])), packed.layout.state
@@ -145,22 +146,3 @@ def _final(form: ConicForm, packed: Packed, state: np.ndarray, has_hi: bool) -> 
     rows = lag.unsqueeze(1).split([term.map.rows for term in form.terms], dim=-1)
     lags = [term.unpack_lag(part) for term, part in zip(form.terms, rows, strict=True)]
     return Final(x, tensor[:, at.mu : at.mu + 1], s_lo, s_hi if has_hi else None, lags)
-
-
-def _rounded(result: Result, form: ConicForm, feasible_set: FeasibleSet, tol: float) -> Result:
-    """Return the result in the form's lower precision, and as optimal only what is so there."""
-    result.x = feasible_set._project(result.x.to(form.dtype))
-    value = form.to(torch.float64).evaluate(result.x.to(torch.float64).unsqueeze(1)).squeeze(-1)
-    result.value = _directed(value, form.dtype, torch.inf)
-    result.lower_bound = _directed(result.lower_bound, form.dtype, -torch.inf)
-    reached = (relative_gap(result.value, result.lower_bound) <= tol).numpy()
-    result.status[~reached & (result.status == Status.OPTIMAL)] = Status.STALLED
-    result.status[reached] = Status.OPTIMAL
-    return result
-
-
-def _directed(number: Tensor, dtype: torch.dtype, toward: float) -> Tensor:
-    """Round to a lower precision towards one of the infinities."""
-    rounded = number.to(dtype)
-    wrong = (rounded.to(number.dtype) - number) * (1 if toward > 0 else -1) < 0
-    return torch.where(wrong, torch.nextafter(rounded, torch.full_like(rounded, toward)), rounded)

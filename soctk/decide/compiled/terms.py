@@ -31,15 +31,6 @@ def duals(problem, u, cache):
 
 
 @compiled
-def conjugates(problem, cache):
-    """Return the sum of phi*(y), y as the cache holds it."""
-    total = 0.0
-    for index in range(problem.terms):
-        total += term_conjugate(problem, index, cache, None, None, ())
-    return total
-
-
-@compiled
 def references(problem, work):
     """Fill what each term's smoothing is relative to."""
     for index in range(problem.terms):
