@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from soctk.function import DTYPES
+from soctk.lazy import cvxpy as cp
 from soctk.registry import class_name, surrogate_class
 from soctk.surrogate import ConvexSurrogate
 
@@ -187,8 +188,6 @@ def _check_weights(model: ConvexSurrogate) -> None:
     if model.has_conic_form:
         model.conic_form(context)
     else:
-        import cvxpy as cp
-
         if not model.to_cvxpy(cp.Variable(model.dim), context).is_convex():
             raise ValueError("its CVXPY expression is not convex by the rules of disciplined convex programming")
 

@@ -9,11 +9,11 @@ to the same problem names the rows to begin with, which saves nearly all steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.linalg import qr, solve_triangular
+
+from soctk.lazy import clarabel, linalg
+from soctk.lazy import sparse as sp
 
 EPS = float(np.finfo(float).eps)
 INDEPENDENT = 1e-9
@@ -70,18 +70,18 @@ class Projector:
 
     def _on(self, rows: list[int], v: np.ndarray) -> _Working:
         """Minimise on a working set."""
-        Q, R = qr(self.normals[rows].T, mode="economic")
+        Q, R = linalg.qr(self.normals[rows].T, mode="economic")
         w = v
         for _ in range(2):  # the second time for what v's size left of rounding
             missed = self.heights[rows] - self.normals[rows] @ w
-            w = w + Q @ solve_triangular(R, missed, trans="T")
-        return _Working(rows, w, solve_triangular(R, Q.T @ (v - w)), Q, R)
+            w = w + Q @ linalg.solve_triangular(R, missed, trans="T")
+        return _Working(rows, w, linalg.solve_triangular(R, Q.T @ (v - w)), Q, R)
 
     def _begin(self, v: np.ndarray) -> _Working:
         """Begin with Clarabel's rows, less those that combine others and those whose multipliers are negative."""
         rows = self._guess(v)
         if len(rows):
-            R, order = qr(self.normals[rows].T, mode="r", pivoting=True)
+            R, order = linalg.qr(self.normals[rows].T, mode="r", pivoting=True)
             diagonal = np.abs(np.diag(R))
             rows = rows[order[: len(diagonal)][diagonal > INDEPENDENT]]
         while True:
@@ -91,9 +91,6 @@ class Projector:
             rows = rows[here.u >= 0]
 
     def _guess(self, v: np.ndarray) -> np.ndarray:
-        import clarabel as module  # a compiled module without type stubs, needed by general sets alone
-
-        clarabel: Any = module
         m, d = self.normals.shape
         settings = clarabel.DefaultSettings()
         settings.verbose = False
@@ -107,7 +104,7 @@ class Projector:
         normal, rows, w, u = self.normals[row], list(here.rows), here.w, here.u
         Q, R = here.Q, here.R
         while True:
-            share = solve_triangular(R, Q.T @ normal)
+            share = linalg.solve_triangular(R, Q.T @ normal)
             across = normal - Q @ (Q.T @ normal)
             across -= Q @ (Q.T @ across)
             length = float(across @ across)
@@ -123,4 +120,4 @@ class Projector:
             gone = int(falling[ratios.argmin()])
             rows.pop(gone)
             u = np.delete(np.maximum(u, 0.0), gone)
-            Q, R = qr(self.normals[rows].T, mode="economic")
+            Q, R = linalg.qr(self.normals[rows].T, mode="economic")

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
+from soctk.lazy import optimize
+from soctk.lazy import sparse as sp
 from soctk.sets.rows import Rows
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
@@ -131,11 +132,9 @@ class System:
 
 def linear_program(g: np.ndarray, G: np.ndarray, h: np.ndarray, E: np.ndarray, f: np.ndarray, bounds: Any) -> Any:
     """Return SciPy's answer to min g'x, G x <= h, E x = f between bounds: a vertex, with multipliers."""
-    from scipy.optimize import linprog  # slow to import, and needed by general sets alone
-
     answer: Any = None
     for options in (TIGHT, {}, {"presolve": False}):
-        answer = linprog(g, _sparse(G), h, _sparse(E), f, bounds, method="highs-ds", options=options)
+        answer = optimize.linprog(g, _sparse(G), h, _sparse(E), f, bounds, method="highs-ds", options=options)
         if answer.status in (0, 2, 3):
             break
     return answer

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import check_positive
+from soctk.lazy import cvxpy as cp
 from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, Recognised, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder

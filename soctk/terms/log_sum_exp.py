@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.lazy import cvxpy as cp
 from soctk.maps.linear import add_product
 from soctk.simd import choose, view
 from soctk.terms.base import Coefficient, Convex, Recognised, Smoothed, Term, group_count, safe_divisor

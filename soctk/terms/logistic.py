@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from soctk.lazy import cvxpy as cp
 from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, Recognised, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import as_counts, check_choice
+from soctk.lazy import cvxpy as cp
 from soctk.maps.linear import DenseMap
 from soctk.terms.base import (
     SMALLEST_WEIGHT,

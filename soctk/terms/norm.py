@@ -10,12 +10,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import check_finite
+from soctk.lazy import cvxpy as cp
 from soctk.maps.linear import add_product
 from soctk.simd import any_of, choose, fill, view
 from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Recognised, Smoothed, Term, group_count, group_norms
