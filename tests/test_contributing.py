@@ -187,7 +187,7 @@ def test_a_term(folder: Path) -> None:
         assert float(other.value) == pytest.approx(float(walk.decision.value), rel=2e-6, abs=2e-6)
         x = soctk.Box(5, -1.0, 1.0).sample(500)
         assert bool((walk.model(x) >= walk.decision.lower_bound).all())
-    with pytest.raises(soctk.CheckpointError, match=r"expected a term of .*got 'DeadZone'"):
+    with pytest.raises(soctk.CheckpointError, match=r"expected a registered term .*got 'DeadZone'"):
         soctk.load("dead_zone.safetensors")
 
 
