@@ -4,40 +4,46 @@ Input-convex networks with quadratic and conic branches (SOC-ICNN), which are ex
 common interface for them and their rivals; decisions with a certified optimality gap.
 """
 
-from soctk import losses
-from soctk.decide.certificate import Certificate, certify
-from soctk.decide.decision import Decision, Status
-from soctk.decide.external import External
-from soctk.decide.first_order import FirstOrder
-from soctk.decide.layer import DecisionLayer
-from soctk.decide.minimize import minimize
-from soctk.decide.newton import SmoothingNewton
-from soctk.decide.newton_cg import NewtonCG
-from soctk.decide.prepare import prepare
-from soctk.decide.protocol import PaperProtocol
-from soctk.decide.warmup import warmup
-from soctk.exports.embedding import Embedding
-from soctk.exports.onnx import to_onnx
-from soctk.exports.pieces import affine_pieces
-from soctk.forms.cone_program import ConeProgram, ConeSolution
-from soctk.forms.conic_form import ConicForm
-from soctk.function import ConvexFunction
-from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
-from soctk.imports.expression import from_cvxpy
-from soctk.io.checkpoint import CheckpointError, load, save
-from soctk.learn.config import FitConfig
-from soctk.learn.data import ValueData
-from soctk.learn.fit import fit
-from soctk.learn.report import FitReport
-from soctk.models.conv import ConvSOCICNN
-from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
-from soctk.models.exact import ExactSurrogate
-from soctk.models.frozen import freeze
-from soctk.models.recurrent import RecurrentSOCICNN
-from soctk.registry import make_surrogate, register_surrogate_class, surrogate_names
-from soctk.sets import Box, Budget, FeasibleSet, Polyhedron, Simplex
-from soctk.surrogate import ConvexSurrogate
-from soctk.terms.base import Dual
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from soctk import losses
+    from soctk.decide.certificate import Certificate, certify
+    from soctk.decide.decision import Decision, Status
+    from soctk.decide.external import External
+    from soctk.decide.first_order import FirstOrder
+    from soctk.decide.layer import DecisionLayer
+    from soctk.decide.minimize import minimize
+    from soctk.decide.newton import SmoothingNewton
+    from soctk.decide.newton_cg import NewtonCG
+    from soctk.decide.prepare import prepare
+    from soctk.decide.protocol import PaperProtocol
+    from soctk.decide.warmup import warmup
+    from soctk.exports.embedding import Embedding
+    from soctk.exports.onnx import to_onnx
+    from soctk.exports.pieces import affine_pieces
+    from soctk.forms.cone_program import ConeProgram, ConeSolution
+    from soctk.forms.conic_form import ConicForm
+    from soctk.function import ConvexFunction
+    from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
+    from soctk.imports.expression import from_cvxpy
+    from soctk.io.checkpoint import CheckpointError, load, save
+    from soctk.learn.config import FitConfig
+    from soctk.learn.data import ValueData
+    from soctk.learn.fit import fit
+    from soctk.learn.report import FitReport
+    from soctk.models.conv import ConvSOCICNN
+    from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
+    from soctk.models.exact import ExactSurrogate
+    from soctk.models.frozen import freeze
+    from soctk.models.recurrent import RecurrentSOCICNN
+    from soctk.registry import make_surrogate, register_surrogate_class, surrogate_names
+    from soctk.sets import Box, Budget, FeasibleSet, Polyhedron, Simplex
+    from soctk.surrogate import ConvexSurrogate
+    from soctk.terms.base import Dual
 
 __version__ = "0.1.0"
 
@@ -94,3 +100,62 @@ __all__ = [
     "to_onnx",
     "warmup",
 ]
+
+_NAMES = {
+    "decide.certificate": "Certificate certify",
+    "decide.decision": "Decision Status",
+    "decide.external": "External",
+    "decide.first_order": "FirstOrder",
+    "decide.layer": "DecisionLayer",
+    "decide.minimize": "minimize",
+    "decide.newton": "SmoothingNewton",
+    "decide.newton_cg": "NewtonCG",
+    "decide.prepare": "prepare",
+    "decide.protocol": "PaperProtocol",
+    "decide.warmup": "warmup",
+    "exports.embedding": "Embedding",
+    "exports.onnx": "to_onnx",
+    "exports.pieces": "affine_pieces",
+    "forms.cone_program": "ConeProgram ConeSolution",
+    "forms.conic_form": "ConicForm",
+    "function": "ConvexFunction",
+    "imports.exact": "from_max_affine from_quadratic tangent_planes",
+    "imports.expression": "from_cvxpy",
+    "io.checkpoint": "CheckpointError load save",
+    "learn.config": "FitConfig",
+    "learn.data": "ValueData",
+    "learn.fit": "fit",
+    "learn.report": "FitReport",
+    "models.conv": "ConvSOCICNN",
+    "models.dense": "SOCICNN NormICNN QuadICNN ReLUICNN SoftplusICNN",
+    "models.exact": "ExactSurrogate",
+    "models.frozen": "freeze",
+    "models.recurrent": "RecurrentSOCICNN",
+    "registry": "make_surrogate register_surrogate_class surrogate_names",
+    "sets": "Box Budget FeasibleSet Polyhedron Simplex",
+    "surrogate": "ConvexSurrogate",
+    "terms.base": "Dual",
+}
+"""The public names of each module. They are loaded when they are first used: torch alone takes seconds."""
+
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, or one of the modules."""
+    if name in _HOME:
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    else:
+        try:
+            value = import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted({*globals(), *__all__})

@@ -99,7 +99,7 @@ def as_counts(values: Sequence[int], name: str, minimum: int = 1) -> tuple[int, 
     check_sequence(values, name)
     for value in values:
         check_count(value, name, minimum)
-    return tuple(values)
+    return tuple(int(value) for value in values)
 
 
 def as_index(value: int, name: str, count: int) -> int:
@@ -131,4 +131,4 @@ def check_choice(value: str, name: str, allowed: Sequence[str]) -> None:
 def seeded(seed: int) -> torch.Generator:
     """Return a stream of random numbers; raise ValueError unless `seed` is an integer of at least 0."""
     check_count(seed, "seed", minimum=0)
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator().manual_seed(int(seed))

@@ -11,7 +11,6 @@ import dataclasses
 from abc import ABC
 from typing import ClassVar
 
-import cvxpy as cp
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -20,6 +19,7 @@ from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.context_map import ContextMap
 from soctk.forms.embedding import affine_expression, affine_probes
+from soctk.lazy import cvxpy as cp
 
 DTYPES = (torch.float32, torch.float64)
 """What weights are kept in."""

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ import torch
 
 import soctk
 from soctk import registry
+from soctk.decide.compiled.form import supported
+from soctk.terms import registry as terms
 from soctk_evaluation.cli.commands import Leaderboard
 from soctk_evaluation.experiments.leaderboard import leaderboard_cells, run_cell
 from soctk_tasks import TASKS, task_names
@@ -76,7 +79,7 @@ class Walk:
             for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
         ]
         (info / "entry_points.txt").write_text("\n".join(lines))
-        classes = dict(registry._classes)
+        tables = {id(table): (table, dict(table)) for table in (registry._classes, terms._registered)}
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
         try:
@@ -85,8 +88,9 @@ class Walk:
             sys.path.remove(str(folder))
             for module in self.modules:
                 sys.modules.pop(module, None)
-            registry._classes.clear()
-            registry._classes.update(classes)
+            for table, before in tables.values():
+                table.clear()
+                table.update(before)
 
     def run(self) -> SimpleNamespace:
         """Run the code in order; return its names."""
@@ -172,12 +176,27 @@ def test_a_feasible_set(folder: Path) -> None:
         assert bool((values.amin(dim=1) - walk.decision.value > 0).all())
 
 
+def test_a_term(folder: Path) -> None:
+    with WALKS["term"].installed(folder), warnings.catch_warnings():
+        warnings.simplefilter("error", soctk.terms.SlowTermWarning)
+        walk = WALKS["term"].run()
+        assert walk.decision.status == "optimal"
+        assert walk.decision.solver == "newton"
+        assert supported(walk.model.conic_form())  # by its kernel
+        other = soctk.minimize(walk.model, soctk.Box(5, -1.0, 1.0), method="cvxpy")
+        assert float(other.value) == pytest.approx(float(walk.decision.value), rel=2e-6, abs=2e-6)
+        x = soctk.Box(5, -1.0, 1.0).sample(500)
+        assert bool((walk.model(x) >= walk.decision.lower_bound).all())
+    with pytest.raises(soctk.CheckpointError, match=r"expected a registered term .*got 'DeadZone'"):
+        soctk.load("dead_zone.safetensors")
+
+
 def test_the_contract_tests_that_the_page_inherits_pass(tmp_path: Path) -> None:
     for walk in WALKS.values():
         for name, text in walk.files.items():
             (tmp_path / name).write_text(text)
     tests = sorted(path.name for path in tmp_path.glob("test_*.py"))
-    assert len(tests) == sum(bool(walk.files) for walk in WALKS.values()) >= 3
+    assert len(tests) == len(WALKS) == 5
     options = ["-p", "conftest", "-c", str(TESTS.parent / "pyproject.toml"), "-p", "no:cacheprovider"]
     paths = [str(tmp_path), str(TESTS), *sys.path]
     result = subprocess.run(

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import soctk
+
 ROOT = Path(__file__).resolve().parents[1]
 
 ROOMS = {
@@ -25,6 +27,7 @@ ROOMS = {
 FLOORS = {
     "checks": 1,
     "plugins": 1,
+    "lazy": 1,
     "status": 1,
     "maps": 1,
     "simd": 1,
@@ -114,13 +117,40 @@ def test_the_library_has_no_circles() -> None:
         walk(name, ())
 
 
-def test_importing_the_library_loads_neither_baselines_nor_jax() -> None:
-    code = (
-        "import sys, soctk; unwanted = {'soctk_baselines', 'soctk_tasks', 'soctk_evaluation', 'jax', 'lpcf',"
-        " 'cvxpylayers', 'matplotlib', 'pandas', 'numba'}; print(sorted(unwanted & set(sys.modules)))"
-    )
+DECIDING = (
+    "SOCICNN, Box, Budget, Polyhedron, Simplex, ConicForm, DecisionLayer, certify, freeze, load, minimize, prepare"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import soctk", "torch numpy"),
+        (f"from soctk import {DECIDING}", "cvxpy scipy clarabel scs numba rich"),
+        ("import soctk_baselines, soctk_tasks", "cvxpy cvxpylayers numba jax lpcf sklearn"),
+        ("from soctk import *", "soctk_baselines soctk_tasks soctk_evaluation numba jax matplotlib pandas joblib"),
+    ],
+)
+def test_nothing_is_loaded_before_it_is_needed(code: str, unwanted: str) -> None:
+    program = f"import sys\n{code}\nprint(sorted(set({unwanted.split()}) & set(sys.modules)))"
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False, timeout=120
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "[]"
+
+
+def test_public_names_are_found_where_type_checkers_look() -> None:
+    """The table of what is loaded when used, the imports that type checkers see, and `__all__` have the same names."""
+    tree = ast.parse((ROOT / "soctk" / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}  # type: ignore[attr-defined]
+    assert seen.pop("losses") == "soctk"
+    assert seen == {name: f"soctk.{module}" for name, module in soctk._HOME.items()}
+    assert set(soctk.__all__) == {*seen, "losses"}
+    for name in soctk.__all__:
+        assert getattr(soctk, name) is not None
+    assert set(soctk.__all__) <= set(dir(soctk))
+    assert soctk.terms.Norms.__module__ == "soctk.terms.norm"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = soctk.nothing

@@ -7,6 +7,7 @@ import pickle
 import struct
 
 import cvxpy as cp
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -40,6 +41,19 @@ def test_round_trip_is_exact(saved):
     loaded = soctk.load(path)
     assert torch.equal(loaded(x, context), model(x, context))
     assert loaded.config() == model.config()
+
+
+def test_sizes_may_be_numpy_integers(tmp_path):
+    three = np.int64(3)
+    for model in (
+        soctk.SOCICNN(three, three, hidden=(three,), norms=[three], hyperbolics=three, seed=three),
+        soctk.RecurrentSOCICNN(three, three, hidden=three, norms=three, seed=three),
+        soctk.ConvSOCICNN((three, 3), three, layers=(three,), seed=three),
+    ):
+        soctk.save(model, tmp_path / "model")
+        loaded = soctk.load(tmp_path / "model")
+        assert loaded.config() == model.config()
+        assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in model.state_dict().items())
 
 
 def test_a_malicious_pickle_is_never_executed(tmp_path):

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from cvxpylayers.torch import CvxpyLayer  # pyright: ignore[reportPrivateImportUsage]
 from torch import Tensor
 
 from soctk import ConvexSurrogate, Decision, FeasibleSet, Status
@@ -52,6 +51,8 @@ class CvxpyLayerDecider:
         self._lifted = LiftedProblem(template, feasible_set)
         if not self._lifted.problem.is_dpp():
             raise ValueError(f"{type(model).__name__}: its lift is not DPP, so cvxpylayers cannot take it")
+        from cvxpylayers.torch import CvxpyLayer  # pyright: ignore[reportPrivateImportUsage] # slow to import
+
         self._layer = CvxpyLayer(self._lifted.problem, self._lifted.parameters, [self._lifted.x])
 
     def layer(self, context: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver
 from soctk.decide.units import Rescaled
 from soctk.forms.conic_form import Dual
+from soctk.lazy import cvxpy as cp
 from soctk.status import Status
 
 ITERATION_OPTIONS = {

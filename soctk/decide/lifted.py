@@ -9,22 +9,22 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.embedding import FormEmbedding
+from soctk.lazy import cvxpy as cp
 from soctk.sets import FeasibleSet
 from soctk.status import Status
 
-SOLVER_STATUS = {
-    cp.OPTIMAL: Status.OPTIMAL,
-    cp.OPTIMAL_INACCURATE: Status.INACCURATE,
-    cp.INFEASIBLE: Status.INFEASIBLE,
-    cp.INFEASIBLE_INACCURATE: Status.INFEASIBLE,
-    cp.UNBOUNDED: Status.UNBOUNDED,
-    cp.UNBOUNDED_INACCURATE: Status.UNBOUNDED,
-    cp.USER_LIMIT: Status.ITERATION_LIMIT,
+SOLVER_STATUS = {  # as CVXPY names them
+    "optimal": Status.OPTIMAL,
+    "optimal_inaccurate": Status.INACCURATE,
+    "infeasible": Status.INFEASIBLE,
+    "infeasible_inaccurate": Status.INFEASIBLE,
+    "unbounded": Status.UNBOUNDED,
+    "unbounded_inaccurate": Status.UNBOUNDED,
+    "user_limit": Status.ITERATION_LIMIT,
 }
 
 

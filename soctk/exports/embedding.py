@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import cvxpy as cp
 import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, to_numpy
 from soctk.forms.embedding import FormEmbedding
+from soctk.lazy import cvxpy as cp
 from soctk.surrogate import ConvexSurrogate
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from soctk.checks import check_count
 from soctk.forms.conic_form import ConicForm
+from soctk.lazy import optimize
 from soctk.sets import FeasibleSet
 from soctk.terms import Network
 
@@ -138,7 +138,7 @@ def _sides(region: _Region, row: np.ndarray) -> list[tuple[_Region, bool]]:
 def _interior(normals: np.ndarray, heights: np.ndarray) -> np.ndarray | None:
     """Return the centre of a ball inside {normals x <= heights}, the largest up to radius 1; None where none fits."""
     dim = normals.shape[1]
-    answer = linprog(
+    answer = optimize.linprog(
         np.append(np.zeros(dim), -1.0),
         A_ub=np.column_stack([normals, np.ones(len(normals))]),
         b_ub=heights,

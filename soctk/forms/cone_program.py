@@ -18,21 +18,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import clarabel as _clarabel
-import cvxpy as cp
 import numpy as np
-import scipy.sparse as sp
-import scs
 import torch
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim, to_numpy
 from soctk.forms.sum_of_terms import SumOfTerms
+from soctk.lazy import clarabel, scs
+from soctk.lazy import cvxpy as cp
+from soctk.lazy import sparse as sp
 from soctk.sets import FeasibleSet
 from soctk.status import Status
 from soctk.terms.base import Dual
 from soctk.terms.cones import Affine, Cone, ConeBuilder, Rows, concat, free_name
 
-clarabel: Any = _clarabel  # a compiled module without type stubs
 ORDER: tuple[Cone, ...] = ("zero", "nonneg", "soc", "exp")
 """Rows are sorted so, as SCS wants them; Clarabel takes any order."""
 CLARABEL_STATUS = {

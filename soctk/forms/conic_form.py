@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Self
 
-import cvxpy as cp
 import torch
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from soctk.forms import geometry
 from soctk.forms.cone_program import ConeProgram, cone_program
 from soctk.forms.embedding import expression
 from soctk.forms.sum_of_terms import SumOfTerms
+from soctk.lazy import cvxpy as cp
 from soctk.maps.linear import DenseMap
 from soctk.sets import FeasibleSet
 from soctk.terms.base import Dual

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import cvxpy as cp
 import torch
 from torch import Tensor
 
 from soctk.checks import to_numpy
 from soctk.forms.sum_of_terms import SumOfTerms
+from soctk.lazy import cvxpy as cp
 from soctk.terms import Term
 from soctk.terms.base import Coefficient
 

@@ -18,12 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from soctk.function import DTYPES
+from soctk.lazy import cvxpy as cp
 from soctk.registry import class_name, surrogate_class
 from soctk.surrogate import ConvexSurrogate
 
@@ -50,7 +52,7 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping
         TypeError: its class is not registered, or its `config()` does not rebuild it.
         OSError: the file cannot be written; an old one is left as it was.
     """
-    name, config = class_name(type(model)), json.dumps(model.config())
+    name, config = class_name(type(model)), json.dumps(model.config(), default=_plain)
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()}
     try:
         if surrogate_class(name) is not type(model):
@@ -187,8 +189,6 @@ def _check_weights(model: ConvexSurrogate) -> None:
     if model.has_conic_form:
         model.conic_form(context)
     else:
-        import cvxpy as cp
-
         if not model.to_cvxpy(cp.Variable(model.dim), context).is_convex():
             raise ValueError("its CVXPY expression is not convex by the rules of disciplined convex programming")
 
@@ -202,6 +202,13 @@ def _parsed(text: str, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name}: expected a JSON object, got {type(value).__name__}")
     return value
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy number as JSON has it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"config: expected what JSON can hold, got {type(value).__name__}")
 
 
 def _one_line(error: Exception) -> str:

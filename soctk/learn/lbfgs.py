@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from scipy.optimize import minimize as scipy_minimize
 from torch import Tensor
 
+from soctk.lazy import optimize
 from soctk.learn.search import Run, Search
 
 
@@ -44,6 +44,6 @@ def lbfgs(search: Search, losses: Sequence[Callable[[], Tensor]], *, history: in
 
     start = search.position()[0].cpu().numpy()
     options = {"maxiter": search.iterations, "maxfun": 10**9, "maxcor": history, "ftol": 0.0, "gtol": 1e-10}
-    result = scipy_minimize(objective, start, jac=True, method="L-BFGS-B", callback=after_iteration, options=options)
+    result = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", callback=after_iteration, options=options)
     search.move_to(torch.from_numpy(result.x.copy()).unsqueeze(0))
     return search.finish()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
+from soctk.lazy import optimize
 from soctk.sets import Rows
 
 DEPENDENT = 1e-9
@@ -53,5 +53,5 @@ class NormalCones:
         explained = np.zeros_like(numbers)
         for row, active in enumerate(self.active):
             if len(active):
-                explained[row] = active.T @ nnls(active.T, -numbers[row])[0]
+                explained[row] = active.T @ optimize.nnls(active.T, -numbers[row])[0]
         return moving + torch.from_numpy(explained).to(g)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from soctk.checks import check_finite
+from soctk.lazy import sparse as sp
 
 FEWEST_FOR_OUTER = 4
 """Contexts from which on one product with the outer products of the rows is faster than a product for each."""

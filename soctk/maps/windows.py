@@ -17,11 +17,11 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from soctk.lazy import sparse as sp
 from soctk.maps.linear import Pattern, SparseMap
 
 Padding = Literal["zero", "replicate"]

@@ -11,12 +11,11 @@ primal-dual active set, Hintermueller, Ito and Kunisch 2002), for others the row
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.linalg import qr, solve_triangular
 
+from soctk.lazy import clarabel, linalg
+from soctk.lazy import sparse as sp
 from soctk.sets.interior import Interior
 
 EPS = float(np.finfo(float).eps)
@@ -79,17 +78,17 @@ class Projector:
 
     def _on(self, rows: np.ndarray, v: np.ndarray) -> _Working:
         """Minimise on independent rows."""
-        Q, R = qr(self.normals[rows].T, mode="economic")
+        Q, R = linalg.qr(self.normals[rows].T, mode="economic")
         w = v
         for _ in range(2):  # the second time for what v's size left of rounding
             missed = self.heights[rows] - self.normals[rows] @ w
-            w = self.inside.across(w + Q @ solve_triangular(R, missed, trans="T"))
-        return _Working(rows, w, solve_triangular(R, Q.T @ (v - w)), Q, R)
+            w = self.inside.across(w + Q @ linalg.solve_triangular(R, missed, trans="T"))
+        return _Working(rows, w, linalg.solve_triangular(R, Q.T @ (v - w)), Q, R)
 
     def _independent(self, rows: np.ndarray) -> np.ndarray:
         if len(rows) == 0:
             return rows
-        R, order = qr(self.normals[rows].T, mode="r", pivoting=True)
+        R, order = linalg.qr(self.normals[rows].T, mode="r", pivoting=True)
         diagonal = np.abs(np.diag(R))
         return rows[order[: len(diagonal)][diagonal > INDEPENDENT]]
 
@@ -106,9 +105,6 @@ class Projector:
         return None
 
     def _rows_of_clarabel(self, y: np.ndarray) -> np.ndarray:
-        import clarabel as module  # a compiled module without type stubs, needed by general sets alone
-
-        clarabel: Any = module
         span, (m, n) = self.inside.span, self.given.shape
         settings = clarabel.DefaultSettings()
         settings.verbose = False
@@ -132,7 +128,7 @@ class Projector:
         """Add one violated row, dropping rows whose multipliers reach zero on the way."""
         normal, rows, w, u, Q, R = self.normals[row], here.rows, here.w, here.u, here.Q, here.R
         while True:
-            share = solve_triangular(R, Q.T @ normal)
+            share = linalg.solve_triangular(R, Q.T @ normal)
             beyond = normal - Q @ (Q.T @ normal)
             beyond -= Q @ (Q.T @ beyond)
             length = float(beyond @ beyond)
@@ -147,4 +143,4 @@ class Projector:
             w, u = w - (longest * beyond if np.isfinite(full) else 0.0), u - longest * share
             gone = int(falling[ratios.argmin()])
             rows, u = np.delete(rows, gone), np.delete(np.maximum(u, 0.0), gone)
-            Q, R = qr(self.normals[rows].T, mode="economic")
+            Q, R = linalg.qr(self.normals[rows].T, mode="economic")

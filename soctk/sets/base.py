@@ -10,19 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim
+from soctk.lazy import cvxpy as cp
 from soctk.sets.hit_and_run import Walk, frame_of, hit_and_run, walk_by_bisection
 from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
-
-if TYPE_CHECKING:
-    import cvxpy as cp
 
 Device = torch.device | str
 

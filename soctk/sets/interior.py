@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.linalg import cho_factor, cho_solve
 
+from soctk.lazy import linalg
+from soctk.lazy import sparse as sp
 from soctk.sets.linear_programs import System, linear_program, sparse_if_large
 
 DEPENDENT = 1e-9
@@ -104,10 +104,10 @@ class Interior:
             hessian = product.toarray() if sp.issparse(product) else product
             gradient, rho = normals.T @ inverse, float(np.trace(hessian)) / x.size
             try:
-                factor = cho_factor(hessian + rho * self.span.T @ self.span)
+                factor = linalg.cho_factor(hessian + rho * self.span.T @ self.span)
             except np.linalg.LinAlgError:
                 break  # as far as rounding allows; every iterate is inside
-            step, held = cho_solve(factor, -gradient), cho_solve(factor, self.span.T)
+            step, held = linalg.cho_solve(factor, -gradient), linalg.cho_solve(factor, self.span.T)
             step = self.across(step - held @ np.linalg.solve(self.span @ held, self.span @ step))
             decrement = float(np.linalg.norm(scaled @ step))
             x = x + step / (1.0 + decrement)  # inside, as the barrier is self-concordant

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
+from soctk.lazy import optimize
+from soctk.lazy import sparse as sp
 from soctk.sets.rows import Rows
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
@@ -142,6 +143,9 @@ class System:
         Raises:
             RuntimeError: HiGHS has no answer.
         """
+        # HiGHS's tolerances are absolute; a power of two leaves every digit
+        scale = 2.0 ** np.frexp(np.abs(g).max(initial=0.0))[1]
+        g = g / scale
         answer = self.solve(g)
         if answer.status != 0:
             raise RuntimeError(f"a linear programme over the set was not solved ({answer.message})")
@@ -151,7 +155,7 @@ class System:
         sizes = np.abs(g) + np.abs(nu) @ np.abs(self.E) + z @ np.abs(self.G)
         terms = np.abs(parts).sum() + sizes @ np.maximum(np.abs(box[0]), np.abs(box[1]))
         # Sums of k rounded numbers are off by k eps of what they add at worst.
-        return self.unit * answer.x, self.unit * float(parts.sum() - EPS * parts.size * terms)
+        return self.unit * answer.x, scale * self.unit * float(parts.sum() - EPS * parts.size * terms)
 
     def solve(self, g: np.ndarray) -> Any:
         """Return SciPy's answer to min g'x over the set, in the system's units."""
@@ -160,11 +164,15 @@ class System:
 
 def linear_program(g: np.ndarray, G: np.ndarray, h: np.ndarray, E: np.ndarray, f: np.ndarray, bounds: Any) -> Any:
     """Return SciPy's answer to min g'x, G x <= h, E x = f between bounds: a vertex, with multipliers."""
-    from scipy.optimize import linprog  # slow to import, and needed by general sets alone
-
     answer: Any = None
-    for options in (TIGHT, {}, {"presolve": False}):
-        answer = linprog(g, sparse_if_large(G), h, sparse_if_large(E), f, bounds, method="highs-ds", options=options)
+    rows = sparse_if_large(G), h, sparse_if_large(E), f
+    for method, options in (
+        ("highs-ds", TIGHT),
+        ("highs-ds", {}),
+        ("highs-ds", {"presolve": False}),
+        ("highs-ipm", {}),
+    ):
+        answer = optimize.linprog(g, *rows, bounds, method=method, options=options)
         if answer.status in (0, 2, 3):
             break
     return answer

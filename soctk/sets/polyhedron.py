@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, check_count
+from soctk.lazy import cvxpy as cp
 from soctk.sets.base import Device, FeasibleSet, Presolved
 from soctk.sets.general import General
 from soctk.sets.oracles import Between, Capped, Oracles
 from soctk.sets.rows import Rows, rows_of
-
-if TYPE_CHECKING:
-    import cvxpy as cp
 
 Bound = float | Sequence[float]
 
@@ -203,8 +201,6 @@ class Polyhedron(FeasibleSet):
         Raises:
             ValueError: another shape.
         """
-        import cvxpy as cp
-
         if x.shape != (self.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
         rows = self._rows

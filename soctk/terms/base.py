@@ -16,20 +16,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import check_count, check_finite
+from soctk.lazy import cvxpy as cp
 from soctk.maps.linear import DenseMap, LinearMap
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Packs, Structure
 from soctk.terms.piece import Piece, UnknownPiece
-
-if TYPE_CHECKING:
-    import cvxpy as cp
 
 Coefficient: TypeAlias = "np.ndarray | cp.Parameter | cp.Expression"
 Convex = Any

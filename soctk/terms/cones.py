@@ -12,7 +12,8 @@ from itertools import count
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
+
+from soctk.lazy import sparse as sp
 
 Cone = Literal["zero", "nonneg", "soc", "exp"]
 """{0}; r >= 0; ||(r_2, ..., r_k)|| <= r_1 for each k consecutive rows; cl {r_2 exp(r_1 / r_2) <= r_3, r_2 > 0}."""

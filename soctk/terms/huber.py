@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import check_positive
+from soctk.lazy import cvxpy as cp
 from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, Recognised, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Packs
 from soctk.terms.quadratic import conjugate
-
-if TYPE_CHECKING:
-    import cvxpy as cp
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +58,6 @@ class Huber(Term):
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY, whose huber atom is twice ours."""
-        import cvxpy as cp
-
         twice = cp.huber(u, self.delta)  # pyright: ignore[reportArgumentType]
         return 0.5 * cp.sum(cp.multiply(data["weights"], twice))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.lazy import cvxpy as cp
 from soctk.maps.linear import add_product
 from soctk.simd import choose, view
 from soctk.terms.base import Coefficient, Convex, Recognised, Smoothed, Term, group_count, safe_divisor
@@ -17,9 +18,6 @@ from soctk.terms.kernel import EPS, Kernel, Structure
 
 SUM_ERROR = 8
 """Roundings of a sum of p log p beside one for each summand."""
-
-if TYPE_CHECKING:
-    import cvxpy as cp
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +78,6 @@ class LogSumExp(Term):
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
-        import cvxpy as cp
-
         columns = cp.reshape(u, (self.size, u.size // self.size), order="F")
         return cp.sum(cp.multiply(data["weights"], cp.log_sum_exp(columns, axis=0)))
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from soctk.lazy import cvxpy as cp
 from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, Recognised, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import EPS, Kernel
-
-if TYPE_CHECKING:
-    import cvxpy as cp
 
 
 class Logistic(Term):
@@ -47,8 +45,6 @@ class Logistic(Term):
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
-        import cvxpy as cp
-
         return cp.sum(cp.multiply(data["weights"], cp.logistic(u)))
 
     def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:

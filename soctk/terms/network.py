@@ -13,13 +13,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import as_counts, check_choice
+from soctk.lazy import cvxpy as cp
 from soctk.maps.linear import DenseMap
 from soctk.terms.base import (
     SMALLEST_WEIGHT,
@@ -38,9 +39,6 @@ from soctk.terms.mixing import Mixing, adjoint, dense, forward, on_numbers, tran
 from soctk.terms.network_kernel import KERNEL
 from soctk.terms.network_piece import NetworkPiece
 from soctk.terms.piece import Piece
-
-if TYPE_CHECKING:
-    import cvxpy as cp
 
 Activation = Literal["relu", "softplus"]
 CACHED_ENTRIES = 2**17
@@ -328,8 +326,6 @@ class Network(Term):
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return c'z_L as nested atoms."""
-        import cvxpy as cp
-
         act = cp.logistic if self.softplus else cp.pos
         z: cp.Expression | None = None
         for level, part in enumerate(self._split(u)):
@@ -338,8 +334,6 @@ class Network(Term):
 
     def epigraph(self, u: cp.Expression, data: dict[str, Coefficient]) -> tuple[Convex, list[cp.Constraint]]:
         """Return the paper's LP lift: min c'z_L over z_l >= act(u_l + U_l z_{l-1}) with variables z_l."""
-        import cvxpy as cp
-
         constraints: list[cp.Constraint] = []
         z: cp.Variable | None = None
         for level, part in enumerate(self._split(u)):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import check_finite
+from soctk.lazy import cvxpy as cp
 from soctk.maps.linear import add_product
 from soctk.simd import any_of, choose, fill, view
 from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Recognised, Smoothed, Term, group_count, group_norms
@@ -22,9 +23,6 @@ from soctk.terms.cones import Affine, ConeBuilder, interleave
 from soctk.terms.kernel import EPS, TINY, Kernel, Packs, Structure
 from soctk.terms.piece import AT_KINK, Piece
 from soctk.terms.quadratic import exponent
-
-if TYPE_CHECKING:
-    import cvxpy as cp
 
 SLACK_ERROR = 8
 """Roundings of lambda^2 - ||y||^2 beside one for each row."""
@@ -171,8 +169,6 @@ class Norms(Term):
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
-        import cvxpy as cp
-
         columns = cp.reshape(u, (self.size, u.size // self.size), order="F")
         kappa = data["kappa"]
         if isinstance(kappa, cp.Expression) or bool((kappa != 0).any()):

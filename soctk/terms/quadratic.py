@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import as_counts
+from soctk.lazy import cvxpy as cp
 from soctk.simd import choose
 from soctk.terms.base import Coefficient, Convex, Recognised, Term
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Structure
-
-if TYPE_CHECKING:
-    import cvxpy as cp
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +55,6 @@ class Quadratic(Term):
 
     def expression(self, u: cp.Expression, data: dict[str, Coefficient]) -> Convex:
         """Return phi(u) in CVXPY."""
-        import cvxpy as cp
-
         return 0.5 * cp.sum(cp.multiply(data["weights"], cp.square(u)))
 
     def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:

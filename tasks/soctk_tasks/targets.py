@@ -23,12 +23,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import cvxpy as cp
 import torch
 from torch import Tensor
 
 from soctk import ConicForm, ValueData
 from soctk.checks import ArrayLike, check_count
+from soctk.lazy import cvxpy as cp
 from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
 from soctk_tasks.task import TrueObjective

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import cvxpy as cp
 import torch
 from torch import Tensor
 
 from soctk import ConicForm, ConvexSurrogate, Decision, FeasibleSet, ValueData, minimize
 from soctk.checks import ArrayLike, check_count, seeded
+from soctk.lazy import cvxpy as cp
 
 SOLVE_TOLERANCE = 1e-8
 
