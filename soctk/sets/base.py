@@ -73,6 +73,8 @@ class FeasibleSet(ABC):
     def linear_minimizer(self, g: ArrayLike) -> Tensor:
         """Return an argmin over the set of g'x; (*batch, n) -> (*batch, n). A vertex of a polyhedron.
 
+        Of general polyhedra it is one to 1e-10 |g| of the set's size, the tolerance of the linear programme.
+
         Raises:
             ValueError: g has a wrong last dimension, a NaN or an infinity.
         """

@@ -10,6 +10,7 @@ so that the solver's multipliers are turned into a lower bound of the minimum wh
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -143,19 +144,26 @@ class System:
         Raises:
             RuntimeError: HiGHS has no answer.
         """
-        # HiGHS's tolerances are absolute; a power of two leaves every digit
-        scale = 2.0 ** np.frexp(np.abs(g).max(initial=0.0))[1]
-        g = g / scale
-        answer = self.solve(g)
+        # HiGHS's tolerances are absolute, so that it is given what of g differs within the set, scaled to size one.
+        shift = self._combining @ g
+        within = g - shift @ self.E
+        size = np.abs(within).max(initial=0.0) or 1.0
+        answer = self.solve(within / size)
         if answer.status != 0:
             raise RuntimeError(f"a linear programme over the set was not solved ({answer.message})")
-        nu, z = _multipliers(answer)
+        nu, z = (size * multipliers for multipliers in _multipliers(answer))
+        nu = nu - shift
         w = g + nu @ self.E + z @ self.G
         parts = np.concatenate([-nu * self.f, -z * self.h, np.minimum(w * box[0], w * box[1])])
         sizes = np.abs(g) + np.abs(nu) @ np.abs(self.E) + z @ np.abs(self.G)
         terms = np.abs(parts).sum() + sizes @ np.maximum(np.abs(box[0]), np.abs(box[1]))
         # Sums of k rounded numbers are off by k eps of what they add at worst.
-        return self.unit * answer.x, scale * self.unit * float(parts.sum() - EPS * parts.size * terms)
+        return self.unit * answer.x, self.unit * float(parts.sum() - EPS * parts.size * terms)
+
+    @cached_property
+    def _combining(self) -> np.ndarray:
+        """Which combination of the rows of E is nearest to a vector, (k, n)."""
+        return np.linalg.pinv(self.E.T)
 
     def solve(self, g: np.ndarray) -> Any:
         """Return SciPy's answer to min g'x over the set, in the system's units."""

@@ -110,6 +110,8 @@ def sum_residual(rows: Rows, y: Tensor, x: Tensor, slack: float) -> float:
 class SetContract:
     """CASES: name -> maker of a set."""
 
+    linear = LINEAR
+
     @given(data=st.data())
     def test_projection_is_feasible_and_optimal(self, case, data: st.DataObject) -> None:
         feasible_set = case()
@@ -231,7 +233,7 @@ class SetContract:
         assert float(feasible_set.violation(x)) <= PROJECTION[DOUBLE] * row_size(feasible_set)
         others = samples(case, 50)
         # In exact units: only differences of g matter under a sum, and rounding is relative to |g| |x|.
-        slack = LINEAR * feasible_set.dim * float(g.abs().max()) * scale
+        slack = self.linear * feasible_set.dim * float(g.abs().max()) * scale
         assert float((others @ g).min()) >= float(x @ g) - slack
         # It may fall below the minimum by what rounding may have added, which grows with the rows; never exceed it.
         rows, below = feasible_set.rows(), float(x @ g) - float(feasible_set.linear_minimum(g))

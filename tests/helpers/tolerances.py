@@ -18,8 +18,10 @@ PROJECTION = {DOUBLE: 1e-12, SINGLE: 2e-5}
 # one factorisation, whose condition is that of the active rows: 1e6 eps.
 GENERAL_PROJECTION = {DOUBLE: 1e-9, SINGLE: 2e-5}
 
-# Linear minimisers: a few eps for each coordinate, in units of |g| times the set's size.
+# Linear minimisers: a few eps for each coordinate, in units of |g| times the set's size; of general polyhedra the solver's dual
+# tolerance.
 LINEAR = 1e-15
+LINEAR_PROGRAM = 1e-10
 
 # Values: at most a few hundred products and sums, in another order than the reference: 500 eps.
 VALUE = {DOUBLE: 1e-12, SINGLE: 1e-4}

@@ -15,7 +15,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp, kstest
 from set_contract import SetContract, points
-from tolerances import CONJUGATE, DOUBLE, GENERAL_PROJECTION, VALUE, close
+from tolerances import CONJUGATE, DOUBLE, GENERAL_PROJECTION, LINEAR_PROGRAM, VALUE, close
 
 from soctk import Box, Budget, FeasibleSet, Polyhedron, Simplex
 from soctk.sets.general import General
@@ -71,6 +71,7 @@ POLYHEDRA = {
 
 class TestPolyhedron(SetContract):
     CASES: ClassVar = POLYHEDRA
+    linear = LINEAR_PROGRAM
 
 
 class TestOwnSet(SetContract):
