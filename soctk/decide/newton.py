@@ -81,13 +81,13 @@ def _solve_packed(problem: Problem, options: dict[str, Any]) -> Result | None:
     prepared = PackedModel.now(problem.model) if problem.packed is None else problem.packed
     if prepared is None:
         return None
-    from soctk.decide.compiled.solve import is_ready, solve_packed  # Numba is loaded when it is needed
+    from soctk.decide.compiled.solve import Region, is_ready, solve_packed  # Numba is loaded when it is needed
 
     if not is_ready(prepared.kinds, problem.size):
         return None
     # where a coefficient is not finite, the form says which
     packed = prepared.at(problem.contexts.detach().to(torch.float64))
-    return None if packed is None else solve_packed(packed, problem.feasible_set, **options)
+    return None if packed is None else solve_packed(packed, Region.of(problem.feasible_set), **options)
 
 
 def _relative_tolerance(problem: Problem, tol: float, start: Tensor | None) -> float:
@@ -124,11 +124,11 @@ def solve_newton(
     options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": deadline, "keep_final": keep_final}
     rows = feasible_set.rows()
     if supported(form) and rows is not None and rows.at_most_a_sum:
-        from soctk.decide.compiled.solve import is_ready, solve_compiled  # Numba is loaded when it is needed
+        from soctk.decide.compiled.solve import Region, is_ready, solve_compiled  # Numba is loaded when it is needed
 
         if is_ready(kinds_of(form.terms), form.size):
             x = None if start is None else _warm(form.to(torch.float64), feasible_set, start.to(torch.float64))
-            return solve_compiled(form, feasible_set, start=x, **options)
+            return solve_compiled(form, Region.of(feasible_set, None if x is None else x.numpy()), **options)
     center = feasible_set.center(form.dtype, form.linear.device)
     x = center.expand(form.size, form.dim).clone() if start is None else _warm(form, feasible_set, start)
     return solve_batched(form, feasible_set, start=x, **options)

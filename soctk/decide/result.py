@@ -28,6 +28,8 @@ class Result:
         unit: what gaps are measured in, (N,); max(1, |value|) where it is None.
         first_gap: `Problem.first_gap` of where the solver began, (N,), where it kept it.
         final: where the iterations ended, where that was asked for.
+        multipliers: of the constraints of a region, (N, m), those of the bound or of the proof that it is empty.
+        duals: the dual point of the bound beside them, of each term, (N, 1, K_j).
     """
 
     x: Tensor
@@ -39,6 +41,8 @@ class Result:
     unit: Tensor | None = None
     first_gap: Tensor | None = None
     final: Final | None = None
+    multipliers: Tensor | None = None
+    duals: list[Tensor] | None = None
 
     @classmethod
     def unanswered(cls, x: Tensor, unit: Tensor | None = None) -> Result:
