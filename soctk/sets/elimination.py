@@ -1,7 +1,7 @@
 """A polyhedron in coordinates that its equalities leave free, its constraints by direction.
 
-{lo <= x <= hi, E x = f, G x <= h}: r columns of E, chosen by pivoting, give the *basic* coordinates as a function of the
-others, w = x_free:
+{lo <= x <= hi, E x = f, G x <= h}: r columns of E, chosen by pivoting, give the *basic* coordinates as a function of
+the others, w = x_free:
 
     x_basic = c - T w,    c = B+ f,  T = B+ N,    E = [B N].
 
@@ -33,7 +33,7 @@ DIGITS = 11
 
 @dataclass(frozen=True, eq=False)
 class Elimination:
-    """What does not change with the right-hand sides. One-sided constraints are numbered: upper bounds, lower, rows of G.
+    """What does not change with the right-hand sides. Constraints are numbered: upper bounds, lower bounds, rows of G.
 
     Attributes:
         basic: (r,), coordinates that the equalities give.
@@ -68,13 +68,13 @@ class Elimination:
         unit = E / lengths[:, None]
         basic = _independent_columns(unit)
         free = np.setdiff1d(np.arange(n), basic)
-        inverse = np.linalg.pinv(unit[:, basic]) / lengths if len(E) else np.zeros((0, 0))
+        inverse = np.linalg.pinv(unit[:, basic]) / lengths
         basis = np.zeros((n, len(free)))
         basis[free, np.arange(len(free))] = 1.0
         basis[basic] = -inverse @ E[:, free]
         basis[np.abs(basis) < NO_LENGTH] = 0.0
-        left, sizes, _ = np.linalg.svd(unit, full_matrices=True) if len(E) else (np.zeros((0, 0)), np.zeros(0), None)
-        null = left[:, len(basic) :].T / lengths if len(E) else np.zeros((0, 0))
+        left = np.linalg.svd(unit, full_matrices=True)[0] if len(E) else np.zeros((0, 0))
+        null = left[:, len(basic) :].T / lengths
         constraints = np.vstack([basis, -basis, G @ basis])
         whole = np.concatenate([np.ones(2 * n), np.linalg.norm(G, axis=1)])
         length = np.linalg.norm(constraints, axis=1)
