@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim
-from soctk.sets.base import FeasibleSet
+from soctk.sets.base import Device, FeasibleSet, Presolved
 from soctk.sets.elimination import Elimination
 from soctk.sets.implied import Matrices, implied_box
+from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
 
 NAMES = ("lower", "upper", "f", "h")
@@ -148,10 +149,23 @@ class SetAt:
         numbers = [side.detach().abs().reshape(-1) for side in self.sides]
         return max(1.0, *(float(part[torch.isfinite(part)].max()) for part in numbers if torch.isfinite(part).any()))
 
-    def center(self) -> Tensor:
+    # -- as solvers see them -------------------------------------------------------------------------------
+
+    def presolve(self) -> Presolved:
+        """Return the sets as they are."""
+        return Presolved(torch.zeros(self.dim), torch.arange(self.dim), self)
+
+    def center(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> Tensor:
         """Return the middles of the boxes, (..., n); they need not be in the sets."""
         lo, hi = self.box
-        return 0.5 * (lo + hi)
+        return (0.5 * (lo + hi)).to(dtype=dtype, device=device)
+
+    def linear_minimum(self, g: Tensor) -> Tensor:
+        """Return lower bounds of min g'x, (N, n) -> (N) or (N, M, n) -> (N, M): the minima over the boxes."""
+        lo, hi = (end.to(g) for end in self.box)
+        if lo.ndim > 1 and g.ndim > lo.ndim:
+            lo, hi = lo.unsqueeze(1), hi.unsqueeze(1)
+        return rounded_down(torch.minimum(g * lo, g * hi))
 
     # -- oracles -------------------------------------------------------------------------------------------
 
@@ -174,6 +188,25 @@ class SetAt:
         if len(rows.G):
             worst = torch.maximum(worst, (x @ rows.G.to(x).T - h).amax(dim=-1))
         return worst
+
+    def refutes(self, nu: ArrayLike, z: ArrayLike) -> Tensor:
+        """Return -nu'f - z'h + min over lower <= x <= upper of (E'nu + G'z)'x, (*batch): positive where a set is empty.
+
+        Args:
+            nu: (*batch, k).
+            z: (*batch, m), not negative.
+
+        Raises:
+            ValueError: a wrong shape, or a negative z.
+        """
+        one, two = (as_tensor(part, name).to(torch.float64) for part, name in ((nu, "nu"), (z, "z")))
+        check_last_dim(one, self.f.shape[-1], "nu")
+        check_last_dim(two, self.h.shape[-1], "z")
+        if bool((two < 0).any()):
+            raise ValueError(f"z: expected multipliers of at least 0, got {float(two.min()):g}")
+        rows, (lo, hi) = self.rows, self.box
+        w = one @ rows.E + two @ rows.G
+        return torch.minimum(w * lo, w * hi).sum(dim=-1) - (one * self.f).sum(dim=-1) - (two * self.h).sum(dim=-1)
 
     def project(self, y: ArrayLike) -> Tensor:
         """Return the Euclidean projection of each y onto its own set: (*batch, n) -> (*batch, n).
@@ -198,7 +231,10 @@ class SetAt:
         """
         slopes = as_tensor(g, "g")
         check_last_dim(slopes, self.dim, "g")
-        return self._each(slopes, lambda one, slope: one.linear_minimizer(slope))
+        return self._linear_minimizer(slopes)
+
+    def _linear_minimizer(self, g: Tensor) -> Tensor:
+        return self._each(g, lambda one, slope: one.linear_minimizer(slope))
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Return a point drawn from each set, (*batch, n), as `FeasibleSet.sample` draws.
