@@ -22,6 +22,7 @@ from torch import Tensor
 
 from soctk.decide.active_set import Ends
 from soctk.decide.compiled.form import kinds_of, supported
+from soctk.decide.decision import relative_gap
 from soctk.decide.result import Result, RowMultipliers, repeated
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import SetAt
@@ -34,6 +35,10 @@ NARROW = 1e-9
 """Directions with less than this between their ends, relative to them, are widened to it: barriers need an interior."""
 RELAXED = 2e-10
 """By how much, relative to it, every end is moved out where there is no interior and the first search fails."""
+ROUNDING = 1e-12
+"""What rounding may put a point outside of its set by, in units of the set's numbers."""
+MOST_MEANWHILE = 100
+"""Instances that an outside solver decides sooner than the method is compiled."""
 WIDER = 0.25
 """Finite ends in place of infinite bounds lie this share of their distance outside of what rows imply."""
 CROSSED = 1e-9
@@ -119,7 +124,7 @@ class Reduction:
             first = torch.maximum(torch.minimum(start[:, self.elimination.free], hi - kept), lo + kept)
         largest = torch.maximum(lo.abs(), hi.abs()).amax(dim=0)
         arrays = [part.numpy() for part in (lo, hi, self.elimination.R, low[:, d:], high[:, d:], largest, first)]
-        return Region(*arrays[:2], None, *arrays[2:6], float(largest.sum()), arrays[6])
+        return Region(*arrays[:2], None, *arrays[2:6], float(largest.sum()), arrays[6], keep_duals=True)
 
     def ends(self) -> Ends:
         """Return the ends of all directions as functions of the right-hand sides."""
@@ -242,7 +247,22 @@ def solve_polyhedral(
         unsettled = ~np.isin(result.status[rest.numpy()], [Status.OPTIMAL, Status.INFEASIBLE])
         rest = rest[torch.from_numpy(unsettled)]
     result.x[torch.isinf(result.value)] = torch.nan  # no point of the set is known
+    _project(form, sets, result, tol)
     return result
+
+
+def _project(form: ConicForm, sets: SetAt, result: Result, tol: float) -> None:
+    """Project points that violate their set by more than rounding: ends were moved out where there is no interior."""
+    off = torch.nonzero(sets._violation(result.x) > ROUNDING * sets.magnitude).flatten()
+    for row in off.tolist():
+        index = torch.tensor([row])
+        try:
+            x = sets.select(index)._project(result.x[index])
+        except (ValueError, RuntimeError):  # empty but for rounding
+            continue
+        value = form.select(index).evaluate(x.unsqueeze(1)).squeeze(-1)
+        if float(relative_gap(value, result.lower_bound[index])) <= tol:
+            result.x[index], result.value[index] = x, value
 
 
 def _solve_part(
@@ -324,8 +344,9 @@ def _iterate(form: ConicForm, region: Any, **limits: Any) -> Result | None:
     """Take Newton steps in the free coordinates; None where there is nothing that can."""
     if not supported(form):
         return None
-    from soctk.decide.compiled.solve import is_ready, solve_compiled  # Numba is loaded when it is needed
+    from soctk.decide.compiled.first_use import method_for  # Numba is loaded when it is needed
+    from soctk.decide.compiled.solve import solve_compiled
 
-    if not is_ready(kinds_of(form.terms), form.size):
+    if not method_for(kinds_of(form.terms)).ready(several=False, wait=form.size > MOST_MEANWHILE):
         return None
     return solve_compiled(form, region, **limits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,14 @@ class Result:
         self.value[rows] = torch.where(better, value, self.value[rows])
         self.lower_bound[rows] = torch.maximum(self.lower_bound[rows], lower_bound)
         return better
+
+    def to(self, device: torch.device) -> Result:
+        """Return the result with its points, values and bounds on a device; what is said of rows stays where it is."""
+        if self.x.device == device:
+            return self
+        names = ("x", "value", "lower_bound", "iterations", "first_gap")
+        moved = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: None if part is None else part.to(device) for name, part in moved.items()})
 
     def refuse(self, rows: Tensor) -> None:
         """Say that the sets of the instances `rows` are empty."""
