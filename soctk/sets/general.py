@@ -35,7 +35,8 @@ class General(Oracles):
 
     def project(self, y: Tensor) -> Tensor:
         lo, hi, unit = self.rows.lower.numpy(), self.rows.upper.numpy(), self.system.unit
-        return _each(y, lambda point: np.clip(unit * self._projector.project(point / unit), lo, hi)).to(y)
+        points = y.detach().cpu().double().reshape(-1, y.shape[-1]).numpy() / unit
+        return torch.from_numpy(np.clip(unit * self._projector.project(points), lo, hi)).reshape(y.shape).to(y)
 
     def linear_minimizer(self, g: Tensor) -> Tensor:
         lo, hi = self.rows.lower.numpy(), self.rows.upper.numpy()
@@ -74,7 +75,7 @@ class General(Oracles):
 
     @cached_property
     def _frame(self) -> tuple[np.ndarray, np.ndarray]:
-        """Directions stretched as the ellipsoid of the log barrier at the centre, (d, n), and what rows lose along them."""
+        """The axes of the log barrier's ellipsoid at the centre, (d, n), and how rows fall along them, (m, d)."""
         rows = self.inside.normals / (self.inside.heights - self.inside.normals @ self._center)[:, None]
         _, lengths, axes = np.linalg.svd(self.inside.across(rows), full_matrices=False)
         d = len(self.rows.lower) - len(self.inside.span)
