@@ -72,17 +72,17 @@ class Together:
 
     def project(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return points (B, n), and for which of them, bool (B,), they are the projections of v (B, n)."""
-        parts = [self._project(part) for part in v.split(CHUNK)]
+        parts = [self._project(self._within(part)) for part in v.split(CHUNK)]
         return torch.cat([w for w, _ in parts]), torch.cat([found for _, found in parts])
 
     def _project(self, v: Tensor) -> tuple[Tensor, Tensor]:
         within = self._judge(v, torch.zeros(len(v), len(self.b), dtype=v.dtype))
         w, found = v.clone(), within.exact
         left = torch.nonzero(~found).squeeze(1)
+        if len(left) == 0:
+            return w, found
         guess = Multipliers.start(self, v[left])
         for _ in range(ROUNDS):
-            if len(left) == 0:
-                break
             guess = guess.round(self)
             active, places = guess.u > 0, torch.arange(len(left))
             for _ in range(CORRECTIONS):
@@ -93,6 +93,8 @@ class Together:
                 w[done], found[done] = answer.w[answer.exact], True
                 places, active = places[~answer.exact], answer.active[~answer.exact]
             left, guess = left[places], guess.of(places)
+            if len(left) == 0:
+                break
         return w, found
 
     def _correct(self, v: Tensor, active: Tensor) -> Corrected:
@@ -116,8 +118,12 @@ class Together:
             more = torch.cholesky_solve(missed.unsqueeze(-1), factor).squeeze(-1) * real
             step = torch.zeros_like(u).scatter_(1, rows, more)
             u, w = u + step, w - step @ self.A
-            w = w - (w @ self.span.T) @ self.span
+            w = self._within(w)
         return w, u
+
+    def _within(self, w: Tensor) -> Tensor:
+        """Take off what rounding left across the hull."""
+        return w - (w @ self.span.T) @ self.span
 
     def _judge(self, w: Tensor, u: Tensor, active: Tensor | None = None) -> Corrected:
         """Say which minimisers are projections. Without a guess no row is active."""
