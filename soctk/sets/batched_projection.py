@@ -34,7 +34,10 @@ RELAXATION = 1.6
 REGULAR = 1e-13
 """Added to A A' where rows may depend on one another; what it changes is taken back by refinement."""
 REFINEMENTS = 2
+LARGE = 1e5
+"""Multipliers that add up to more than so many times the point come from rows that nearly depend on one another."""
 LEAST_PENALTY = 1e-3
+"""Of points that are hardly outside."""
 CHANGE = 10.0
 """By how much a penalty may grow or fall in one round."""
 
@@ -76,8 +79,8 @@ class Together:
         return torch.cat([w for w, _ in parts]), torch.cat([found for _, found in parts])
 
     def _project(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        within = self._judge(v, torch.zeros(len(v), len(self.b), dtype=v.dtype))
-        w, found = v.clone(), within.exact
+        no_rows = torch.zeros(len(v), len(self.b), dtype=torch.bool)
+        w, found = v.clone(), self._judge(v, no_rows.to(v.dtype), no_rows).exact
         left = torch.nonzero(~found).squeeze(1)
         if len(left) == 0:
             return w, found
@@ -103,10 +106,15 @@ class Together:
         w, u = torch.empty_like(v), torch.zeros_like(active, dtype=v.dtype)
         for part in torch.argsort(counts).split(SOLVED):
             w[part], u[part] = self._on(v[part], active[part], int(counts[part].max()))
-        return self._judge(w, u, active)
+        answer = self._judge(w, u, active)
+        steady = u.sum(dim=1) <= LARGE * v.norm(dim=1)
+        return Corrected(w, answer.exact & steady, answer.active)
 
     def _on(self, v: Tensor, active: Tensor, most: int) -> tuple[Tensor, Tensor]:
-        """Return minimisers with equality on rows (B, m), of which a point has `most` at most, and multipliers."""
+        """Return minimisers with equality on rows (B, m), of which a point has `most` at most, and multipliers.
+
+        Matrices are as large as the largest; where a point has fewer rows the rest is the identity.
+        """
         rows = torch.argsort(~active, dim=1, stable=True)[:, :most]
         real = active.gather(1, rows)
         gram = self.gram[rows[:, :, None], rows[:, None, :]] * (real[:, :, None] & real[:, None, :])
@@ -125,9 +133,8 @@ class Together:
         """Take off what rounding left across the hull."""
         return w - (w @ self.span.T) @ self.span
 
-    def _judge(self, w: Tensor, u: Tensor, active: Tensor | None = None) -> Corrected:
-        """Say which minimisers are projections. Without a guess no row is active."""
-        active = torch.zeros_like(u, dtype=torch.bool) if active is None else active
+    def _judge(self, w: Tensor, u: Tensor, active: Tensor) -> Corrected:
+        """Say which minimisers are projections."""
         excess = w @ self.A.T - self.b
         rounding = ROUNDING * (self.b.abs() + w.norm(dim=1, keepdim=True))
         violated, negative = excess > rounding, active & ~(u >= 0)
