@@ -53,6 +53,7 @@ class SmoothingNewton(FormSolver):
     """
 
     name: ClassVar[str] = "newton"
+    takes_sets_at: ClassVar[bool] = True
     max_iter: int = DEFAULT_ITERATIONS
     second: Solver | None = field(default_factory=External)
 

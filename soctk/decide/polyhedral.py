@@ -20,10 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.decide.active_set import Ends
 from soctk.decide.compiled.form import kinds_of, supported
-from soctk.decide.result import Result, RowMultipliers
+from soctk.decide.result import Result, RowMultipliers, repeated
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import SetAt
+from soctk.sets.elastic import nearest
 from soctk.sets.elimination import Elimination
 from soctk.status import Status
 from soctk.terms.base import Dual
@@ -32,6 +34,8 @@ NARROW = 1e-9
 """Directions with less than this between their ends, relative to them, are widened to it: barriers need an interior."""
 RELAXED = 2e-10
 """By how much, relative to it, every end is moved out where there is no interior and the first search fails."""
+WIDER = 0.25
+"""Finite ends in place of infinite bounds lie this share of their distance outside of what rows imply."""
 CROSSED = 1e-9
 """Ends that cross by more than this, relative to them, leave nothing between them; below it is rounding."""
 FEASIBLE = 1e-9
@@ -73,8 +77,10 @@ class Reduction:
         sides = elimination.sides(lower, upper, h, sets.rows.G, origin)
         low, high = elimination.ends(sides)
         d, (lo, hi) = elimination.dim, (torch.atleast_2d(end)[:, elimination.free] for end in sets.box)
-        low = torch.cat(_wide(torch.maximum(low[:, :d], lo), low[:, d:]), dim=1)
-        high = torch.cat(_wide(torch.minimum(high[:, :d], hi), high[:, d:]), dim=1)
+        beyond = WIDER * (1 + hi - lo)  # an end that only follows from rows is not to bind: they have the multipliers
+        lo, hi = lo - beyond, hi + beyond
+        low = torch.cat(_wide(torch.where(torch.isinf(low[:, :d]), lo, low[:, :d]), low[:, d:]), dim=1)
+        high = torch.cat(_wide(torch.where(torch.isinf(high[:, :d]), hi, high[:, :d]), high[:, d:]), dim=1)
         return cls(sets, elimination, f, origin, sides, low, high)
 
     def form(self, form: ConicForm) -> ConicForm:
@@ -86,7 +92,9 @@ class Reduction:
     def expand(self, w: Tensor) -> Tensor:
         """Return x, (N, n), within its bounds."""
         x = self.origin + w @ self.elimination.basis.T
-        return torch.maximum(torch.minimum(x, self.sets.upper), self.sets.lower)
+        with torch.no_grad():  # what rounding adds has no derivative
+            excess = x - torch.maximum(torch.minimum(x, self.sets.upper), self.sets.lower)
+        return x - excess
 
     def region(self, start: Tensor | None, share: float) -> Any:
         """Return the sets as the compiled method takes them, each end moved out by a share of its size.
@@ -112,6 +120,10 @@ class Reduction:
         largest = torch.maximum(lo.abs(), hi.abs()).amax(dim=0)
         arrays = [part.numpy() for part in (lo, hi, self.elimination.R, low[:, d:], high[:, d:], largest, first)]
         return Region(*arrays[:2], None, *arrays[2:6], float(largest.sum()), arrays[6])
+
+    def ends(self) -> Ends:
+        """Return the ends of all directions as functions of the right-hand sides."""
+        return Ends(self.low, self.high, self.elimination.R)
 
     # -- multipliers ---------------------------------------------------------------------------------------
 
@@ -188,6 +200,20 @@ def bound_by_rows(form: ConicForm, sets: SetAt, dual: Dual, nu: Tensor, z: Tenso
     return level.squeeze(1) + found.level, found
 
 
+def prove_empty(result: Result, sets: SetAt, rows: Tensor) -> None:
+    """Say that the sets of the instances `rows` are empty where a linear programme proves it, INACCURATE elsewhere."""
+    if rows.numel() == 0:
+        return
+    assert result.rows is not None
+    part = sets.select(rows)
+    _, _, nu, z = nearest(part)
+    proof = RowMultipliers.of(part, torch.zeros(rows.numel(), sets.dim, dtype=torch.float64), nu, z)
+    proved = proof.level > 0
+    result.rows.put(rows[proved], proof.select(proved))
+    result.refuse(rows[proved])
+    result.status[rows[~proved].numpy()] = Status.INACCURATE
+
+
 def solve_polyhedral(
     form: ConicForm,
     sets: SetAt,
@@ -260,6 +286,38 @@ def _solve_part(
     result.rows.put(rows[proved], proof.select(proved))
     result.judge(limits["tol"])
     result.refuse(rows[proved])
+
+
+def minimise_in_free_coordinates(
+    form: ConicForm, sets: SetAt, *, tol: float, max_iter: int, keep_final: bool
+) -> Result:
+    """Return the answers w to detached forms over detached sets, with `Final` where that is asked for.
+
+    Raises:
+        RuntimeError: a set is empty, or no Newton steps can be taken.
+    """
+    reduction = Reduction.of(sets)
+    _refuse_empty(reduction.contradictions(form.size)[0])
+    if reduction.elimination.dim == 0:
+        w = form.linear.new_zeros(form.size, 0)
+        value = form.evaluate(reduction.expand(w).unsqueeze(1)).squeeze(-1)
+        return Result(w, value, value, torch.zeros_like(value), repeated(Status.OPTIMAL, form.size))
+    result = _iterate(
+        reduction.form(form), reduction.region(None, 0.0), tol=tol, max_iter=max_iter, keep_final=keep_final
+    )
+    if result is None:
+        raise RuntimeError("decisions over this set have no derivatives: a term without a compiled kernel")
+    _refuse_empty(torch.from_numpy(result.status == Status.INFEASIBLE))
+    return result
+
+
+def _refuse_empty(empty: Tensor) -> None:
+    if bool(empty.any()):
+        named = ", ".join(str(row) for row in torch.nonzero(empty).flatten()[:5].tolist())
+        raise RuntimeError(
+            f"{int(empty.sum())} of {empty.numel()} sets are empty (instances {named}): there is no decision to "
+            "differentiate; soctk.minimize says why, and what the nearest sets are"
+        )
 
 
 def _iterate(form: ConicForm, region: Any, **limits: Any) -> Result | None:

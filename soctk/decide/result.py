@@ -158,6 +158,8 @@ class Final:
         s_lo: multipliers of the lower bounds.
         s_hi: multipliers of the upper bounds, where there are any.
         lags: the lagged duals of each term.
+        t: the slack variables of directions besides the axes, (N, m); None where there are none.
+        z_lo, z_hi: beside them the multipliers of their ends.
     """
 
     x: Tensor
@@ -165,6 +167,27 @@ class Final:
     s_lo: Tensor
     s_hi: Tensor | None
     lags: list
+    t: Tensor | None = None
+    z_lo: Tensor | None = None
+    z_hi: Tensor | None = None
+
+    @property
+    def values(self) -> Tensor:
+        """x and t, (N, n + m): where the directions are."""
+        return self.x if self.t is None else torch.cat([self.x, self.t], dim=1)
+
+    @property
+    def low(self) -> Tensor:
+        """The multipliers of the lower ends of all directions, (N, n + m)."""
+        return self.s_lo if self.z_lo is None else torch.cat([self.s_lo, self.z_lo], dim=1)
+
+    @property
+    def high(self) -> Tensor | None:
+        """The multipliers of the upper ends."""
+        if self.z_hi is None:
+            return self.s_hi
+        assert self.s_hi is not None
+        return torch.cat([self.s_hi, self.z_hi], dim=1)
 
     @classmethod
     def of(cls, state: Any) -> Final:
@@ -198,6 +221,8 @@ def map_tensors(fn: Callable[[Tensor], Tensor], item: Any) -> Any:
         return fn(item)
     if isinstance(item, list | tuple):
         return type(item)(map_tensors(fn, part) for part in item)
+    if item is None:
+        return None
     if hasattr(item, "__dataclass_fields__"):
         return type(item)(*(map_tensors(fn, getattr(item, name)) for name in item.__dataclass_fields__))
     return item

@@ -190,4 +190,5 @@ def _final(form: ConicForm, packed: Packed, state: np.ndarray, has_hi: bool) -> 
     x, s_lo, s_hi, lag = (tensor[:, part] for part in (at.x, at.s_lo, at.s_hi, at.lag))
     rows = lag.unsqueeze(1).split([term.map.rows for term in form.terms], dim=-1)
     lags = [term.unpack_lag(part) for term, part in zip(form.terms, rows, strict=True)]
-    return Final(x, tensor[:, at.mu : at.mu + 1], s_lo, s_hi if has_hi else None, lags)
+    slacks = [tensor[:, part] for part in (at.t, at.z_lo, at.z_hi)] if packed.layout.sizes["constraints"] else []
+    return Final(x, tensor[:, at.mu : at.mu + 1], s_lo, s_hi if has_hi else None, lags, *slacks)
