@@ -16,7 +16,7 @@ from torch import Tensor
 
 from soctk.checks import to_numpy
 from soctk.decide.lifted import LiftedProblem, solve_program
-from soctk.decide.polyhedral import bound_by_rows, prove_empty
+from soctk.decide.polyhedral import bound_by_rows, project_points, prove_empty
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver
@@ -145,6 +145,7 @@ class External(Solver):
         bound, rows = bound_by_rows(form, sets, Dual(tuple(duals)), nu, z.clamp(min=0))
         result = self._result(problem, x, status, limits.tol, lambda points: bound)
         result.rows = rows
+        project_points(form, sets, result, limits.tol)
         prove_empty(result, sets, torch.from_numpy(np.flatnonzero(status == Status.INFEASIBLE)))
         return result
 

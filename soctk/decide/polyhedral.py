@@ -35,7 +35,7 @@ NARROW = 1e-9
 """Directions with less than this between their ends, relative to them, are widened to it: barriers need an interior."""
 RELAXED = 2e-10
 """By how much, relative to it, every end is moved out where there is no interior and the first search fails."""
-ROUNDING = 1e-12
+ROUNDING = 1e-13
 """What rounding may put a point outside of its set by, in units of the set's numbers."""
 MOST_MEANWHILE = 100
 """Instances that an outside solver decides sooner than the method is compiled."""
@@ -247,11 +247,11 @@ def solve_polyhedral(
         unsettled = ~np.isin(result.status[rest.numpy()], [Status.OPTIMAL, Status.INFEASIBLE])
         rest = rest[torch.from_numpy(unsettled)]
     result.x[torch.isinf(result.value)] = torch.nan  # no point of the set is known
-    _project(form, sets, result, tol)
+    project_points(form, sets, result, tol)
     return result
 
 
-def _project(form: ConicForm, sets: SetAt, result: Result, tol: float) -> None:
+def project_points(form: ConicForm, sets: SetAt, result: Result, tol: float) -> None:
     """Project points that violate their set by more than rounding: ends were moved out where there is no interior."""
     off = torch.nonzero(sets._violation(result.x) > ROUNDING * sets.magnitude).flatten()
     for row in off.tolist():
