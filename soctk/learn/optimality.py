@@ -5,7 +5,7 @@ x* minimises f over {lo <= x <= hi, sum(x) = s} if and only if there is a nu (0 
     g_i = nu where lo_i < x*_i < hi_i,   g_i >= nu where x*_i = lo_i,   g_i <= nu where x*_i = hi_i,   g = grad f(x*).
 
 The residual of a coordinate is how far g_i - nu is from that; for sets with other rows see `NormalCones`. Each optimum
-may be one of a set of its own (`Polyhedron.at`): the conditions know of it which bounds and rows hold with equality. No inner
+may be that of a set of its own (`Polyhedron.at`), of which the conditions know what holds with equality. No inner
 problem is solved, and the mean square over known optima is a loss that says what the values of candidates say least
 clearly: where the minimum is.
 """

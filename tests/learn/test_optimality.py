@@ -217,6 +217,7 @@ def test_fit_learns_from_optima_in_a_polyhedron():
     assert after <= before
 
 
+LOWER = torch.tensor([[-0.4], [-0.1], [0.2]], dtype=DOUBLE).expand(3, 4)
 AT = {
     "simplex": soctk.Simplex(4).at(total=[0.5, 1.0, 2.0]),
     "box": soctk.Box(4, -0.4, 0.7).at(
