@@ -15,6 +15,8 @@ from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, chec
 from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
 from soctk.decide.decision import Decision, Prices, Ray
 from soctk.decide.external import External
+from soctk.decide.newton import SmoothingNewton
+from soctk.decide.pieces import PIECE, side_by_side
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.protocol import PaperProtocol
 from soctk.decide.ranges import solve_in_range
@@ -188,6 +190,13 @@ def answer(
         started: the `time.perf_counter()` value at the user's call.
     """
     assert problem.model is not None
+    if isinstance(solver, SmoothingNewton) and problem.size > PIECE and problem.device.type == "cpu":
+
+        def one(part: slice) -> Decision:
+            begin = None if start is None else start[part]
+            return answer(problem.piece(part), solver, limits, begin, (part.stop - part.start,), started)
+
+        return Decision.joined(list(side_by_side(one, problem.size)), batch, time.perf_counter() - started)
     dtype = torch.promote_types(problem.contexts.dtype, problem.model.dtype)
     if solver is None or problem.size == 0:
         result = Result.unanswered(torch.zeros(0, problem.dim, dtype=problem.dtype, device=problem.device))
