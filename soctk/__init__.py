@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from soctk.learn.data import ValueData
     from soctk.learn.fit import fit
     from soctk.learn.report import FitReport
+    from soctk.models.average import AverageSurrogate, average
     from soctk.models.conv import ConvSOCICNN
     from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
     from soctk.models.exact import ExactSurrogate
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SOCICNN",
+    "AverageSurrogate",
     "Box",
     "Budget",
     "Certificate",
@@ -82,6 +84,7 @@ __all__ = [
     "Status",
     "ValueData",
     "affine_pieces",
+    "average",
     "certify",
     "fit",
     "freeze",
@@ -126,6 +129,7 @@ _NAMES = {
     "learn.data": "ValueData",
     "learn.fit": "fit",
     "learn.report": "FitReport",
+    "models.average": "AverageSurrogate average",
     "models.conv": "ConvSOCICNN",
     "models.dense": "SOCICNN NormICNN QuadICNN ReLUICNN SoftplusICNN",
     "models.exact": "ExactSurrogate",
