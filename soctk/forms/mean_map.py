@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -82,7 +83,7 @@ def total(maps: Sequence[ContextMap]) -> ContextMap:
     tilts = [0 * m.ridges if m.tilt is None else m.tilt.reshape(m.ridges.shape) for m in maps]
     arguments = [each.ridges.unflatten(0, m.ridges.shape) for each, m in zip(rows, maps, strict=True)]
     terms = joined(_numbered(maps))
-    order, index = (_numbers(first, [getattr(term, name) for term in terms]) for name in ("offset", "weights"))
+    order, index = (_joint(first.index, [getattr(term, name) for term in terms]) for name in ("offset", "weights"))
     return _with_rows(
         dataclasses.replace(
             first,
@@ -90,7 +91,7 @@ def total(maps: Sequence[ContextMap]) -> ContextMap:
             index=index,
             ridges=torch.cat([each.ridges for each in maps], dim=1),
             units=torch.cat([each.units for each in maps]),
-            matrix=torch.cat([first.matrix[:0], *(_matrix(term) for term in terms)]),
+            matrix=torch.cat([each.matrix for each in maps])[order],
             shells=[_shell(term) for term in terms],
             moves=(any(each.moves[0] for each in maps), any(each.moves[1] for each in maps)),
             gains=torch.cat(gains),
@@ -115,31 +116,27 @@ def _with_rows(target: ContextMap, rows: Rows) -> ContextMap:
     return dataclasses.replace(target, slope=both[:, :-1], constant=both[:, -1], sizes=sizes)
 
 
-def _numbered(maps: Sequence[ContextMap]) -> Iterator[Term]:
-    """Yield all terms with the numbers of their offsets and weights, as of all maps, in place of these.
+def _numbered(maps: Sequence[ContextMap]) -> list[Term]:
+    """Return all terms with the numbers of their offsets and weights, as of all maps, in place of these.
 
     Terms that are joined then say which rows and weights they have.
     """
-    row, weight = 0, 0
-    for source in maps:
-        at, one = 0, source.index.new_zeros(1, 1, 1, dtype=torch.float64)
-        heights = [shell.rows for shell in source.shells]
-        indices = (weight + source.index).split([shell.count for shell in source.shells])
-        for shell, matrix, index in zip(source.shells, source.matrix.split(heights), indices, strict=True):
-            numbers = torch.arange(row + at, row + at + shell.rows, dtype=torch.float64, device=one.device)
-            dense = DenseMap(matrix.unsqueeze(0), shell.used)
-            yield shell.kind(dense, numbers + 0 * one, index + 0 * one, **shell.more)
-            at += shell.rows
-        row, weight = row + at, weight + len(source.floors)
+    first, shells = maps[0], [shell for each in maps for shell in each.shells]
+    heights, counts = [shell.rows for shell in shells], [shell.count for shell in shells]
+    starts = accumulate((len(each.floors) for each in maps), initial=0)
+    index = torch.cat([first.index[:0], *(start + each.index for start, each in zip(starts, maps, strict=False))])
+    rows = torch.arange(sum(heights), device=index.device)
+    matrices = torch.cat([each.matrix for each in maps]).unsqueeze(0).split(heights, dim=1)
+    numbers = (each.reshape(1, 1, -1).split(sizes, dim=-1) for each, sizes in ((rows, heights), (index, counts)))
+    return [
+        shell.kind(DenseMap(matrix, shell.used), *places, **shell.more)
+        for shell, matrix, *places in zip(shells, matrices, *numbers, strict=True)
+    ]
 
 
-def _numbers(like: ContextMap, parts: Sequence[Tensor]) -> Tensor:
-    return torch.cat([like.index[:0], *(part.flatten().to(like.index.dtype) for part in parts)])
-
-
-def _matrix(term: Term) -> Tensor:
-    assert isinstance(term.map, DenseMap)
-    return term.map.matrix[0]
+def _joint(like: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """Return numbers (1, 1, any) of terms as one vector."""
+    return torch.cat([like[:0], *(part[0, 0] for part in parts)])
 
 
 def _shell(term: Term) -> Shell:

@@ -90,7 +90,7 @@ class DenseAverage(AverageSurrogate):
     """The mean of dense models: their context maps as one."""
 
     def _context_map(self) -> ContextMap | None:
-        maps, share = [], 1 / len(self.models)
+        maps, count = [], len(self.models)
         for model in self.members:
             coefficients = model.context_map()
             if coefficients is None:
@@ -98,8 +98,8 @@ class DenseAverage(AverageSurrogate):
             maps.append(
                 in_units(
                     coefficients,
-                    scale=share * model.value_scale,
-                    shift=share * model.value_mean,
+                    scale=model.value_scale / count,
+                    shift=model.value_mean / count,
                     x_scale=model.x_scale,
                     x_mean=model.x_mean,
                     context_mean=model.context_mean,
