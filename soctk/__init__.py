@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from soctk.function import ConvexFunction
     from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
     from soctk.imports.expression import from_cvxpy
+    from soctk.imports.layers import ImportedICNN, from_layers
     from soctk.io.checkpoint import CheckpointError, load, save
     from soctk.learn.config import FitConfig
     from soctk.learn.data import ValueData
@@ -71,6 +72,7 @@ __all__ = [
     "FirstOrder",
     "FitConfig",
     "FitReport",
+    "ImportedICNN",
     "NewtonCG",
     "NormICNN",
     "PaperProtocol",
@@ -89,6 +91,7 @@ __all__ = [
     "fit",
     "freeze",
     "from_cvxpy",
+    "from_layers",
     "from_max_affine",
     "from_quadratic",
     "load",
@@ -124,6 +127,7 @@ _NAMES = {
     "function": "ConvexFunction",
     "imports.exact": "from_max_affine from_quadratic tangent_planes",
     "imports.expression": "from_cvxpy",
+    "imports.layers": "ImportedICNN from_layers",
     "io.checkpoint": "CheckpointError load save",
     "learn.config": "FitConfig",
     "learn.data": "ValueData",

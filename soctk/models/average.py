@@ -19,6 +19,7 @@ from soctk.forms.conic_form import ConicForm
 from soctk.forms.context_map import ContextMap
 from soctk.forms.joining import mean
 from soctk.forms.mean_map import in_units, total, with_fewer_rows
+from soctk.function import check_function
 from soctk.registry import class_name, surrogate_class
 from soctk.surrogate import ConvexSurrogate
 
@@ -132,11 +133,10 @@ def _checked(models: Sequence[Any]) -> list[ConvexSurrogate]:
     if not models:
         raise ValueError("models: expected at least one, got none")
     for index, model in enumerate(models):
-        if not isinstance(model, ConvexSurrogate):
-            raise TypeError(f"models: expected surrogates, got {type(model).__name__} at index {index}")
+        check_function(model, f"models[{index}]")
         if not model.has_conic_form:
             raise NotImplementedError(
-                f"models: {type(model).__name__} at index {index} has no conic form, so neither has a mean with it; "
+                f"models[{index}]: {type(model).__name__} has no conic form, so neither has a mean with it; "
                 "leave it out, or give its class a `_conic_form`"
             )
         for name in ALIKE:

@@ -255,8 +255,12 @@ def test_bad_models_are_refused_by_name() -> None:
     for models, error, message in (
         ([], ValueError, "at least one"),
         (soc(), ValueError, "expected a sequence"),
-        ([soc(), torch.nn.Linear(3, 1)], TypeError, "expected surrogates, got Linear at index 1"),
-        ([Plain(3, 2), soc()], NotImplementedError, "Plain at index 0 has no conic form.*leave it out"),
+        (
+            [soc(), torch.nn.Linear(3, 1)],
+            TypeError,
+            r"models\[1\]: .*got Linear; soctk.from_layers",
+        ),
+        ([Plain(3, 2), soc()], NotImplementedError, r"models\[0\]: Plain has no conic form.*leave it out"),
         ([soc(), SOCICNN(4, 2)], ValueError, "one dim for all, got 3 at index 0 and 4 at 1"),
         ([soc(), SOCICNN(3, 1)], ValueError, "one context_dim for all"),
         ([soc(), soc().float()], ValueError, "one dtype for all"),
