@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +14,43 @@ from soctk.status import Status
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}
 """How far rounding may put a value below its own bound, in units of max(1, |value|): sums of a few hundred products
 err by 1e-13 and 1e-5 of their size, and the size of float64 sums may be 10,000 times that of the value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """Derivatives of the optimal value in the right-hand sides of {lower <= x <= upper, E x = f, G x <= h}.
+
+    The multipliers of the lower bound, with the signs of derivatives: at the end of a range several are right, and
+    these are among them. NaN where there is no bound.
+
+    Attributes:
+        lower: (*batch, n), not negative.
+        upper: (*batch, n), not positive.
+        f: (*batch, k).
+        h: (*batch, m), not positive.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    f: Tensor
+    h: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """The price of the sum of a set that has one, (*batch)."""
+        if self.f.shape[-1] != 1:
+            raise ValueError(f"total: expected a set with a sum, got one with {self.f.shape[-1]} equalities; see `f`")
+        return self.f[..., 0]
+
+
+class Ray(NamedTuple):
+    """A proof that {lower <= x <= upper, E x = f, G x <= h} is empty: no x satisfies nu'E x = nu'f and z'G x <= z'h.
+
+    -nu'f - z'h + min over lower <= x <= upper of (E'nu + G'z)'x is positive (Farkas): `SetAt.refutes` computes it.
+    """
+
+    nu: Tensor
+    z: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +68,11 @@ class Decision:
             `soctk.decide.ranges`; None where it is max(1, |value|) throughout.
         solver: the name of the method that found each x, an object array (*batch).
         violation: the largest violation of any constraint of the set by x, (*batch).
+        prices: derivatives of the optimal value in the right-hand sides: of a `Polyhedron` and of what `at` returns
+            (`feasible_set.at()` for other sets); None elsewhere.
+        ray: beside them the proofs for the instances that are infeasible, nu (*batch, k) and z (*batch, m), zero
+            elsewhere.
+        relaxation: with infeasible="nearest" by how much rows were moved in all, (*batch), 0 where that was not needed.
     """
 
     x: Tensor
@@ -41,6 +84,28 @@ class Decision:
     scale: Tensor | None
     solver: np.ndarray
     violation: Tensor
+    prices: Prices | None = None
+    ray: Ray | None = None
+    relaxation: Tensor | None = None
+
+    def replaced(self, index: Tensor, other: Decision) -> Decision:
+        """Return the decision with the instances `index` of the flattened batch replaced by those of another."""
+
+        def put(mine: Any, theirs: Any) -> Any:
+            if isinstance(mine, Tensor):
+                flat = mine.clone().reshape(-1, *theirs.shape[1:])
+                flat[index] = theirs
+                return flat.reshape(mine.shape)
+            if isinstance(mine, np.ndarray):
+                array = mine.copy().reshape(-1)
+                array[index.numpy()] = theirs
+                return array.reshape(mine.shape)
+            if isinstance(mine, Prices):
+                return Prices(*(put(getattr(mine, f.name), getattr(theirs, f.name)) for f in fields(Prices)))
+            return mine
+
+        changed = {f.name: put(getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.name != "ray"}
+        return replace(self, **changed)
 
     @property
     def gap(self) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive
 from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
-from soctk.decide.decision import Decision
+from soctk.decide.decision import Decision, Prices, Ray
 from soctk.decide.external import External
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.protocol import PaperProtocol
@@ -22,7 +22,8 @@ from soctk.decide.result import Result
 from soctk.decide.solver import Solver
 from soctk.forms.rounding import directed
 from soctk.function import ConvexFunction
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, SetAt
+from soctk.sets.elastic import nearest
 from soctk.status import Status
 
 Method = Literal["newton", "newton_cg", "first_order", "cvxpy", "projected_gradient", "projected_adam"]
@@ -40,7 +41,7 @@ FEASIBLE = {torch.float64: 1e-9, torch.float32: 1e-4}
 @torch.no_grad()
 def minimize(
     model: ConvexFunction,
-    feasible_set: FeasibleSet,
+    feasible_set: FeasibleSet | SetAt,
     context: ArrayLike | None = None,
     *,
     tol: float = 1e-6,
@@ -52,12 +53,14 @@ def minimize(
     solver_options: dict[str, Any] | None = None,
     seed: int | None = None,
     scale: ArrayLike | None = None,
+    infeasible: Literal["status", "nearest"] = "status",
 ) -> Decision:
     """Minimise f(., context) over the set, for every context of the batch.
 
     Args:
         model: the surrogate; certified methods need one with a conic form.
-        feasible_set: a set of the model's dimension.
+        feasible_set: a set of the model's dimension; or `feasible_set.at(...)`, a set of its own for each context,
+            whose batch shape is the contexts', or one of the two is ().
         context: (*batch, p), or None where p = 0.
         tol: relative gap to reach, (value - lower bound) / max(1, |value|), or in units of `scale`. Where f varies over
             the set by less than a thousandth of max(1, |value|), the unit is 1,000 times that range.
@@ -70,13 +73,15 @@ def minimize(
             "cvxpy" (`External`: an outside solver on the lift, verified); "projected_gradient" and "projected_adam"
             (`PaperProtocol`: 5 restarts of 200 steps). By default "newton"; beyond 500 variables "newton_cg" between
             bounds and without a network, "first_order" elsewhere; "cvxpy" for a model that brings its own CVXPY
-            expression, and up to 500 variables for a set with inequalities besides bounds or without rows.
+            expression, and up to 500 variables for a set without rows.
         x0: (*batch, n) points to start from, or the `Decision` of similar contexts; the set's centre by default.
         solver: of "cvxpy" alone: the name of any installed solver, "CLARABEL" by default.
         solver_options: of "cvxpy" alone: keywords for `cp.Problem.solve`.
         seed: of the paper's protocol alone: of its random restarts, 0 by default.
         scale: the unit that gaps are measured in, positive, a number or (*batch): where values differ by much less than
             1, their standard deviation over the decisions in question. By default as said at `tol`.
+        infeasible: what to do where right-hand sides leave no point: "status" says so, with a proof in `Decision.ray`;
+            "nearest" moves rows as little as need be, in the sum of the moves, and says by how much.
 
     What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; but
     not an instance that ran into a `max_iter` below the default. `Decision.solver` says whose answer each one has.
@@ -96,12 +101,55 @@ def minimize(
     started = time.perf_counter()
     check_arguments(model, feasible_set, tol, max_iter, time_limit)
     make = _solver(method, {"solver": solver, "solver_options": solver_options, "seed": seed})
+    if infeasible not in ("status", "nearest"):
+        raise ValueError(f'infeasible: expected "status" or "nearest", got {infeasible!r}')
     contexts = model.check_context(context)
     batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
+    if isinstance(feasible_set, SetAt):
+        contexts, batch, feasible_set = spread(model, contexts, batch, feasible_set)
     problem = Problem.at(model, model.context_rows(contexts), feasible_set, _check_scale(scale, batch, model))
+    problem.size = int(np.prod(batch))
     start = check_start(x0, problem, batch)
     limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
-    return answer(problem, chosen_solver(problem, make), limits, start, batch, started)
+    solver = chosen_solver(problem, make)
+    decision = answer(problem, solver, limits, start, batch, started)
+    if infeasible == "nearest" and isinstance(feasible_set, SetAt):
+        return _nearest(decision, problem, solver, limits, batch, started)
+    return decision
+
+
+def spread(
+    model: ConvexFunction, contexts: Tensor, batch: tuple[int, ...], sets: SetAt
+) -> tuple[Tensor, tuple[int, ...], SetAt]:
+    """Return contexts and sets, flat and detached, of the batch shape that they have together, and that."""
+    if batch == () and sets.batch_shape != ():
+        batch = sets.batch_shape
+        contexts = contexts.expand(*batch, -1) if model.context_dim > 0 else contexts
+    return contexts, batch, sets.flat(batch).detach()
+
+
+def _nearest(
+    decision: Decision,
+    problem: Problem,
+    solver: Solver | None,
+    limits: Limits,
+    batch: tuple[int, ...],
+    started: float,
+) -> Decision:
+    """Return a decision with those that are infeasible made over the nearest sets that are not empty."""
+    moved = torch.zeros(batch, dtype=torch.float64)
+    empty = torch.from_numpy(np.flatnonzero(decision.status == Status.INFEASIBLE))
+    if empty.numel() > 0:
+        assert problem.model is not None
+        assert isinstance(problem.feasible_set, SetAt)
+        sets, moves, _, _ = nearest(problem.feasible_set.select(empty))
+        contexts = problem.contexts[empty] if problem.model.context_dim > 0 else problem.contexts
+        part = Problem.at(problem.model, contexts, sets, None if problem.unit is None else problem.unit[empty])
+        part.size = empty.numel()
+        again = answer(part, solver, limits, None, (empty.numel(),), started)
+        decision = decision.replaced(empty, again)
+        moved.reshape(-1)[empty] = moves
+    return dataclasses.replace(decision, relaxation=moved.to(decision.value))
 
 
 def chosen_solver(problem: Problem, make: Callable[[Problem], Solver]) -> Solver | None:
@@ -160,14 +208,33 @@ def answer(
         scale=None if result.unit is None else result.unit.reshape(batch),
         solver=np.full(result.status.shape, result.solver, dtype=object).reshape(batch),
         violation=violation.reshape(batch),
+        **_of_rows(result, problem, batch, dtype),
     )
+
+
+def _of_rows(result: Result, problem: Problem, batch: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]:
+    """Return what `Decision` says of a polyhedron's rows, nothing where they are not known."""
+    if result.rows is None:
+        return {}
+    assert isinstance(problem.by_rows().feasible_set, SetAt)
+    lower, upper, *_ = problem.by_rows().feasible_set.sides
+    empty = torch.from_numpy(result.status == Status.INFEASIBLE).unsqueeze(-1)
+    unknown = empty | torch.isinf(result.lower_bound).unsqueeze(-1)
+    w, nu, z = result.rows.w, result.rows.nu, result.rows.z
+    prices = (torch.where(lower > -torch.inf, w.clamp(min=0), 0.0), torch.where(upper < torch.inf, w.clamp(max=0), 0.0))
+    parts = [
+        torch.where(unknown, torch.nan, part).reshape(*batch, part.shape[-1]).to(dtype) for part in (*prices, -nu, -z)
+    ]
+    ray = Ray(*(torch.where(empty, part, 0.0).reshape(*batch, part.shape[-1]) for part in (nu, z)))
+    return {"prices": Prices(*parts), "ray": ray}
 
 
 def _round(result: Result, problem: Problem, dtype: torch.dtype) -> None:
     """Bring the points to a lower precision and value them there; round values up and bounds down."""
     answered = torch.isfinite(result.x).all(dim=-1)
     points = torch.where(answered.unsqueeze(-1), result.x, problem.center).to(dtype)
-    points = problem.feasible_set._project(points)
+    if not isinstance(problem.feasible_set, SetAt):  # that would be a projection for each, and moves by rounding alone
+        points = problem.feasible_set._project(points)
     value = problem.evaluate(points.to(problem.dtype).unsqueeze(1)).squeeze(-1)
     result.x = torch.where(answered.unsqueeze(-1), points, torch.nan)
     result.value = directed(torch.where(answered, value, result.value), dtype, torch.inf)
@@ -175,7 +242,7 @@ def _round(result: Result, problem: Problem, dtype: torch.dtype) -> None:
     result.unit = None if result.unit is None else result.unit.to(dtype)
 
 
-def _verify(result: Result, feasible_set: FeasibleSet, tol: float) -> Tensor:
+def _verify(result: Result, feasible_set: FeasibleSet | SetAt, tol: float) -> Tensor:
     """Return how far points are outside of the set as the user gave it; settle the statuses by that and the gaps."""
     result.judge(tol)
     violation = feasible_set._violation(result.x)
@@ -220,7 +287,8 @@ def check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple[
     check_last_dim(start, problem.dim, "x0")
     if tuple(start.shape[:-1]) != batch:
         raise ValueError(f"x0: expected batch shape {batch} as the contexts', got {tuple(start.shape[:-1])}")
-    return problem.feasible_set._project(start.reshape(-1, problem.dim))
+    start = start.reshape(-1, problem.dim)
+    return start if isinstance(problem.feasible_set, SetAt) else problem.feasible_set._project(start)
 
 
 def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexFunction) -> Tensor | None:
@@ -236,7 +304,7 @@ def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexF
 
 def check_arguments(
     model: ConvexFunction,
-    feasible_set: FeasibleSet,
+    feasible_set: FeasibleSet | SetAt,
     tol: float = 1e-6,
     max_iter: int | None = None,
     time_limit: float | None = None,

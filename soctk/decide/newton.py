@@ -25,12 +25,13 @@ from soctk.decide.batched import solve_batched
 from soctk.decide.compiled.form import kinds_of, supported
 from soctk.decide.external import External
 from soctk.decide.packed_model import PackedModel
+from soctk.decide.polyhedral import solve_polyhedral
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.reduction import newton_refuses
 from soctk.decide.result import Result
 from soctk.decide.solver import FormSolver, Solver
 from soctk.forms.conic_form import ConicForm
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, SetAt
 
 DEFAULT_ITERATIONS = 60
 WARM_SHARE = (0.01, 0.5)
@@ -62,10 +63,18 @@ class SmoothingNewton(FormSolver):
             return f'method "newton": {refused}; use "cvxpy" or "first_order"'
         return super().refuses(problem)
 
+    def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
+        """Minimise every function of the problem: see `Solver.solve`."""
+        return super().solve(problem.by_rows(), limits, start)
+
     def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:
+        if isinstance(problem.feasible_set, SetAt):
+            tol = limits.tol if problem.unit is None else _relative_tolerance(problem, limits.tol, start)
+            options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": limits.deadline}
+            return solve_polyhedral(problem.form, problem.feasible_set, start=start, **options)
         rows = problem.feasible_set.rows()
         assert rows is not None
-        options: dict[str, Any] = {"tol": limits.tol, "max_iter": max_iter, "deadline": limits.deadline}
+        options = {"tol": limits.tol, "max_iter": max_iter, "deadline": limits.deadline}
         if problem.unit is not None:
             options["tol"] = _relative_tolerance(problem, limits.tol, start)
         elif start is None and problem.model is not None and rows.at_most_a_sum:
@@ -81,13 +90,13 @@ def _solve_packed(problem: Problem, options: dict[str, Any]) -> Result | None:
     prepared = PackedModel.now(problem.model) if problem.packed is None else problem.packed
     if prepared is None:
         return None
-    from soctk.decide.compiled.solve import is_ready, solve_packed  # Numba is loaded when it is needed
+    from soctk.decide.compiled.solve import Region, is_ready, solve_packed  # Numba is loaded when it is needed
 
     if not is_ready(prepared.kinds, problem.size):
         return None
     # where a coefficient is not finite, the form says which
     packed = prepared.at(problem.contexts.detach().to(torch.float64))
-    return None if packed is None else solve_packed(packed, problem.feasible_set, **options)
+    return None if packed is None else solve_packed(packed, Region.of(problem.feasible_set), **options)
 
 
 def _relative_tolerance(problem: Problem, tol: float, start: Tensor | None) -> float:
@@ -124,11 +133,11 @@ def solve_newton(
     options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": deadline, "keep_final": keep_final}
     rows = feasible_set.rows()
     if supported(form) and rows is not None and rows.at_most_a_sum:
-        from soctk.decide.compiled.solve import is_ready, solve_compiled  # Numba is loaded when it is needed
+        from soctk.decide.compiled.solve import Region, is_ready, solve_compiled  # Numba is loaded when it is needed
 
         if is_ready(kinds_of(form.terms), form.size):
             x = None if start is None else _warm(form.to(torch.float64), feasible_set, start.to(torch.float64))
-            return solve_compiled(form, feasible_set, start=x, **options)
+            return solve_compiled(form, Region.of(feasible_set, None if x is None else x.numpy()), **options)
     center = feasible_set.center(form.dtype, form.linear.device)
     x = center.expand(form.size, form.dim).clone() if start is None else _warm(form, feasible_set, start)
     return solve_batched(form, feasible_set, start=x, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,9 @@ from soctk.decide.bounds import best_bound, frank_wolfe_gap
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.forms.conic_form import ConicForm
 from soctk.function import ConvexFunction
-from soctk.sets import FeasibleSet, Presolved
+from soctk.sets import FeasibleSet, Polyhedron, Presolved, SetAt
+
+AnySet = FeasibleSet | SetAt
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,11 @@ class Limits:
 
 
 class Problem:
-    """N convex functions, each to be minimised over the same set.
+    """N convex functions, each to be minimised over the same set, or over one of its own.
 
     Args:
         form: the functions; `Problem.at` takes them from a surrogate.
-        feasible_set: the set, as the user gave it.
+        feasible_set: the set, as the user gave it; or one for each function, flat and detached.
         unit: what gaps are measured in, (N,), positive; max(1, |value|) where it is None.
 
     Attributes:
@@ -60,14 +63,12 @@ class Problem:
     packed: PackedModel | PackedForm | None = None
     contexts: Tensor
 
-    def __init__(self, form: ConicForm, feasible_set: FeasibleSet, unit: Tensor | None = None) -> None:
+    def __init__(self, form: ConicForm, feasible_set: AnySet, unit: Tensor | None = None) -> None:
         self.form, self.feasible_set, self.unit = form, feasible_set, unit
         self.size, self.dtype, self.device = form.size, form.dtype, form.linear.device
 
     @classmethod
-    def at(
-        cls, model: ConvexFunction, contexts: Tensor, feasible_set: FeasibleSet, unit: Tensor | None = None
-    ) -> Problem:
+    def at(cls, model: ConvexFunction, contexts: Tensor, feasible_set: AnySet, unit: Tensor | None = None) -> Problem:
         """Return the problem of a surrogate at checked contexts (N, p); its form is made when a solver asks for it."""
         problem = cls.__new__(cls)
         problem.model, problem.contexts, problem.feasible_set, problem.unit = model, contexts, feasible_set, unit
@@ -84,8 +85,9 @@ class Problem:
             ValueError: a weight that is not finite or makes a function non-convex.
         """
         assert self.model is not None
-        given = self.contexts if self.model.context_dim > 0 else self.contexts.reshape(0)
-        return self.model.form_at(given).check().detach()
+        given = self.contexts if self.model.context_dim > 0 else self.contexts.reshape(-1)[:0]
+        form = self.model.form_at(given).check().detach()
+        return form if form.size == self.size else dataclasses.replace(form, batch_shape=(self.size,))
 
     @property
     def has_form(self) -> bool:
@@ -133,9 +135,19 @@ class Problem:
     def select(self, index: Tensor) -> Problem:
         """Return the problem of the instances `index`."""
         unit = None if self.unit is None else self.unit[index]
+        sets = self.feasible_set.select(index) if isinstance(self.feasible_set, SetAt) else self.feasible_set
         if self.model is None or "form" in self.__dict__:
-            return Problem(self.form.select(index), self.feasible_set, unit)
-        return Problem.at(self.model, self.contexts[index], self.feasible_set, unit)
+            return Problem(self.form.select(index), sets, unit)
+        return Problem.at(self.model, self.contexts[index], sets, unit)
+
+    def by_rows(self) -> Problem:
+        """Return the problem with a polyhedron's rows kept as they are; itself for sets of other kinds."""
+        if type(self.feasible_set) is not Polyhedron:
+            return self
+        same = copy.copy(self)
+        same.__dict__.pop("reduced", None)
+        same.feasible_set = self.feasible_set.at()
+        return same
 
     # -- presolve --------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from soctk.forms.conic_form import ConicForm
-from soctk.sets import FeasibleSet, Presolved, Rows
+from soctk.sets import FeasibleSet, Presolved, Rows, SetAt
 
 
 def reduced(form: ConicForm, presolved: Presolved) -> ConicForm:
@@ -13,13 +13,11 @@ def reduced(form: ConicForm, presolved: Presolved) -> ConicForm:
     return form.restricted(presolved.columns.to(form.linear.device), presolved.point.to(form.linear))
 
 
-def newton_refuses(feasible_set: FeasibleSet) -> str | None:
+def newton_refuses(feasible_set: FeasibleSet | SetAt) -> str | None:
     """Return why Newton steps cannot decide over a set, None where they can."""
-    rows = feasible_set.presolve().reduced.rows()
-    if rows is not None and len(rows.G) == 0:
+    if isinstance(feasible_set, SetAt) or feasible_set.presolve().reduced.rows() is not None:
         return None
-    what = "is known by its projection alone" if rows is None else "has inequalities besides"
-    return f"Newton steps need bounds and equalities, and {type(feasible_set).__name__} {what}"
+    return f"Newton steps need a set with rows, and {type(feasible_set).__name__} is known by its projection alone"
 
 
 def newton_rows(reduced_set: FeasibleSet) -> Rows:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from soctk.decide.decision import relative_gap
+from soctk.sets import SetAt
 from soctk.status import Status
 
 
@@ -28,6 +29,9 @@ class Result:
         unit: what gaps are measured in, (N,); max(1, |value|) where it is None.
         first_gap: `Problem.first_gap` of where the solver began, (N,), where it kept it.
         final: where the iterations ended, where that was asked for.
+        rows: the multipliers of a polyhedron's rows, where they are known.
+        multipliers: of the constraints of a region, (N, m), those of the bound or of the proof that it is empty.
+        duals: the dual point of the bound beside them, of each term, (N, 1, K_j).
     """
 
     x: Tensor
@@ -39,6 +43,9 @@ class Result:
     unit: Tensor | None = None
     first_gap: Tensor | None = None
     final: Final | None = None
+    rows: RowMultipliers | None = None
+    multipliers: Tensor | None = None
+    duals: list[Tensor] | None = None
 
     @classmethod
     def unanswered(cls, x: Tensor, unit: Tensor | None = None) -> Result:
@@ -60,6 +67,11 @@ class Result:
         self.value[rows] = torch.where(better, value, self.value[rows])
         self.lower_bound[rows] = torch.maximum(self.lower_bound[rows], lower_bound)
         return better
+
+    def refuse(self, rows: Tensor) -> None:
+        """Say that the sets of the instances `rows` are empty."""
+        self.x[rows], self.value[rows], self.lower_bound[rows] = torch.nan, torch.nan, -torch.inf
+        self.status[rows.cpu().numpy()] = Status.INFEASIBLE
 
     def relative_gap(self, rows: Tensor) -> Tensor:
         """Return the gaps of the instances `rows` in their unit."""
@@ -92,6 +104,48 @@ class Result:
     def all_optimal(self) -> bool:
         """Whether the solver calls all instances optimal."""
         return self.status.tolist().count(Status.OPTIMAL) == self.status.size
+
+
+@dataclass(frozen=True, eq=False)
+class RowMultipliers:
+    """Multipliers of the rows of N polyhedra: those of a lower bound, or of a proof that the set is empty.
+
+    Attributes:
+        nu: of E x = f, (N, k).
+        z: of G x <= h, (N, m), not negative.
+        w: slope + E'nu + G'z, (N, n).
+        level: -nu'f - z'h + sum_i min(w_i lo_i, w_i hi_i), less what rounding may have added, (N,).
+    """
+
+    nu: Tensor
+    z: Tensor
+    w: Tensor
+    level: Tensor
+
+    @classmethod
+    def of(cls, sets: SetAt, slope: Tensor, nu: Tensor, z: Tensor) -> RowMultipliers:
+        """Return multipliers and what follows from them: `slope` (N, n) of a linear function, 0 for a proof.
+
+        Each of the numbers that the level adds is a sum of at most n + k + m products (`soctk.forms.rounding`).
+        """
+        rows, (lo, hi), f, h = sets.rows, sets.box, sets.f, sets.h
+        E, G = rows.E.to(slope), rows.G.to(slope)
+        w = slope + nu @ E + z @ G
+        level = torch.minimum(w * lo, w * hi).sum(dim=-1) - (nu * f).sum(dim=-1) - (z * h).sum(dim=-1)
+        sizes = slope.abs() + nu.abs() @ E.abs() + z @ G.abs()
+        size = (sizes * torch.maximum(lo.abs(), hi.abs())).sum(dim=-1)
+        size = size + (nu * f).abs().sum(dim=-1) + (z * h).abs().sum(dim=-1)
+        count = w.shape[-1] + nu.shape[-1] + z.shape[-1] + 8
+        return cls(nu, z, w, level - count * torch.finfo(w.dtype).eps * size)
+
+    def select(self, index: Tensor) -> RowMultipliers:
+        """Return those of some instances."""
+        return RowMultipliers(self.nu[index], self.z[index], self.w[index], self.level[index])
+
+    def put(self, index: Tensor, other: RowMultipliers) -> None:
+        """Overwrite the instances `index`."""
+        for name in ("nu", "z", "w", "level"):
+            getattr(self, name)[index] = getattr(other, name)
 
 
 @dataclass

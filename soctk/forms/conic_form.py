@@ -117,18 +117,21 @@ class ConicForm(SumOfTerms):
 
         Args:
             basis: (n, k).
-            origin: (n,).
+            origin: (n,), or (N, n) for an origin of its own for each function.
 
         Raises:
             ValueError: a wrong shape, a NaN or an infinity.
         """
         matrix, start = as_tensor(basis, "basis").to(self.linear), as_tensor(origin, "origin").to(self.linear)
-        if matrix.ndim != 2 or matrix.shape[0] != self.dim or start.shape != (self.dim,):
+        known = (
+            start.ndim in (1, 2) and start.shape[-1] == self.dim and start.numel() in (self.dim, self.size * self.dim)
+        )
+        if matrix.ndim != 2 or matrix.shape[0] != self.dim or not known:
             raise ValueError(
-                f"expected a basis ({self.dim}, k) and an origin ({self.dim},), "
+                f"expected a basis ({self.dim}, k) and an origin ({self.dim},) or ({self.size}, {self.dim}), "
                 f"got {tuple(matrix.shape)} and {tuple(start.shape)}"
             )
-        start = start.reshape(1, 1, -1)
+        start = start.reshape(-1, 1, self.dim)
         terms = (
             dataclasses.replace(
                 t,

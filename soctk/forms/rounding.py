@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, SetAt
 from soctk.terms import Term
 
 
@@ -36,7 +36,11 @@ def rounding(rows: int, dim: int, eps: float) -> float:
 
 
 def rounding_margin(
-    linear: Tensor, terms: Sequence[Term], duals: Sequence[Tensor], parts: Sequence[Tensor], feasible_set: FeasibleSet
+    linear: Tensor,
+    terms: Sequence[Term],
+    duals: Sequence[Tensor],
+    parts: Sequence[Tensor],
+    feasible_set: FeasibleSet | SetAt,
 ) -> Tensor:
     """Return the bound's possible error, (N, M).
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from soctk.checks import check_finite
 from soctk.forms.rounding import rounding_margin
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, SetAt
 from soctk.terms import Network, Norms, Quadratic, Term
 from soctk.terms.base import Dual
 
@@ -131,21 +131,26 @@ class SumOfTerms:
         return total
 
     def bound(self, dual: Dual, feasible_set: FeasibleSet) -> Tensor:
-        """Return a lower bound of min f over the set from any dual point, (N, M).
+        """Return a lower bound of min f over the set from any dual point, (N, M): its minorant is minimised."""
+        level, slope = self.minorant(dual, feasible_set)
+        return level + feasible_set.linear_minimum(slope)
+
+    def minorant(self, dual: Dual, feasible_set: FeasibleSet | SetAt) -> tuple[Tensor, Tensor]:
+        """Return an affine function below f from any dual point: its level (N, M) and its slope (N, M, n).
 
         Each y_j is first moved into the domain of phi_j*, so that Fenchel's inequality holds term by term:
 
             f(x) >= b0 + v'x + sum_j [y_j'(A_j x + d_j) - phi_j*(y_j)]
 
-        and the affine right-hand side is minimised over the set in closed form. What rounding may have added is taken
-        off (`soctk.forms.rounding`).
+        What rounding may have added within the set is taken off the level (`soctk.forms.rounding`).
         """
         duals = tuple(term.nearest_dual(y) for term, y in zip(self.terms, dual.parts, strict=True))
         conjugates = [term.conjugate(y) for term, y in zip(self.terms, duals, strict=True)]
-        bound = self.constant + feasible_set.linear_minimum(self.slope(Dual(duals)))
+        level = self.constant
         for term, y, conjugate in zip(self.terms, duals, conjugates, strict=True):
-            bound = bound + (y * term.offset).sum(dim=-1) - conjugate
-        return bound - rounding_margin(self.linear, self.terms, duals, [self.constant, *conjugates], feasible_set)
+            level = level + (y * term.offset).sum(dim=-1) - conjugate
+        margin = rounding_margin(self.linear, self.terms, duals, [self.constant, *conjugates], feasible_set)
+        return level - margin, self.slope(Dual(duals))
 
     # -- rewriting -------------------------------------------------------------------------------------
 

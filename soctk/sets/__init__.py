@@ -1,5 +1,6 @@
 """Feasible sets of a decision."""
 
+from soctk.sets.at import SetAt
 from soctk.sets.base import FeasibleSet, Presolved
 from soctk.sets.box import Box
 from soctk.sets.budget import Budget
@@ -7,4 +8,4 @@ from soctk.sets.polyhedron import Polyhedron
 from soctk.sets.rows import Rows
 from soctk.sets.simplex import Simplex
 
-__all__ = ["Box", "Budget", "FeasibleSet", "Polyhedron", "Presolved", "Rows", "Simplex"]
+__all__ = ["Box", "Budget", "FeasibleSet", "Polyhedron", "Presolved", "Rows", "SetAt", "Simplex"]

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -175,7 +176,7 @@ class Presolved:
 
     point: Tensor
     columns: Tensor
-    reduced: FeasibleSet
+    reduced: Any
 
     @property
     def trivial(self) -> bool:

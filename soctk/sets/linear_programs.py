@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class System:
         rounding: how far a row may be off by the rounding of what was given.
         equalities: the numbers of the rows of E; rows without entries are left out.
         inequalities: the same of G.
+        given: the lengths of the rows of E and of G as given.
     """
 
     lower: np.ndarray
@@ -49,6 +50,7 @@ class System:
     rounding: float
     equalities: np.ndarray
     inequalities: np.ndarray
+    given: tuple[np.ndarray, np.ndarray]
 
     @classmethod
     def of(cls, rows: Rows) -> System:
@@ -67,9 +69,12 @@ class System:
         numbers = np.abs(np.concatenate([lower, upper, f, h]))
         largest = float(np.max(numbers[np.isfinite(numbers)], initial=0.0))
         unit = min(1.0, largest) or 1.0
+        given = np.linalg.norm(rows.E.numpy(), axis=1), np.linalg.norm(rows.G.numpy(), axis=1)
         sides = (side / unit for side in (f, h))
         f, h = sides
-        return cls(lower / unit, upper / unit, E, f, G, h, unit, 1e-9 + 1e-13 * largest, equalities, inequalities)
+        return cls(
+            lower / unit, upper / unit, E, f, G, h, unit, 1e-9 + 1e-13 * largest, equalities, inequalities, given
+        )
 
     def box(self) -> Ends:
         """Return a box that holds the set: the bounds where they are finite, else from rows, else from multipliers.
@@ -127,16 +132,36 @@ class System:
         g[j] = sign
         answer = self.solve(g)
         if answer.status != 0:
-            side = "below" if sign > 0 else "above"
-            raise ValueError(
-                f"expected a bounded set, got one in which coordinate {j} has no end {side}: bounds and "
-                "certificates need a compact set; give a finite bound, as large as it need be"
-            )
+            self._refuse(j, sign)
         nu, z = _multipliers(answer)
         w = g + nu @ self.E + z @ self.G
         bound = np.where(w > 0, self.lower, self.upper)
         held = np.isfinite(bound)
         return float(-nu @ self.f - z @ self.h + w[held] @ bound[held]), float(np.abs(w[~held]).sum())
+
+    def end_multipliers(self, j: int, sign: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return nu, z >= 0 of the rows as given, with which sign x_j is bounded from below, largest that bound.
+
+        Raises:
+            ValueError: there is no end.
+        """
+        g = np.zeros(self.lower.size)
+        g[j] = sign
+        answer = self.solve(g)
+        if answer.status != 0:
+            self._refuse(j, sign)
+        nu, z = np.zeros(self.given[0].size), np.zeros(self.given[1].size)
+        multipliers = _multipliers(answer)
+        nu[self.equalities] = multipliers[0] / self.given[0][self.equalities]
+        z[self.inequalities] = multipliers[1] / self.given[1][self.inequalities]
+        return nu, z
+
+    def _refuse(self, j: int, sign: float) -> NoReturn:
+        side = "below" if sign > 0 else "above"
+        raise ValueError(
+            f"expected a bounded set, got one in which coordinate {j} has no end {side}: bounds and "
+            "certificates need a compact set; give a finite bound, as large as it need be"
+        )
 
     def minimum(self, g: np.ndarray, box: Ends) -> tuple[np.ndarray, float]:
         """Return a vertex argmin (n,) and a lower bound of the minimum of g'x.

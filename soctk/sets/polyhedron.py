@@ -13,8 +13,11 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, check_count
 from soctk.lazy import cvxpy as cp
+from soctk.sets.at import SetAt
 from soctk.sets.base import Device, FeasibleSet, Presolved
+from soctk.sets.elimination import Elimination
 from soctk.sets.general import General
+from soctk.sets.linear_programs import System
 from soctk.sets.oracles import Between, Capped, Oracles
 from soctk.sets.rows import Rows, rows_of
 
@@ -98,6 +101,69 @@ class Polyhedron(FeasibleSet):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+    # -- right-hand sides of their own ---------------------------------------------------------------------
+
+    def at(
+        self,
+        *,
+        total: ArrayLike | None = None,
+        lower: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+        f: ArrayLike | None = None,
+        h: ArrayLike | None = None,
+    ) -> SetAt:
+        """Return the set with right-hand sides of its own for each context; what is not given is as it was.
+
+        The matrices, and all that depends on them alone, are shared. A decision over an empty set says so.
+
+        Args:
+            total: (*batch,), of a set with a sum, such as a Budget.
+            lower: (*batch, n), or a number for all; -inf where there is no bound.
+            upper: the same; +inf where there is none.
+            f: (*batch, k), or (*batch,) for one row of E.
+            h: (*batch, m), or (*batch,) for one row of G.
+
+        Raises:
+            TypeError: something that is not numeric.
+            ValueError: wrong shapes, a NaN, right-hand sides of rows that there are not.
+        """
+        return SetAt.of(self, total, lower, upper, f, h)
+
+    def replaced(self, lower: Tensor, upper: Tensor, f: Tensor, h: Tensor) -> Polyhedron:
+        """Return the set with other right-hand sides, each (rows,).
+
+        Raises:
+            ValueError: it is empty or not bounded.
+        """
+        rows = self._rows
+        return Polyhedron(self.dim, lower.tolist(), upper.tolist(), *_pair(rows.E, f), *_pair(rows.G, h))
+
+    def end_multipliers(self, j: int, sign: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return nu (k,), z >= 0 (m,) with sign e_j + E'nu + G'z zero where bounds are infinite; kept."""
+        if (j, sign) not in self._ends:
+            self._ends[j, sign] = self._system.end_multipliers(j, sign)
+        return self._ends[j, sign]
+
+    def elimination(self, fixed: tuple[int, ...] = ()) -> Elimination:
+        """Return the set's elimination, with the coordinates `fixed` held by equalities after those of E; kept."""
+        if fixed not in self._eliminations:
+            rows = self._rows
+            held = torch.eye(self.dim, dtype=torch.float64)[list(fixed)]
+            self._eliminations[fixed] = Elimination.of(dataclasses.replace(rows, E=torch.cat([rows.E, held])))
+        return self._eliminations[fixed]
+
+    @cached_property
+    def _ends(self) -> dict[tuple[int, float], tuple[np.ndarray, np.ndarray]]:
+        return {}
+
+    @cached_property
+    def _eliminations(self) -> dict[tuple[int, ...], Elimination]:
+        return {}
+
+    @cached_property
+    def _system(self) -> System:
+        return System.of(self._rows)
 
     # -- what is kept --------------------------------------------------------------------------------------
 
@@ -224,6 +290,11 @@ class Polyhedron(FeasibleSet):
         rows = self._rows
         parts = (rows.lower, rows.upper, rows.E, rows.f, rows.G, rows.h)
         return self.dim, *((part + 0.0).numpy().tobytes() for part in parts)  # + 0.0: there is one zero
+
+
+def _pair(matrix: Tensor, side: Tensor) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return a matrix and its right-hand sides as the constructor takes them."""
+    return (matrix.numpy(), side.numpy()) if len(matrix) else (None, None)
 
 
 def freeze_bounds(target: Any, *, finite: bool) -> None:

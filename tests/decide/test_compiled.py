@@ -17,7 +17,7 @@ from soctk import Box, Budget, ConicForm, FeasibleSet, QuadICNN, ReLUICNN, Simpl
 from soctk.decide.batched import Bounds, solve_batched
 from soctk.decide.compiled import solve
 from soctk.decide.compiled.form import pack, supported
-from soctk.decide.compiled.solve import solve_compiled, solve_packed
+from soctk.decide.compiled.solve import Region, solve_compiled, solve_packed
 from soctk.decide.newton import DEFAULT_ITERATIONS, SmoothingNewton, solve_newton
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
@@ -68,7 +68,7 @@ def batched(form: ConicForm, feasible_set: FeasibleSet, **limits) -> Result:
 
 
 def compiled(form: ConicForm, feasible_set: FeasibleSet, **limits) -> Result:
-    return solve_compiled(form, feasible_set, **{**LIMITS, **limits})
+    return solve_compiled(form, Region.of(feasible_set), **{**LIMITS, **limits})
 
 
 def check_agreement(
@@ -129,11 +129,11 @@ def test_both_ways_agree_on_every_kind_of_term(dim: int, set_name: str, own: boo
 def test_an_answer_does_not_depend_on_the_other_instances(set_name: str) -> None:
     """Bit for bit: neither on who they are, nor on how many, nor on an overflow among them."""
     feasible_set, packed = SETS[set_name](5), pack(random_form(5, 3 * WIDTH + 1, own=False))
-    whole = solve_packed(packed, feasible_set, **LIMITS)
+    whole = solve_packed(packed, Region.of(feasible_set), **LIMITS)
     order = np.random.default_rng(3).permutation(packed.data.shape[0])[: 2 * WIDTH - 1]
     data = packed.data[order]
     data[4] *= 1e300
-    some = solve_packed(dataclasses.replace(packed, data=data), feasible_set, **LIMITS)
+    some = solve_packed(dataclasses.replace(packed, data=data), Region.of(feasible_set), **LIMITS)
     kept = np.arange(order.size) != 4
     for name in ("x", "value", "lower_bound", "iterations"):
         assert torch.equal(getattr(some, name)[kept], getattr(whole, name)[order[kept]])
@@ -294,7 +294,7 @@ def test_numbers_that_overflow_do_no_harm() -> None:
 def test_polyhedral_functions_by_newton_steps_alone(kind: str, hidden: tuple[int, ...]) -> None:
     model, feasible_set = ReLUICNN(50, 8, hidden=hidden, seed=0), SETS[kind](50)
     contexts = torch.randn(40, 8, generator=torch.Generator().manual_seed(50), dtype=DOUBLE)
-    result = solve_compiled(model.conic_form(contexts).detach(), feasible_set, tol=1e-4, max_iter=60)
+    result = solve_compiled(model.conic_form(contexts).detach(), Region.of(feasible_set), tol=1e-4, max_iter=60)
     assert bool((result.status == "optimal").all())
 
 
@@ -314,5 +314,5 @@ def test_rounding_at_kinks_leaves_gaps_of_1e_8_in_reach(seed: int) -> None:
     """At a mu five times smaller it did not: one of these hundred contexts stalled at a gap of some 2e-8."""
     model = shaken(QuadICNN(50, 8, seed=seed))
     contexts = torch.randn(100, 8, generator=torch.Generator().manual_seed(50), dtype=DOUBLE)
-    result = solve_compiled(model.conic_form(contexts).detach(), Budget(50, 15.0), tol=1e-8, max_iter=60)
+    result = solve_compiled(model.conic_form(contexts).detach(), Region.of(Budget(50, 15.0)), tol=1e-8, max_iter=60)
     assert bool((result.status == "optimal").all())

@@ -24,7 +24,9 @@ def test_several_in_lanes_take_the_steps_of_one(model_name: str, set_name: str, 
     form, results = model.conic_form(context).detach(), []
     for fewest in (1, 10**9):
         monkeypatch.setattr(solve, "FEWEST_IN_LANES", fewest)
-        results.append(solve.solve_compiled(form, feasible_set, tol=CERTIFIED, max_iter=DEFAULT_ITERATIONS))
+        results.append(
+            solve.solve_compiled(form, solve.Region.of(feasible_set), tol=CERTIFIED, max_iter=DEFAULT_ITERATIONS)
+        )
     several, one = results
     assert (several.status == "optimal").all()
     assert (one.status == "optimal").all()

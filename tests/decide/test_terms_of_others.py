@@ -22,7 +22,7 @@ from soctk import Budget, CheckpointError, ConicForm, ExactSurrogate, from_cvxpy
 from soctk.decide.batched import solve_batched
 from soctk.decide.compiled.dispatch import key_of
 from soctk.decide.compiled.form import supported
-from soctk.decide.compiled.solve import solve_compiled
+from soctk.decide.compiled.solve import Region, solve_compiled
 from soctk.maps.linear import DenseMap
 from soctk.terms import Quadratic, SlowTermWarning, register, registry
 from soctk.terms.registry import BUILT_IN
@@ -63,7 +63,7 @@ def test_it_is_decided_by_its_kernel_as_by_its_tensor_methods() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert supported(form)
-    mine = solve_compiled(form, SET, tol=CERTIFIED, max_iter=60)
+    mine = solve_compiled(form, Region.of(SET), tol=CERTIFIED, max_iter=60)
     start = SET.center().expand(SIZE, -1).clone()
     other = solve_batched(form, SET, tol=CERTIFIED, max_iter=60, start=start)
     assert (mine.status == "optimal").all()

@@ -18,8 +18,8 @@ PROJECTION = {DOUBLE: 1e-12, SINGLE: 2e-5}
 # one factorisation, whose condition is that of the active rows: 1e6 eps.
 GENERAL_PROJECTION = {DOUBLE: 1e-9, SINGLE: 2e-5}
 
-# Linear minimisers: a few eps for each coordinate, in units of |g| times the set's size; of general polyhedra the solver's dual
-# tolerance.
+# Linear minimisers: a few eps for each coordinate, in units of |g| times the set's size; of general polyhedra the dual
+# tolerance of the solver.
 LINEAR = 1e-15
 LINEAR_PROGRAM = 1e-10
 

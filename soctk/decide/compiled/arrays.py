@@ -1,7 +1,7 @@
-"""What the compiled code works on: named arrays in five vectors, and a row of a table for each term.
+"""What the compiled code works on: named arrays in six vectors, and a row of a table for each term.
 
-`ARRAYS` declares them with their shapes. `shared`, `common` and `data` make up a problem, `state` is an iterate,
-`memory` the work. The last three are of lanes where several instances are treated in SIMD lanes.
+`ARRAYS` declares them with their shapes. `shared`, `common`, `sides` and `data` make up a problem, `state` is an
+iterate, `memory` the work. The last four are of lanes where several instances are treated in SIMD lanes.
 """
 
 from __future__ import annotations
@@ -11,50 +11,61 @@ from functools import cache
 from soctk.simd.tables import Shape, Table
 from soctk.terms.kernel import Packs
 
-ROW, VARIABLE, NUMBER = ("rows",), ("n",), ()
+ROW, VARIABLE, CONSTRAINT, NUMBER = ("rows",), ("n",), ("constraints",), ()
 
 PASS: dict[str, Shape] = dict.fromkeys(("a", "inverse", "z", "p", "nubar", "y"), ROW)
 """What a pass over the terms at a point leaves for others (`soctk.terms.kernel`); y is the dual point."""
 
 ARRAYS = Table(
     (
-        # n variables, K rows, terms; outer products kept; n + 2 columns of a bordered matrix; numbers that terms want
-        *("n", "rows", "terms", "products", "bordered", "scratches", "jacobian_size", "pairs_size"),
-        # of whole vectors, and of a row of the table of terms
-        *("one", "six", "cache_size", "data_size", "state_size", "term_stride"),
+        # n variables, K rows, constraints of the set, terms; outer products kept; n + 2 columns of a bordered matrix;
+        # numbers that terms want
+        *("n", "rows", "constraints", "terms", "products", "bordered", "scratches", "jacobian_size", "pairs_size"),
+        # of whole vectors, of the dual points that are kept, and of a row of the table of terms
+        *("one", "six", "cache_size", "data_size", "sides_size", "state_size", "kept_rows", "term_stride"),
     ),
     # A of all terms; numbers and matrices that terms pack follow
     shared={"A": ("rows", "n"), "A_transposed": ("n", "rows")},
-    # the set, with |x|_1 and |x_i| at most; limits and the `Schedule`, its rules one after the other; by how much
-    # sums may be off, and |A_k x| at most (`soctk.forms.rounding`); A_g'A_g of rows and groups
+    # the set, with |x|_1 and |x_i| at most, and R of its constraints; limits and the `Schedule`, its rules one after
+    # the other; by how much sums may be off, and |A_k x| at most (`soctk.forms.rounding`); A_g'A_g of rows and groups
     common={
         **dict.fromkeys(("total", "has_sum", "has_hi", "most", "rounding"), NUMBER),
         **dict.fromkeys(("tol", "max_iter", "first_share", "last_share"), NUMBER),
         "rules": ("six",),
-        **dict.fromkeys(("lo", "hi", "largest"), VARIABLE),
+        "largest": VARIABLE,
         "reach": ROW,
         "outer": ("products", "n", "n"),
+        "R": ("constraints", "n"),
+        "R_transposed": ("n", "constraints"),
     },
+    # bounds lo <= x <= hi, and R_lo <= R x <= R_hi
+    sides={**dict.fromkeys(("lo", "hi"), VARIABLE), **dict.fromkeys(("R_lo", "R_hi"), CONSTRAINT)},
     # b0, v, d; the vectors that terms pack follow, term by term in the order in which each names them
     data={"constant": NUMBER, "linear": VARIABLE, "offset": ROW},
     # certified: after how many iterations the certificate was last tried; taken: iterations since the instance was last
     # begun; finished: whether nothing more is to be done for it; decrement: that of the last step;
-    # first_gap: that of the linearisation at the first point
+    # first_gap: that of the linearisation at the first point; barriers: how many logarithms; the rest:
+    # `soctk.decide.compiled.constraints`, but for the multipliers and the dual point of the best bound
     state={
         **dict.fromkeys(("mu", "value", "best_value", "best_bound", "iterations", "stuck", "outcome"), NUMBER),
         **dict.fromkeys(("started", "certified", "taken", "decrement", "first_gap"), NUMBER),
+        **dict.fromkeys(("barriers", "penalty", "residual"), NUMBER),
         "finished": ("one",),
         **dict.fromkeys(("x", "s_lo", "s_hi", "best_x"), VARIABLE),
         **dict.fromkeys(("lag", "u"), ROW),
+        **dict.fromkeys(("t", "z_lo", "z_hi", "multiplier", "best_multiplier"), CONSTRAINT),
+        "best_y": ("kept_rows",),
     },
     # inverse_lo, inverse_hi: 1 / (x - lo), 1 / (hi - x); factor: the Hessian, later its factor, bordered by two
     # right-hand sides; base: what of it never changes
     memory={
         "held_data": ("data_size",),
+        "held_sides": ("sides_size",),
         "held_state": ("state_size",),
         **dict.fromkeys(("du", "trial", "curvature"), ROW),
         **dict.fromkeys(("here", "other"), ("cache_size",)),
-        **dict.fromkeys(("g", "other_g", "dx", "ones", "point", "gradient", "inverse_lo", "inverse_hi"), VARIABLE),
+        **dict.fromkeys(("g", "other_g", "dx", "ones", "point", "gradient", "inverse_lo", "inverse_hi", "q"), VARIABLE),
+        **dict.fromkeys(("dt", "R_dx", "excess", "weight", "t_inverse_lo", "t_inverse_hi"), CONSTRAINT),
         "factor": ("n", "bordered"),
         "base": ("n", "n"),
         "jacobians": ("jacobian_size",),
@@ -67,7 +78,7 @@ ARRAYS = Table(
     cache=PASS,
 )
 
-RUNNING, OPTIMAL, STALLED, ITERATION_LIMIT = range(4)
+RUNNING, OPTIMAL, STALLED, ITERATION_LIMIT, INFEASIBLE = range(5)
 """What `outcome` can be."""
 
 TERM_SIZES = (

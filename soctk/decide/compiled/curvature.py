@@ -40,7 +40,7 @@ def outer_products(problem, work):
 
 @compiled
 def hessian(problem, work, u, lag, total):
-    """Fill the upper triangle of sum_j A_j'(Hessian of phi_j)A_j in `total`, rows n + 2 apart.
+    """Fill the upper triangle of sum_j A_j'(Hessian of phi_j)A_j + R'W R in `total`, rows n + 2 apart.
 
     A block of rows takes all terms before the next, so that it stays in the first-level cache.
     """
@@ -73,6 +73,8 @@ def hessian(problem, work, u, lag, total):
                 at = term.first * n
                 add_gram_rows(total, stride, n, i, curvature, term.direct, problem.A, at, scratch)
         subtract_pairs_rows(total, stride, n, i, 2 * pairs, work.pairs, 0, scratch)
+        if problem.constraints > 0:
+            add_gram_rows(total, stride, n, i, work.weight, problem.constraints, problem.R, 0, scratch)
 
 
 @compiled

@@ -45,16 +45,16 @@ def _functions(kind: type[Term]) -> list[Any]:
 
 
 @intrinsic(prefer_literal=True)
-def problem_of(typing_context, key, layout, shared, common, data):
+def problem_of(typing_context, key, layout, shared, common, sides, data):
     """Return the record of a problem whose terms are of the kinds that `key` stands for."""
-    numbers = {"shared": shared.dtype, "common": common.dtype, "data": data.dtype}
+    numbers = {"shared": shared.dtype, "common": common.dtype, "sides": sides.dtype, "data": data.dtype}
     kind = RecordType(ARRAYS, numbers, key.literal_value)
 
     def generate(context, builder, sig, args):
         layout, *vectors = (pointer_to(context, builder, *pair) for pair in zip(sig.args[1:], args[1:], strict=True))
         return make_record(context, builder, kind, layout, **dict(zip(numbers, vectors, strict=True)))
 
-    return kind(key, layout, shared, common, data), generate
+    return kind(key, layout, shared, common, sides, data), generate
 
 
 def _row(builder, problem, index):

@@ -77,7 +77,7 @@ class Method:
     def _compile(self, several: bool) -> None:
         integers, numbers, matrix = np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros((1, 1))
         memory = np.zeros((1, WIDTH)) if several else numbers
-        arguments = integers, matrix, numbers, matrix, matrix, numbers, memory, integers, 0, 0, 0
+        arguments = integers, matrix, numbers, matrix, matrix, matrix, numbers, memory, integers, 0, 0, 0
         try:
             self._function.compile(tuple(map(typeof, arguments)))
             if not several:

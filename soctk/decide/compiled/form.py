@@ -48,6 +48,7 @@ class Layout:
         sizes: by name, and of the vectors `common` and `memory`.
         state: where the parts of an instance's state are.
         common: where those of `common` are.
+        sides: where those of `sides` are.
     """
 
     numbers: np.ndarray
@@ -55,6 +56,7 @@ class Layout:
     sizes: dict[str, int]
     state: SimpleNamespace
     common: SimpleNamespace
+    sides: SimpleNamespace
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,14 @@ def kinds_of(terms: tuple[Term, ...]) -> tuple[type[Term], ...]:
     return (*BUILT_IN, *dict.fromkeys(type(term) for term in terms if type(term) not in BUILT_IN))
 
 
-def pack(form: SumOfTerms, *, keep_final: bool = False) -> Packed:
-    """Return the flat arrays of a detached form; `keep_final` as `schedule_for`'s."""
+def pack(form: SumOfTerms, *, constraints: int = 0, keep_final: bool = False) -> Packed:
+    """Return the flat arrays of a detached form.
+
+    Args:
+        form: what is packed.
+        constraints: how many the set will have besides bounds and a sum.
+        keep_final: as `schedule_for`'s.
+    """
     terms = form.terms
     kinds = kinds_of(terms)
     matrices = [term.map.matrix for term in terms if isinstance(term.map, DenseMap)]
@@ -110,7 +118,7 @@ def pack(form: SumOfTerms, *, keep_final: bool = False) -> Packed:
     offsets = [term.offset[:, 0] for term in terms]
     coefficients = [getattr(term, name)[:, 0] for term in terms for name in term.packs.coefficients]
     data = _joined([form.constant, form.linear[:, 0], *offsets, *coefficients], form.size)
-    layout = _layout(form.dim, tuple(_shapes(term, kinds) for term in terms))
+    layout = _layout(form.dim, constraints, tuple(_shapes(term, kinds) for term in terms))
     return Packed(layout, _array(shared), _array(data), kinds, schedule_for(form, keep_final=keep_final))
 
 
@@ -128,21 +136,25 @@ def _shapes(term: Term, kinds: tuple[type[Term], ...]) -> Shapes:
 
 
 @lru_cache(maxsize=256)
-def _layout(n: int, terms: tuple[Shapes, ...]) -> Layout:
-    """Return where everything is, for n variables and terms of these shapes."""
+def _layout(n: int, constraints: int, terms: tuple[Shapes, ...]) -> Layout:
+    """Return where everything is, for n variables, constraints of the set, and terms of these shapes."""
     rows, structures = sum(term.rows for term in terms), [term.structure for term in terms]
     kept = _kept(structures, n)
     table = list(_table(terms, kept, n, rows))
     stride = max(map(len, table), default=0)
-    sizes = {"n": n, "rows": rows, "terms": len(terms), "products": sum(kept), "bordered": n + 2}
-    sizes |= {"scratches": 4 * max(n, rows), "jacobian_size": max((s.scratch for s in structures), default=0)}
+    sizes = {"n": n, "rows": rows, "constraints": constraints, "terms": len(terms), "products": sum(kept)}
+    sizes |= {"bordered": n + 2, "kept_rows": rows if constraints else 0}
+    sizes |= {
+        "scratches": 4 * max(n, rows, constraints),
+        "jacobian_size": max((s.scratch for s in structures), default=0),
+    }
     sizes |= {"pairs_size": 2 * n * sum(s.rank_ones for s in structures), "term_stride": stride, "one": 1, "six": 6}
     sizes["data_size"] = 1 + n + rows + sum(sum(term.coefficients) for term in terms)
-    for vector in ("state", "cache", "common", "memory"):
+    for vector in ("state", "cache", "common", "sides", "memory"):
         sizes[f"{vector}_size"] = ARRAYS.count(vector, sizes)
     layout = ARRAYS.measure(sizes)
     numbers = [*layout, *(number for row in table for number in row + [0] * (stride - len(row)))]
-    places = (ARRAYS.slices(layout, vector) for vector in ("state", "common"))
+    places = (ARRAYS.slices(layout, vector) for vector in ("state", "common", "sides"))
     return Layout(np.array(numbers, dtype=np.int64), _weight_columns(terms, 1 + n + rows), sizes, *places)
 
 

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.arrays import ARRAYS, ITERATION_LIMIT, OPTIMAL, RUNNING, STALLED
+from soctk.decide.compiled.arrays import ARRAYS, INFEASIBLE, ITERATION_LIMIT, OPTIMAL, RUNNING, STALLED
 from soctk.decide.compiled.certificate import bound, reaches, relative_gap, restore, slope, value_at
+from soctk.decide.compiled.constraints import (
+    PENALTY_SHARE,
+    begin_slacks,
+    price,
+    proved_empty,
+    slack_direction,
+    violated,
+)
 from soctk.decide.compiled.curvature import constant_hessian, outer_products
 from soctk.decide.compiled.dispatch import problem_of
 from soctk.decide.compiled.step import invert_slacks, line_search, move, newton_direction
-from soctk.decide.compiled.terms import advance_lags, duals, initial_lags, lagged_duals, references, values
+from soctk.decide.compiled.terms import advance_lags, cache_of, duals, initial_lags, lagged_duals, references, values
 from soctk.decide.rules import SETTLED, STALL_ITERATIONS, UNSETTLED, WORTH_CERTIFYING
 from soctk.simd import add_rows, any_of, choose, dot, fill, view
 from soctk.simd.lanes import WIDTH, as_lanes, flat, width_of
@@ -32,7 +40,7 @@ def make_advance_all(kinds: int):
             key: on its own Numba would look at this file alone, and use old code after a change of another.
     """
 
-    def advance_all(layout, shared, common, data, state, scratch, memory, places, first, last, steps):
+    def advance_all(layout, shared, common, sides, data, state, scratch, memory, places, first, last, steps):
         """Take up to `steps` Newton steps with each of the instances first, ..., last - 1 that is still running.
 
         One instance is in work at a time, or one in each lane if `memory` (size, `lanes.WIDTH`) has room for that, all
@@ -41,15 +49,15 @@ def make_advance_all(kinds: int):
         are written back as they are, to go on together with others' when all have been begun.
 
         Args:
-            layout, shared, common, data, state, scratch, memory: see `soctk.decide.compiled.arrays`; `scratch` as
-                `memory` for one instance.
+            layout, shared, common, sides, data, state, scratch, memory: see `soctk.decide.compiled.arrays`; `scratch`
+                as `memory` for one instance; one row of `sides` for all instances or one for each.
             places: room for the number of the instance in each lane.
             first, last, steps: see above.
         """
         own, matrices, memory = shared.shape[0] > 1, shared[0], as_lanes(memory)
         work, width = work_of(layout, memory), width_of(memory)
-        held = work.held_data, work.held_state
-        problem, iterate = problem_of(kinds, layout, matrices, common, held[0]), iterate_of(layout, held[1])
+        held = work.held_data, work.held_state, work.held_sides
+        problem, iterate = problem_of(kinds, layout, matrices, common, held[2], held[0]), iterate_of(layout, held[1])
         if not own:
             outer_products(problem, work_of(layout, scratch))
             reaches(problem)
@@ -75,10 +83,11 @@ def make_advance_all(kinds: int):
             for lane in range(width):
                 instance = max(places[lane], places[0])
                 load_lane(data[instance], held[0], lane)
+                load_lane(sides[min(instance, sides.shape[0] - 1)], held[2], lane)
                 load_lane(state[instance], held[1], lane)
                 flat(iterate.finished)[lane] = places[lane] < 0
             if own:
-                problem = problem_of(kinds, layout, shared[places[0]], common, held[0])
+                problem = problem_of(kinds, layout, shared[places[0]], common, held[2], held[0])
                 outer_products(problem, work_of(layout, scratch))
                 reaches(problem)
             begin(problem, iterate, work)
@@ -122,7 +131,8 @@ def proceed(problem, iterate, work, steps):
         limit = iterate.iterations >= problem.max_iter
         pause = limit | (iterate.taken >= steps)
         wanted = pause | worth_certifying(problem, iterate)
-        wanted = wanted & (iterate.finished[0] == 0) & (iterate.certified != iterate.iterations)
+        wanted = wanted & (iterate.outcome == RUNNING) & (iterate.certified != iterate.iterations)
+        wanted = wanted & (iterate.finished[0] == 0)
         if any_of(wanted):
             record(problem, iterate, work, wanted)
             iterate.certified = choose(wanted, iterate.iterations, iterate.certified)
@@ -154,7 +164,8 @@ def begin(problem, iterate, work):
         duals(problem, trial, work.here)
         slope(problem, work.here, work.g)
         gap = value - bound(problem, work.g, work.here, work.point)
-        mu = max(problem.first_share * max(gap, 0.0) / (barriers(problem) + problem.n), 1e-12)
+        iterate.barriers = choose(fresh, (2.0 if problem.has_hi != 0 else 1.0) * problem.n, iterate.barriers)
+        mu = max(problem.first_share * max(gap, 0.0) / (iterate.barriers + problem.n), 1e-12)
         iterate.mu = choose(fresh, mu, iterate.mu)
         iterate.first_gap = choose(fresh, gap, iterate.first_gap)
         for j in range(problem.n):
@@ -163,6 +174,8 @@ def begin(problem, iterate, work):
         for k in range(problem.rows):
             u[k] = choose(fresh, trial[k], u[k])
         iterate.certified = choose(fresh, -1.0, iterate.certified)
+    if problem.constraints > 0:
+        begin_slacks(problem, iterate, work, iterate.mu, fresh)
     smooth(problem, iterate, work)
     if any_of(fresh):
         initial_lags(problem, work, u, iterate.lag, fresh)
@@ -174,13 +187,7 @@ def worth_certifying(problem, iterate):
     """Whether the certificate is likely to succeed: the barrier's part of the gap and the last decrement are small."""
     wanted = problem.tol * max(1.0, abs(iterate.value))
     settled = (iterate.decrement <= SETTLED * wanted) | (iterate.iterations >= UNSETTLED)
-    return settled & (barriers(problem) * iterate.mu <= WORTH_CERTIFYING * wanted)
-
-
-@compiled
-def barriers(problem):
-    """Return the number of bounds that have a barrier."""
-    return (2 if problem.has_hi != 0 else 1) * problem.n
+    return settled & (iterate.barriers * iterate.mu <= WORTH_CERTIFYING * wanted)
 
 
 @compiled
@@ -199,18 +206,20 @@ def record(problem, iterate, work, wanted):
     here, other, point, tol, best = work.here, work.other, work.point, problem.tol, iterate.best_x
     previous = relative_gap(iterate.best_value, iterate.best_bound)
     restore(problem, iterate.x, point)
+    if problem.constraints > 0:
+        wanted = wanted & (not violated(problem, work, point))
     value = value_at(problem, work, point, work.trial, other)
     better = wanted & (value < iterate.best_value)
     iterate.best_value = choose(better, value, iterate.best_value)
     for j in range(problem.n):
         best[j] = choose(better, point[j], best[j])
-    raise_bound(iterate, bound(problem, work.g, here, point), wanted)
+    raise_bound(problem, iterate, work, work.g, here, wanted)
     missing = wanted & (relative_gap(iterate.best_value, iterate.best_bound) > tol)
     if any_of(missing):
         # The lagged duals are often the better point; a second bound is needed only where the first is too low.
         lagged_duals(problem, work, iterate.lag)
         slope(problem, other, work.other_g)
-        raise_bound(iterate, bound(problem, work.other_g, other, point), missing)
+        raise_bound(problem, iterate, work, work.other_g, other, missing)
     gap = relative_gap(iterate.best_value, iterate.best_bound)
     stuck = choose(gap < 0.9 * previous, 0.0, iterate.stuck + 1)
     iterate.stuck = choose(wanted, stuck, iterate.stuck)
@@ -218,11 +227,28 @@ def record(problem, iterate, work, wanted):
     iterate.outcome = choose(wanted, outcome, iterate.outcome)
 
 
-@inlined
-def raise_bound(iterate, lower, wanted):
-    """Raise the best bounds that are wanted and exceeded."""
+@compiled
+def raise_bound(problem, iterate, work, g, cache, wanted):
+    """Raise the best bounds that are wanted and exceeded by that of a dual point, g = v + A'y."""
+    level = 0 * iterate.mu
+    if problem.constraints > 0:
+        level, shifted = price(problem, iterate.multiplier, work.q), work.dx
+        for j in range(problem.n):
+            shifted[j] = g[j] + work.q[j]
+        g = shifted
+    lower = level + bound(problem, g, cache, work.point)
     higher = wanted & (lower > iterate.best_bound) & (lower < np.inf)
     iterate.best_bound = choose(higher, lower, iterate.best_bound)
+    if problem.constraints > 0:
+        keep(iterate.best_multiplier, iterate.multiplier, problem.constraints, higher)
+        keep(iterate.best_y, cache_of(problem, cache).y, problem.kept_rows, higher)
+
+
+@compiled
+def keep(target, source, count, wanted):
+    """Overwrite numbers where that is wanted."""
+    for k in range(count):
+        target[k] = choose(wanted, source[k], target[k])
 
 
 @inlined
@@ -231,16 +257,21 @@ def advance(problem, iterate, work):
     mu, du, dx, rules = iterate.mu, work.du, work.dx, problem.rules
     newton_direction(problem, iterate, work)
     decrement = -dot(work.gradient, dx)
+    if problem.constraints > 0:
+        decrement += slack_direction(problem, iterate, work)
+        empty = proved_empty(problem, iterate, work)
+        iterate.outcome = choose(empty, INFEASIBLE, iterate.outcome)
+        keep(iterate.best_multiplier, iterate.multiplier, problem.constraints, empty)
     iterate.decrement = decrement
     fill(du, 0.0)
     add_rows(du, dx, problem.n, problem.A_transposed, 0, problem.rows)
     advance_lags(problem, work, iterate.u, iterate.lag)
     step = line_search(problem, iterate, work, decrement)
     move(problem, iterate, work, mu, step)
-    count = barriers(problem)
-    factor = 0 * mu + 1
+    count, factor = iterate.barriers, 0 * mu + 1
+    left = (1 - step) * iterate.penalty * iterate.residual <= PENALTY_SHARE * count * mu
     for at in (3, 0):
-        near = (step >= rules[at + 1]) & (decrement <= rules[at + 2] * count * mu)
+        near = left & (step >= rules[at + 1]) & (decrement <= rules[at + 2] * count * mu)
         factor = choose(near, rules[at], factor)
     floor = problem.last_share * problem.tol * max(1.0, abs(iterate.value)) / (count + problem.n)
     iterate.mu = max(factor * mu, min(floor, mu))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from soctk.decide.compiled.arrays import RUNNING
 from soctk.decide.compiled.first_use import method_for
@@ -30,8 +30,8 @@ MOST_IN_LANES = 2**22
 """Numbers in work for all lanes: 32 megabytes, 300 variables in sixteen. There they take half of the time still."""
 MOST_MEANWHILE = 4096
 """Instances that PyTorch decides sooner than the method is compiled."""
-_OUTCOMES = np.empty(4, dtype=object)
-_OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT]
+_OUTCOMES = np.empty(5, dtype=object)
+_OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT, Status.INFEASIBLE]
 
 
 def is_ready(kinds: tuple[type[Term], ...], size: int) -> bool:
@@ -39,67 +39,112 @@ def is_ready(kinds: tuple[type[Term], ...], size: int) -> bool:
     return method_for(kinds).ready(several=False, wait=size > MOST_MEANWHILE)
 
 
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A set as the compiled method takes it: {lo <= x <= hi, sum(x) = total, R_lo <= R x <= R_hi}.
+
+    Attributes:
+        lo: (1 or N, n).
+        hi: (1 or N, n), all finite, or without constraints none of them.
+        total: None without a sum; beside constraints there is none.
+        R: (m, n), m may be 0.
+        R_lo: (1 or N, m), -inf where there is no such side.
+        R_hi: (1 or N, m), +inf where there is none.
+        largest: |x_i| at most, (n,).
+        most: |x|_1 at most.
+        start: (1 or N, n), strictly between the bounds, its sum the total.
+    """
+
+    lo: np.ndarray
+    hi: np.ndarray
+    total: float | None
+    R: np.ndarray
+    R_lo: np.ndarray
+    R_hi: np.ndarray
+    largest: np.ndarray
+    most: float
+    start: np.ndarray
+
+    @classmethod
+    def of(cls, feasible_set: FeasibleSet, start: np.ndarray | None = None) -> Region:
+        """Return a set of bounds and at most a sum, with a start of its own."""
+        rows, (largest, most) = newton_rows(feasible_set), feasible_set.reach
+        lo, hi = rows.lower.numpy()[None], rows.upper.numpy()[None]
+        none = np.zeros((1, 0))
+        first = feasible_set.center().numpy()[None] if start is None else start
+        return cls(lo, hi, rows.total, np.zeros((0, lo.shape[1])), none, none, largest.numpy(), most, first)
+
+    @property
+    def has_hi(self) -> bool:
+        """Whether there are upper bounds."""
+        return bool(np.isfinite(self.hi[0, 0]))
+
+
 def solve_compiled(
     form: ConicForm,
-    feasible_set: FeasibleSet,
+    region: Region,
     *,
     tol: float,
     max_iter: int,
     deadline: float = float("inf"),
-    start: Tensor | None = None,
     keep_final: bool = False,
 ) -> Result:
-    """Minimise every function of `form`, `start` strictly inside the bounds: arguments as `solve_newton`'s.
+    """Minimise every function of `form` over a region: arguments as `solve_newton`'s.
 
     Computed in float64, whatever the form's precision.
     """
-    packed = pack(form, keep_final=keep_final)
-    points = None if start is None else start.numpy()
-    state = _solve(packed, feasible_set, tol, max_iter, deadline, points)
+    packed = pack(form, constraints=len(region.R), keep_final=keep_final)
+    state = _solve(packed, region, tol, max_iter, deadline)
     result = _result(packed, state)
+    if len(region.R) > 0:
+        at, rows = packed.layout.state, [term.map.rows for term in form.terms]
+        result.multipliers = torch.from_numpy(state[:, at.best_multiplier].copy())
+        result.duals = list(torch.from_numpy(state[:, at.best_y].copy()).unsqueeze(1).split(rows, dim=-1))
     if keep_final:
-        has_hi = bool(torch.isfinite(newton_rows(feasible_set).upper).all())
-        result.final = _final(form, packed, state, has_hi)
+        result.final = _final(form, packed, state, region.has_hi)
     return result
 
 
 def solve_packed(
-    packed: Packed, feasible_set: FeasibleSet, *, tol: float, max_iter: int, deadline: float = float("inf")
+    packed: Packed, region: Region, *, tol: float, max_iter: int, deadline: float = float("inf")
 ) -> Result:
     """Minimise functions that are packed already: arguments as `solve_newton`'s."""
-    return _result(packed, _solve(packed, feasible_set, tol, max_iter, deadline, None))
+    return _result(packed, _solve(packed, region, tol, max_iter, deadline))
 
 
-def _solve(
-    packed: Packed,
-    feasible_set: FeasibleSet,
-    tol: float,
-    max_iter: int,
-    deadline: float,
-    start: np.ndarray | None,
-) -> np.ndarray:
+def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: float) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
-    schedule, rows = packed.schedule, newton_rows(feasible_set)
-    lo, hi, total = rows.lower.numpy(), rows.upper.numpy(), rows.total
-    sizes, at = packed.layout.sizes, packed.layout.common
+    schedule, sizes, at = packed.schedule, packed.layout.sizes, packed.layout.common
     common = np.zeros(sizes["common_size"])
-    common[at.lo], common[at.hi], common[at.has_hi] = lo, hi, np.isfinite(hi).all()
-    common[at.total], common[at.has_sum] = total or 0.0, total is not None
-    common[at.largest], common[at.most] = feasible_set.reach[0].numpy(), feasible_set.reach[1]
+    common[at.has_hi], common[at.total], common[at.has_sum] = (
+        region.has_hi,
+        region.total or 0.0,
+        region.total is not None,
+    )
+    common[at.largest], common[at.most] = region.largest, region.most
+    common[at.R], common[at.R_transposed] = region.R.ravel(), region.R.T.ravel()
     common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
     common[at.tol], common[at.max_iter], common[at.first_share] = tol, max_iter, schedule.first_share
     common[at.last_share], common[at.rules] = schedule.last_share, np.ravel(schedule.rules)
+    sides = _sides(region)
     state, at = np.zeros((packed.data.shape[0], sizes["state_size"])), packed.layout.state
-    state[:, at.x] = state[:, at.best_x] = feasible_set.center().numpy() if start is None else start
+    state[:, at.x] = state[:, at.best_x] = region.start
     state[:, at.best_value], state[:, at.best_bound] = np.inf, -np.inf
-    _iterate(packed, common, state, deadline)
+    _iterate(packed, common, sides, state, deadline)
     return state
 
 
-def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: float) -> None:
+def _sides(region: Region) -> np.ndarray:
+    """Return lo, hi, R_lo and R_hi one after another, (1 or N, any)."""
+    parts = region.lo, region.hi, region.R_lo, region.R_hi
+    size = max(len(part) for part in parts)
+    return np.concatenate([np.broadcast_to(part, (size, part.shape[1])) for part in parts], axis=1)
+
+
+def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.ndarray, deadline: float) -> None:
     """Advance all instances, some at a time, until they are finished or the deadline has passed."""
     size, outcome, sizes = state.shape[0], state[:, packed.layout.state.outcome], packed.layout.sizes
-    each = sizes["n"] ** 2 * (sizes["n"] + sizes["rows"] + 10)
+    each = sizes["n"] ** 2 * (sizes["n"] + sizes["rows"] + sizes["constraints"] + 10)
     method = method_for(packed.kinds)
     method.ready(several=False, wait=True)
     several = _in_lanes(packed) and method.ready(several=True)
@@ -110,7 +155,7 @@ def _iterate(packed: Packed, common: np.ndarray, state: np.ndarray, deadline: fl
     if several:
         memory, piece = aligned_zeros(scratch.size), -(-piece // WIDTH) * WIDTH
     places = np.zeros(WIDTH, dtype=np.int64)
-    arrays = packed.layout.numbers, packed.shared, common, packed.data, state, scratch, memory, places
+    arrays = packed.layout.numbers, packed.shared, common, sides, packed.data, state, scratch, memory, places
     if size > 0 and deadline < float("inf"):
         method(*arrays, 0, size, 0)  # so that every instance has an answer
     for first in range(0, size, piece):

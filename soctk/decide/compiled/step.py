@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from soctk.decide.compiled.constraints import move_slacks, weigh
 from soctk.decide.compiled.curvature import hessian
 from soctk.decide.compiled.terms import values
 from soctk.decide.rules import (
@@ -27,6 +28,8 @@ def newton_direction(problem, iterate, work):
     n, ridge, width = problem.n, 1e-14, problem.bordered
     factor, dx, ones = work.factor, work.dx, work.ones
     added, working = 0 * iterate.mu, iterate.finished[0] == 0
+    if problem.constraints > 0:
+        weigh(problem, iterate, work)
     while True:
         hessian(problem, work, iterate.u, iterate.lag, factor)
         add_bounds(problem, iterate, work, added)
@@ -63,6 +66,9 @@ def add_bounds(problem, iterate, work, ridge):
         row = view(factor, j * width, width)
         row[j] = (row[j] + curvature) * (1 + ridge)
         row[n + 1], gradient[j] = 1.0, slope
+    if problem.constraints > 0:
+        for j in range(n):
+            gradient[j] += work.q[j]
     shift = 0 * mu
     if problem.has_sum != 0:
         flattest, shift = factor[0], gradient[0]
@@ -83,6 +89,8 @@ def line_search(problem, iterate, work, decrement):
     used = TO_BOUNDARY + 0 * mu  # the largest share of a slack that a full step would use
     for j in range(problem.n):
         used = max(used, max(-dx[j] * inverse_lo[j], dx[j] * inverse_hi[j]))
+    for i in range(problem.constraints):
+        used = max(used, max(-work.dt[i] * work.t_inverse_lo[i], work.dt[i] * work.t_inverse_hi[i]))
     step = TO_BOUNDARY / used
     level, along = problem.constant + dot(linear, x), dot(linear, dx)
     rounding = 1e-14 * max(1.0, abs(value))
@@ -92,8 +100,11 @@ def line_search(problem, iterate, work, decrement):
             trial[k] = u[k] + step * du[k]
         moved = values(problem, work, trial, mu, work.other)
         moved += level + step * along
-        barrier = barrier_change(dx, step, inverse_lo, inverse_hi, problem.has_hi != 0)
-        found = searching & (moved - value - mu * barrier <= rounding - ARMIJO * step * decrement)
+        change = -mu * barrier_change(dx, step, inverse_lo, inverse_hi, problem.has_hi != 0)
+        if problem.constraints > 0:
+            change -= mu * barrier_change(work.dt, step, work.t_inverse_lo, work.t_inverse_hi, True)
+            change -= step * iterate.penalty * iterate.residual
+        found = searching & (moved - value + change <= rounding - ARMIJO * step * decrement)
         iterate.value, taken = choose(found, moved, iterate.value), choose(found, step, taken)
         searching = searching & (not found)
         if not any_of(searching):
@@ -131,6 +142,8 @@ def move(problem, iterate, work, mu, step):
         s_hi[j] = into_range(s_hi[j], mu * inverse_hi[j])
     for k in range(problem.rows):
         u[k] += step * du[k]
+    if problem.constraints > 0:
+        move_slacks(problem, iterate, work, mu, step)
 
 
 @compiled

@@ -1,0 +1,161 @@
+"""A polyhedron in coordinates that its equalities leave free, its constraints by direction.
+
+{lo <= x <= hi, E x = f, G x <= h}: r columns of E, chosen by pivoting, give the *basic* coordinates as a function of
+the others, w = x_free:
+
+    x_basic = c - T w,    c = B+ f,  T = B+ N,    E = [B N].
+
+In w every constraint is one-sided, a'w <= b with b affine in (lo, hi, f, h). Those along the same line belong to one
+direction and become l <= d'w <= u, with the smallest and the largest of their sides: two bounds of a basic coordinate,
+a row and its negative, a row with one entry and a bound. The first directions are the axes of w, the bounds of free
+coordinates; the others, of length one, are the rows of R. So only the right-hand sides differ from context to context.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.lazy import linalg
+from soctk.sets.rows import Rows
+
+DEPENDENT = 1e-10
+"""Pivots of rows of length one below this, relative to the first, are none."""
+NO_LENGTH = 1e-11
+"""A constraint shorter than this in w, where its row has length one, is the same for every w."""
+DIGITS = 11
+"""Directions that agree to so many digits are one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Elimination:
+    """What does not change with the right-hand sides. Constraints are numbered: upper bounds, lower bounds, rows of G.
+
+    Attributes:
+        basic: (r,), coordinates that the equalities give.
+        free: (d,), the others.
+        inverse: B+, (r, k).
+        basis: Z, (n, d): x = x_p + Z w with x_p = c on the basic coordinates and 0 on the others.
+        null: (k - r, k), orthonormal combinations of the rows of E that are zero: f must be so too.
+        R: (m, d), the directions besides the axes, of length one.
+        length: of every constraint's row in w, (2 n + rows of G,); 1 where it has none.
+        constant: which constraints are the same for every w.
+        above: (d + m, any), for each direction the constraints that bound it from above, padded by 2 n + rows of G.
+        below: the same from below.
+    """
+
+    basic: Tensor
+    free: Tensor
+    inverse: Tensor
+    basis: Tensor
+    null: Tensor
+    R: Tensor
+    length: Tensor
+    constant: Tensor
+    above: Tensor
+    below: Tensor
+
+    @classmethod
+    def of(cls, rows: Rows) -> Elimination:
+        """Return the elimination for the matrices of a set."""
+        E, G = rows.E.numpy(), rows.G.numpy()
+        n, lengths = E.shape[1], np.linalg.norm(E, axis=1)
+        lengths[lengths == 0] = 1.0
+        unit = E / lengths[:, None]
+        basic = _independent_columns(unit)
+        free = np.setdiff1d(np.arange(n), basic)
+        inverse = np.linalg.pinv(unit[:, basic]) / lengths
+        basis = np.zeros((n, len(free)))
+        basis[free, np.arange(len(free))] = 1.0
+        basis[basic] = -inverse @ E[:, free]
+        basis[np.abs(basis) < NO_LENGTH] = 0.0
+        left = np.linalg.svd(unit, full_matrices=True)[0] if len(E) else np.zeros((0, 0))
+        null = left[:, len(basic) :].T / lengths
+        constraints = np.vstack([basis, -basis, G @ basis])
+        whole = np.concatenate([np.ones(2 * n), np.linalg.norm(G, axis=1)])
+        length = np.linalg.norm(constraints, axis=1)
+        constant = length <= NO_LENGTH * np.maximum(whole, np.finfo(float).tiny)
+        length[constant] = 1.0
+        R, above, below = _directions(constraints / length[:, None], constant, len(free))
+        arrays = basic, free, inverse, basis, null, R, length, constant, above, below
+        return cls(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+
+    @property
+    def dim(self) -> int:
+        """The number d of free coordinates."""
+        return self.free.numel()
+
+    def origin(self, f: Tensor) -> Tensor:
+        """Return x_p, (..., n), for right-hand sides f (..., k); differentiable."""
+        zero = f.new_zeros(*f.shape[:-1], self.basis.shape[0])
+        return zero.index_copy(-1, self.basic.to(f.device), f @ self.inverse.to(f).T)
+
+    def sides(self, lower: Tensor, upper: Tensor, h: Tensor, G: Tensor, origin: Tensor) -> Tensor:
+        """Return b of every constraint, divided by its length: (..., 2 n + rows of G); differentiable."""
+        origin = origin.expand(torch.broadcast_shapes(origin.shape, lower.shape, upper.shape))
+        batch = torch.broadcast_shapes(origin.shape[:-1], h.shape[:-1])
+        parts = upper - origin, origin - lower, h - origin @ G.to(h).T
+        b = torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], dim=-1)
+        return b / self.length.to(b)
+
+    def ends(self, sides: Tensor) -> tuple[Tensor, Tensor]:
+        """Return l and u of every direction, (..., d + m) each."""
+        padded = torch.cat([sides, torch.full_like(sides[..., :1], torch.inf)], dim=-1)
+        low = -padded[..., self.below.to(sides.device)].amin(dim=-1)
+        return low, padded[..., self.above.to(sides.device)].amin(dim=-1)
+
+    def attribute(self, multipliers: Tensor, sides: Tensor) -> Tensor:
+        """Return the multipliers >= 0 of the constraints, (N, 2 n + rows of G), from those of directions (N, d + m).
+
+        A positive one belongs to the constraint that gives the direction its upper end, a negative one to the lower.
+        """
+        padded = torch.cat([sides, torch.full_like(sides[..., :1], torch.inf)], dim=-1)
+        found = torch.zeros_like(padded).expand(multipliers.shape[0], -1).clone()
+        for group, part in ((self.above, multipliers.clamp(min=0)), (self.below, (-multipliers).clamp(min=0))):
+            members = padded[..., group.to(sides.device)]
+            chosen = members.argmin(dim=-1, keepdim=True)
+            wide = group.to(sides.device).expand(*chosen.shape[:-2], *group.shape)
+            column = wide.gather(-1, chosen).squeeze(-1).expand(multipliers.shape[0], -1)
+            found.scatter_add_(-1, column, part)
+        return found[:, :-1] / self.length.to(found)
+
+
+def _independent_columns(E: np.ndarray) -> np.ndarray:
+    """Return the numbers of columns that span those of E, well conditioned, by QR with pivoting."""
+    if E.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    R, order = linalg.qr(E, mode="r", pivoting=True)
+    pivots = np.abs(np.diag(R))
+    rank = int((pivots > DEPENDENT * max(pivots[0], DEPENDENT)).sum())
+    return np.sort(order[:rank]).astype(np.int64)
+
+
+def _directions(unit: np.ndarray, constant: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return R, and which constraints bound each direction from above and from below."""
+    members: defaultdict[bytes, tuple[int, list[int], list[int]]] = defaultdict(lambda: (len(members), [], []))
+    rows = []
+    for j in range(dim):
+        members[_key(np.eye(dim)[j])]
+    for i in np.flatnonzero(~constant):
+        first = unit[i][np.argmax(np.abs(np.round(unit[i], DIGITS)) > 0)]
+        known = len(members)
+        number, above, below = members[_key(unit[i] * np.sign(first))]
+        if number == known:
+            rows.append(unit[i] * np.sign(first))
+        (above if first > 0 else below).append(i)
+    found = sorted(members.values())
+    R = np.array(rows).reshape(len(rows), dim)
+    return R, _padded([each[1] for each in found], len(unit)), _padded([each[2] for each in found], len(unit))
+
+
+def _key(direction: np.ndarray) -> bytes:
+    return (np.round(direction, DIGITS) + 0.0).tobytes()
+
+
+def _padded(lists: list[list[int]], filler: int) -> np.ndarray:
+    width = max(1, *map(len, lists)) if lists else 1
+    return np.array([each + [filler] * (width - len(each)) for each in lists], dtype=np.int64).reshape(-1, width)
