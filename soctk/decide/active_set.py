@@ -24,13 +24,14 @@ at kinks wipe out whatever is flat beside them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from soctk.decide.batched import Bounds
-from soctk.decide.result import Final
+from soctk.decide.result import Final, picker
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.terms.piece import Piece
 
@@ -45,35 +46,80 @@ LEAST_CURVATURE = 1e-8
 TINY = 1e-300
 
 
-def sides(bounds: Bounds, final: Final) -> Tensor:
-    """Return 1 for coordinates that rest at their lower bound, -1 at their upper one, 0 between, (N, n).
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """Directions, the axes and the rows of R, with a lower and an upper end each; and equalities.
+
+    Attributes:
+        low, high: (1 or N, n + m), infinite where there is no end.
+        R: (m, n), of length one; m may be 0.
+        rows: (k, n), orthonormal rows of equalities; None where there are none.
+        sums: whether the only one is on the sum of x.
+    """
+
+    low: Tensor
+    high: Tensor
+    R: Tensor
+    rows: Tensor | None = None
+    sums: bool = False
+
+    @classmethod
+    def of(cls, bounds: Bounds) -> Ends:
+        """Return those of a set of bounds and equalities."""
+        return cls(
+            bounds.lo.unsqueeze(0),
+            bounds.hi.unsqueeze(0),
+            bounds.lo.new_zeros(0, bounds.lo.numel()),
+            bounds.rows,
+            bounds.sums,
+        )
+
+    def _each(self, fn: Callable[[Tensor], Tensor]) -> Ends:
+        return dataclasses.replace(self, low=fn(self.low), high=fn(self.high))
+
+    def detach(self) -> Ends:
+        """Return the ends cut from autograd."""
+        return self._each(Tensor.detach)
+
+    def select(self, index: Tensor, size: int) -> Ends:
+        """Return those of the instances `index` of `size`."""
+        return self._each(picker(size, index))
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether an end is part of an autograd graph."""
+        return self.low.requires_grad or self.high.requires_grad
+
+
+def sides(ends: Ends, final: Final) -> Tensor:
+    """Return 1 for directions that rest at their lower end, -1 at their upper one, 0 between, (N, n + m).
 
     On the path s (x - lo) = mu: of two numbers one is small, the multiplier or the distance.
     """
-    x = final.x
-    width = torch.where(torch.isinf(bounds.hi - bounds.lo), x.abs().amax(dim=1, keepdim=True), bounds.hi - bounds.lo)
-    side = (final.s_lo * width.square() > x - bounds.lo).to(x.dtype)
-    return side if final.s_hi is None else side - (final.s_hi * width.square() > bounds.hi - x).to(x.dtype)
+    low, high, at = ends.low, ends.high, final.values
+    width = torch.where(torch.isinf(high - low), final.x.abs().amax(dim=1, keepdim=True), high - low)
+    side = (final.low * width.square() > at - low).to(at.dtype)
+    return side if final.high is None else side - (final.high * width.square() > high - at).to(at.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """What N points rest at: the rows of e are those of all terms with kinks, all coordinates, all equalities.
+    """What N points rest at: the rows of e are those of all terms with kinks, all directions, all equalities.
 
     Attributes:
         pieces: of f's terms.
         bounds: of the set.
-        side: 1 for coordinates at their lower bound, -1 at their upper one, 0 between, (N, n).
+        side: 1 for directions at their lower end, -1 at their upper one, 0 between, (N, n + m).
         prices: E'nu, nu the equalities' multipliers, (N, n); 0 where there are none.
     """
 
     pieces: list[Piece]
-    bounds: Bounds
+    bounds: Ends
     side: Tensor
     prices: Tensor
 
     @classmethod
-    def of(cls, form: ConicForm, bounds: Bounds, final: Final) -> Place:
+    def of(cls, form: ConicForm, bounds: Ends, final: Final) -> Place:
         """Return what the last iterates rest at."""
         points = final.x.unsqueeze(1)
         terms = zip(form.terms, final.lags, strict=True)
@@ -81,26 +127,30 @@ class Place:
         place = cls(pieces, bounds, sides(bounds, final), torch.zeros_like(final.x))
         if bounds.rows is None:
             return place
-        balance = final.s_lo - place.linearized(form, final.x)[0]
+        balance = final.s_lo - place.linearized(form, bounds, final.x)[0]
         balance = balance if final.s_hi is None else balance - final.s_hi
         return dataclasses.replace(place, prices=balance @ bounds.rows.mT @ bounds.rows)
 
     def resting(self) -> Tensor:
         """Return which rows of e are zero, bool; not equalities if all coordinates are at bounds, which imply them."""
         kinks = [piece.kinks[:, 0] for piece in self.pieces]
-        equalities = (self.side == 0).any(dim=1, keepdim=True).expand(-1, len(self._equalities))
+        n = self.prices.shape[1]
+        equalities = (self.side[:, :n] == 0).any(dim=1, keepdim=True).expand(-1, len(self._equalities))
         return torch.cat([*kinks, self.side != 0, equalities], dim=1)
 
     @property
     def _equalities(self) -> Tensor:
-        return self.side[:0] if self.bounds.rows is None else self.bounds.rows
+        return self.prices[:0] if self.bounds.rows is None else self.bounds.rows
 
-    def linearized(self, form: ConicForm, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return g with the prices (N, n) and e at points x (N, n), as functions of what the form depends on."""
+    def _values(self, x: Tensor) -> Tensor:
+        return torch.cat([x, x @ self.bounds.R.mT], dim=1)
+
+    def linearized(self, form: ConicForm, ends: Ends, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return g with the prices (N, n) and e at points x (N, n), as functions of what form and ends depend on."""
         parts = [(piece, term, term.inner(x.unsqueeze(1))) for piece, term in zip(self.pieces, form.terms, strict=True)]
         duals = tuple(piece.dual(term, u) for piece, term, u in parts)
         kinks = [piece.equations(term, u)[:, 0] for piece, term, u in parts]
-        rooms = x - torch.where(self.side < 0, self.bounds.hi, self.bounds.lo)
+        rooms = self._values(x) - torch.where(self.side < 0, ends.high, ends.low)
         met = x.new_zeros(x.shape[0], len(self._equalities))  # every iterate meets them
         return form.slope(Dual(duals)).squeeze(1) + self.prices, torch.cat([*kinks, rooms, met], dim=1)
 
@@ -114,10 +164,10 @@ class Place:
 
     def matrix(self, form: ConicForm) -> Tensor:
         """Return the derivative of e, (N, rows, n)."""
-        size, n = self.side.shape
+        size, n = self.prices.shape
         kinks = [piece.matrix(term) for piece, term in zip(self.pieces, form.terms, strict=True)]
         rooms = torch.eye(n, dtype=self.side.dtype, device=self.side.device).unsqueeze(0)
-        parts = (*kinks, rooms, self._equalities.unsqueeze(0))
+        parts = (*kinks, rooms, self.bounds.R.unsqueeze(0), self._equalities.unsqueeze(0))
         return torch.cat([part.expand(size, -1, -1) for part in parts], dim=1)
 
     def hessian(self, form: ConicForm, x: Tensor) -> Tensor:
@@ -143,8 +193,9 @@ class Place:
             away, inside = piece.margins(term, term.inner(x.unsqueeze(1)), y[:, None, here])
             worst += [away[:, 0] / (lengths[:, here] * reach).clamp(min=TINY), inside[:, 0]]
             first = here.stop
-        room = torch.minimum(x - self.bounds.lo, self.bounds.hi - x) / reach
-        price = -self.side * y[:, first : first + x.shape[1]] / size
+        at = self._values(x)
+        room = torch.minimum(at - self.bounds.low, self.bounds.high - at) / reach
+        price = -self.side * y[:, first : first + at.shape[1]] / size
         worst += [torch.where(self.side == 0, room, price)]
         return torch.cat(worst, dim=1).amin(dim=1)
 
@@ -165,9 +216,9 @@ class ActiveSet:
     inverse: Tensor
     verified: Tensor
 
-    def equations(self, form: ConicForm, x: Tensor) -> Tensor:
-        """Return (g, e) at points x (N, n) as a function of what the form depends on, (N, n + r)."""
-        g, e = self.place.linearized(form, x)
+    def equations(self, form: ConicForm, ends: Ends, x: Tensor) -> Tensor:
+        """Return (g, e) at points x (N, n) as a function of what form and ends depend on, (N, n + r)."""
+        g, e = self.place.linearized(form, ends, x)
         return torch.cat([g, e.gather(1, self.rows)], dim=1)
 
     def solve(self, incoming: Tensor) -> Tensor:
@@ -176,7 +227,7 @@ class ActiveSet:
 
 
 @torch.no_grad()
-def find_active_set(form: ConicForm, bounds: Bounds, final: Final) -> ActiveSet:
+def find_active_set(form: ConicForm, bounds: Ends, final: Final) -> ActiveSet:
     """Return what the solutions of a detached form rest at, known by where the iterations ended."""
     place, x, n = Place.of(form, bounds, final), final.x, final.x.shape[1]
     resting, matrix = place.resting(), place.matrix(form)
@@ -184,14 +235,14 @@ def find_active_set(form: ConicForm, bounds: Bounds, final: Final) -> ActiveSet:
     rows = resting.to(torch.uint8).argsort(dim=1, descending=True)[:, : min(n, int(count.max()))]
     held = resting.gather(1, rows)
     equations = matrix.gather(1, rows.unsqueeze(-1).expand(-1, -1, n)) * held.unsqueeze(-1)
-    (g, e), size = place.linearized(form, x), place.size(form, x)
+    (g, e), size = place.linearized(form, bounds, x), place.size(form, x)
     least = LEAST_CURVATURE * size / x.abs().amax(dim=1, keepdim=True).clamp(min=1.0)
     inverse, regular = _inverse(place.hessian(form, x), equations, held, least)
     step = -_times(inverse, torch.cat([g, e.gather(1, rows).where(held, 0.0)], dim=1))
     dx, multipliers = step[:, :n], step[:, n:]
     y = torch.zeros_like(e).scatter(1, rows, held * multipliers)
     x = x + dx
-    residual = (place.linearized(form, x)[0] + _times(matrix.mT, y)).abs().amax(dim=1)
+    residual = (place.linearized(form, bounds, x)[0] + _times(matrix.mT, y)).abs().amax(dim=1)
     solved = residual <= LARGEST_RESIDUAL * size.squeeze(1)
     inside = place.margin(form, x, y, matrix.norm(dim=2), size) >= SMALLEST_MARGIN
     # More than n rows do not fit one point but by chance.

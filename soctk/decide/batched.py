@@ -7,7 +7,7 @@ applies.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -34,6 +34,19 @@ from soctk.sets import FeasibleSet
 
 DEPENDENT = 1e-10
 """Rows of equalities whose part that others do not give is smaller than this share are left out."""
+
+
+class HasRows(Protocol):
+    """Equalities, as `Bounds` describes them."""
+
+    @property
+    def rows(self) -> Tensor | None:
+        """(k, n), orthonormal; None where there are none."""
+
+    @property
+    def sums(self) -> bool:
+        """Whether the only one is on the sum of x."""
+        ...
 
 
 @dataclass
@@ -281,7 +294,7 @@ def factor_hessian(hessian: Tensor) -> Tensor:
     return factor
 
 
-def solve_factored(factor: Tensor, right: Tensor, bounds: Bounds) -> Tensor:
+def solve_factored(factor: Tensor, right: Tensor, bounds: HasRows) -> Tensor:
     """Solve H y = right, or with multipliers of E y = 0 where there are equalities: (N, n) -> (N, n).
 
     There any combination of rows of E may be added to the right-hand side. At a vertex some coordinates have next to no

@@ -8,6 +8,7 @@ from soctk.decide.newton import SmoothingNewton
 from soctk.decide.newton_cg import NewtonCG
 from soctk.decide.problem import Problem
 from soctk.decide.solver import Solver
+from soctk.sets import SetAt
 
 NEWTON_DIM = 500
 """Beyond this many variables the n by n systems of Newton steps cost more than iterative methods."""
@@ -23,7 +24,7 @@ def default_solver(problem: Problem) -> Solver:
     """
     if problem.model is not None and problem.model.decision_method == EXTERNAL.name:
         return EXTERNAL
-    if problem.dim <= NEWTON_DIM:
+    if problem.dim <= NEWTON_DIM or isinstance(problem.feasible_set, SetAt):
         return EXTERNAL if problem.has_form and NEWTON.refuses(problem) is not None else NEWTON
     if problem.has_form and NEWTON_CG.refuses(problem) is None and problem.form.network is None:
         return NEWTON_CG

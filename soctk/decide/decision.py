@@ -93,7 +93,7 @@ class Decision:
 
         def put(mine: Any, theirs: Any) -> Any:
             if isinstance(mine, Tensor):
-                flat = mine.clone().reshape(-1, *theirs.shape[1:])
+                flat = mine.clone().reshape(self.value.numel(), *theirs.shape[1:])
                 flat[index] = theirs
                 return flat.reshape(mine.shape)
             if isinstance(mine, np.ndarray):

@@ -16,12 +16,14 @@ from torch import Tensor
 
 from soctk.checks import to_numpy
 from soctk.decide.lifted import LiftedProblem, solve_program
+from soctk.decide.polyhedral import bound_by_rows, project_points, prove_empty
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver
 from soctk.decide.units import Rescaled
 from soctk.forms.conic_form import Dual
 from soctk.lazy import cvxpy as cp
+from soctk.sets import SetAt
 from soctk.status import Status
 
 ITERATION_OPTIONS = {
@@ -55,6 +57,7 @@ class External(Solver):
     """
 
     name: ClassVar[str] = "cvxpy"
+    takes_sets_at: ClassVar[bool] = True
     solver: str = "CLARABEL"
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -78,6 +81,8 @@ class External(Solver):
         """
         if limits.max_iter is not None and self.solver not in ITERATION_OPTIONS:
             raise ValueError(f"max_iter: what {self.solver} calls it is not known here; give it in solver_options")
+        if isinstance(problem.feasible_set, SetAt):
+            return self._by_rows(problem, problem.feasible_set, limits, start)
         if problem.model is not None and problem.model.exports_expression:
             return self._by_expression(problem, limits, start)
         if problem.unit is None:
@@ -112,6 +117,37 @@ class External(Solver):
             return torch.maximum(bound, problem.form.bound(duals, problem.feasible_set).squeeze(-1))
 
         return self._result(problem, x, status, limits.tol, at_points)
+
+    def _by_rows(self, problem: Problem, sets: SetAt, limits: Limits, start: Tensor | None) -> Result:
+        """Solve over sets with right-hand sides of their own; multipliers of rows give bounds and proofs."""
+        form = problem.form.apply(Tensor.cpu)
+        lifted = LiftedProblem(form, sets)
+        assert lifted.rows is not None
+        values = [to_numpy(tensor) for tensor in lifted.parameter_values(form)]
+        duals = [torch.zeros(form.size, 1, term.map.rows, dtype=form.dtype) for term in form.terms]
+        nu, z = (torch.zeros(form.size, side.shape[-1], dtype=form.dtype) for side in (sets.f, sets.h))
+
+        def solve_row(row: int, options: dict[str, Any]) -> tuple[Status, np.ndarray | None]:
+            assert lifted.rows is not None
+            lifted.rows.set_row(row)
+            status = lifted.solve([value[row if len(value) > 1 else 0] for value in values], self.solver, options)
+            found = None if status in WITHOUT_ANSWER else lifted.duals()
+            if found is not None:
+                multipliers = lifted.rows.multipliers()
+                for target, y in zip((*duals, nu, z), (*found, *multipliers), strict=True):
+                    if y.size > 0:
+                        target[row] = torch.from_numpy(np.asarray(y, dtype=float).reshape(target[row].shape))
+            return status, lifted.x.value
+
+        x, status = self._solve_rows(problem, limits, start, solve_row)
+        lower, upper = (side.to(x) for side in sets.sides[:2])
+        x = torch.maximum(torch.minimum(x, upper), lower)
+        bound, rows = bound_by_rows(form, sets, Dual(tuple(duals)), nu, z.clamp(min=0))
+        result = self._result(problem, x, status, limits.tol, lambda points: bound)
+        result.rows = rows
+        project_points(form, sets, result, limits.tol)
+        prove_empty(result, sets, torch.from_numpy(np.flatnonzero(status == Status.INFEASIBLE)))
+        return result
 
     def _by_expression(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:
         model = problem.model
@@ -152,7 +188,8 @@ class External(Solver):
             if status[row] == Status.ITERATION_LIMIT and limits.late:
                 status[row] = Status.TIME_LIMIT
             if found is not None and np.isfinite(found).all():
-                x[row] = problem.feasible_set.project(found).to(x)
+                whole = not isinstance(problem.feasible_set, SetAt)
+                x[row] = problem.feasible_set.project(found).to(x) if whole else torch.from_numpy(found).to(x)
             elif status[row] in TOLD:
                 status[row] = Status.FAILED
             if status[row] in WITHOUT_ANSWER:

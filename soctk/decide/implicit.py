@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from soctk.decide.active_set import find_active_set, sides
-from soctk.decide.batched import Bounds, solve_factored
+from soctk.decide.active_set import Ends, find_active_set, sides
+from soctk.decide.batched import solve_factored
 from soctk.decide.decision import relative_gap
 from soctk.decide.result import Final, Result, picker
 from soctk.decide.rules import is_polyhedral
@@ -46,8 +46,8 @@ class System(Protocol):
 
     verified: Tensor
 
-    def equations(self, form: ConicForm, x: Tensor) -> Tensor:
-        """Return what is zero at the solutions x (N, n) as a function of what the form depends on, (N, m)."""
+    def equations(self, form: ConicForm, ends: Ends, x: Tensor) -> Tensor:
+        """Return what is zero at the solutions x (N, n) as a function of what form and ends depend on, (N, m)."""
         ...
 
     def solve(self, incoming: Tensor) -> Tensor:
@@ -55,24 +55,26 @@ class System(Protocol):
         ...
 
 
-def differentiable(form: ConicForm, bounds: Bounds, result: Result, max_gap: float) -> Tensor:
-    """Return the points of a result with a `Final` as a function of what the form depends on, (N, n)."""
+def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float) -> Tensor:
+    """Return the points of a result with a `Final` as a function of what form and ends depend on, (N, n)."""
     final, size = result.final, form.size
     if final is None or size == 0:
         return result.x + 0.0 * form.constant
     gap = relative_gap(result.value, result.lower_bound)
-    plain, rest, systems = form.detach(), torch.arange(size, device=gap.device), []
+    plain, fixed, rest, systems = form.detach(), ends.detach(), torch.arange(size, device=gap.device), []
     if not is_polyhedral(form):
-        barrier = Barrier.of(plain, bounds, final)
+        barrier = Barrier.of(plain, fixed, final)
         sound, rest = torch.nonzero(barrier.verified).squeeze(-1), torch.nonzero(~barrier.verified).squeeze(-1)
         if sound.numel() > 0:
             systems.append((sound, barrier.select(sound)))
     if rest.numel() > 0:
-        systems.append((rest, find_active_set(_part(plain, rest), bounds, picker(size, rest)(final))))
+        part = fixed.select(rest, size)
+        systems.append((rest, find_active_set(_part(plain, rest), part, picker(size, rest)(final))))
     x = torch.cat(
         [
             _Implicit.apply(
-                system.equations(_part(form, rows), final.x[rows]), result.x[rows], system, rows, gap, max_gap
+                system.equations(_part(form, rows), ends.select(rows, size), final.x[rows]),
+                *(result.x[rows], system, rows, gap, max_gap),
             )
             for rows, system in systems
         ]
@@ -89,9 +91,10 @@ class Barrier:
     """The system above.
 
     Attributes:
-        factor: the Cholesky factor of H + diag(s / room), (N, n, n).
+        factor: the Cholesky factor of H + D'(s / room) D, D the axes and R, (N, n, n).
         smoothed: the terms at the last iterate.
         lags: their lagged duals.
+        low, high: s / room of the ends of all directions, (N, n + m); 0 where there is none.
         bounds: of the set.
         verified: see `System`.
     """
@@ -99,16 +102,21 @@ class Barrier:
     factor: Tensor
     smoothed: list[Smoothed]
     lags: list
-    bounds: Bounds
+    low: Tensor
+    high: Tensor
+    bounds: Ends
     verified: Tensor
 
     @classmethod
-    def of(cls, form: ConicForm, bounds: Bounds, final: Final) -> Barrier:
+    def of(cls, form: ConicForm, bounds: Ends, final: Final) -> Barrier:
         """Return the system of a detached form."""
-        barrier = final.s_lo / (final.x - bounds.lo)
-        if final.s_hi is not None:
-            barrier = barrier + final.s_hi / (bounds.hi - final.x)
-        hessian, smoothed = torch.diag_embed(barrier), []
+        n = final.x.shape[1]
+        low = final.low / (final.values - bounds.low)
+        high = torch.zeros_like(low) if final.high is None else final.high / (bounds.high - final.values)
+        weights = low + high
+        hessian, smoothed = torch.diag_embed(weights[:, :n]), []
+        if weights.shape[1] > n:
+            hessian = hessian + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
         for term, lag in zip(form.terms, final.lags, strict=True):
             smoothed.append(term.smooth(term.inner(final.x.unsqueeze(1)), final.mu))
             term.add_hessian(hessian, smoothed[-1], lag)
@@ -116,19 +124,29 @@ class Barrier:
         pivots = factor.diagonal(dim1=1, dim2=2).square()
         least = LEAST_PIVOT * hessian.diagonal(dim1=1, dim2=2)
         between = sides(bounds, final) == 0
-        sharp = (pivots >= least) & ((pivots >= LEAST_CURVATURE * barrier) | ~between)
-        return cls(factor, smoothed, final.lags, bounds, (failed == 0) & sharp.all(dim=1))
+        sharp = (pivots >= least) & ((pivots >= LEAST_CURVATURE * weights[:, :n]) | ~between[:, :n])
+        flattest = pivots.amin(dim=1, keepdim=True)
+        apart = (flattest >= LEAST_CURVATURE * weights[:, n:]) | ~between[:, n:]
+        verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1)
+        return cls(factor, smoothed, final.lags, low, high, bounds, verified)
 
     def select(self, rows: Tensor) -> Barrier:
         """Return the system of the instances `rows`."""
         pick = picker(self.factor.shape[0], rows)
-        return Barrier(pick(self.factor), pick(self.smoothed), pick(self.lags), self.bounds, pick(self.verified))
+        tensors = (pick(part) for part in (self.factor, self.smoothed, self.lags, self.low, self.high))
+        return Barrier(*tensors, self.bounds.select(rows, self.factor.shape[0]), pick(self.verified))
 
-    def equations(self, form: ConicForm, x: Tensor) -> Tensor:
-        """Return g, (N, n)."""
+    def equations(self, form: ConicForm, ends: Ends, x: Tensor) -> Tensor:
+        """Return g - D'(s_lo / room lo + s_hi / room hi), (N, n): what moves an end moves the multiplier on it."""
         terms = zip(form.terms, self.smoothed, self.lags, strict=True)
         duals = tuple(term.implicit_dual(term.inner(x.unsqueeze(1)), smoothed, lag) for term, smoothed, lag in terms)
-        return form.slope(Dual(duals)).squeeze(1).expand_as(x)
+        g = form.slope(Dual(duals)).squeeze(1).expand_as(x)
+        if not ends.requires_grad:
+            return g
+        moved = torch.zeros_like(self.low)
+        for weights, end in ((self.low, ends.low), (self.high, ends.high)):
+            moved = moved + weights * torch.where(torch.isfinite(end), end, 0.0)
+        return g - moved[:, : x.shape[1]] - moved[:, x.shape[1] :] @ ends.R
 
     def solve(self, incoming: Tensor) -> Tensor:
         """Return K incoming."""

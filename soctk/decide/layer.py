@@ -6,18 +6,23 @@ such thing: by the envelope theorem its gradient is that of f at the fixed x_hat
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from soctk.checks import ArrayLike, check_count, check_positive
+from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
 from soctk.decide.implicit import differentiable
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
+from soctk.decide.polyhedral import Reduction, minimise_in_free_coordinates
 from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
 from soctk.function import ConvexFunction
-from soctk.sets import FeasibleSet, Presolved
+from soctk.sets import FeasibleSet, Polyhedron, SetAt
 
 
 class DecisionLayer(nn.Module):
@@ -36,7 +41,7 @@ class DecisionLayer(nn.Module):
 
     Raises:
         ValueError: dimensions that differ, a non-positive tolerance.
-        NotImplementedError: a model without a conic form, or a set with inequalities besides bounds or without rows.
+        NotImplementedError: a model without a conic form, or a set without rows.
     """
 
     def __init__(
@@ -62,45 +67,95 @@ class DecisionLayer(nn.Module):
         self.model, self.feasible_set = model, feasible_set
         self.tol, self.max_gap, self.max_iter = tol, max_gap, max_iter
 
-    def forward(self, context: ArrayLike | None = None) -> Tensor:
+    def forward(
+        self,
+        context: ArrayLike | None = None,
+        *,
+        total: ArrayLike | None = None,
+        lower: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+        f: ArrayLike | None = None,
+        h: ArrayLike | None = None,
+    ) -> Tensor:
         """Return the decisions: (*batch, p) -> (*batch, n), in the higher of the context's and the weights' dtype.
 
-        Raises:
-            ValueError: a bad context, or weights that make f non-convex.
-            RuntimeError: in the backward pass, where a decision with a non-zero incoming gradient has too large a gap
-                or no derivative; it names the instances.
-        """
-        form, presolved = self._problem(context)
-        if presolved.single_point:
-            # Part of the graph, with derivatives that are zero.
-            x = presolved.point.to(form.linear).expand(form.size, -1) + 0.0 * form.constant
-        else:
-            inner, feasible_set = reduced(form, presolved), presolved.reduced
-            result = self._solve(inner, feasible_set)
-            x = result.x
-            if result.final is not None:
-                x = differentiable(inner, Bounds.of(feasible_set, x), result, self.max_gap)
-            x = presolved.expand(x)
-        return x.reshape(*form.batch_shape, self.model.dim).to(self._dtype(context))
+        Args:
+            context: (*batch, p), or None where p = 0.
+            total, lower, upper, f, h: right-hand sides of their own for each context (`Polyhedron.at`), in which
+                decisions are differentiable too.
 
-    def optimal_value(self, context: ArrayLike | None = None) -> Tensor:
-        """Return min f(., context) over the set, (*batch), differentiable once by the envelope theorem."""
-        form, presolved = self._problem(context)
-        if presolved.single_point:
+        Raises:
+            ValueError: a bad context, right-hand sides that fit neither the set nor the contexts, or weights that make
+                f non-convex.
+            RuntimeError: a set without a point; and in the backward pass, where a decision with a non-zero incoming
+                gradient has too large a gap or no derivative. It names the instances.
+        """
+        form, batch, sets = self._problem(context, {"total": total, "lower": lower, "upper": upper, "f": f, "h": h})
+        x = self._over_set(form) if sets is None else self._over_rows(form, sets)[0]
+        return x.reshape(*batch, self.model.dim).to(self._dtype(context))
+
+    def optimal_value(self, context: ArrayLike | None = None, **sides: ArrayLike | None) -> Tensor:
+        """Return min f(., context) over the set, (*batch), differentiable once by the envelope theorem.
+
+        Arguments and errors are those of `forward`.
+        """
+        form, batch, sets = self._problem(context, sides)
+        presolved = None if sets is not None else self.feasible_set.presolve()
+        if sets is not None:
+            value = self._over_rows(form, sets)[1]
+        elif presolved.single_point:
             value = form.evaluate(presolved.point.to(form.linear).reshape(1, 1, -1)).squeeze(-1)
         else:
             inner = reduced(form, presolved)
             result = self._solve(inner, presolved.reduced)
-            value = result.value
-            if result.final is not None:
-                held = _envelope(inner, result.final)
-                value = held + (value - held).detach()
-        return value.reshape(form.batch_shape).to(self._dtype(context))
+            value = _held(result, None if result.final is None else _envelope(inner, result.final))
+        return value.reshape(batch).to(self._dtype(context))
 
-    def _problem(self, context: ArrayLike | None) -> tuple[ConicForm, Presolved]:
+    def _problem(
+        self, context: ArrayLike | None, sides: dict[str, ArrayLike | None]
+    ) -> tuple[ConicForm, tuple[int, ...], SetAt | None]:
+        """Return the form, the batch shape, and the sets where they are decided over by their rows."""
         form = self.model.form_at(self.model.check_context(context))
         form.detach().check()
-        return form, self.feasible_set.presolve()
+        given = {name: side for name, side in sides.items() if side is not None}
+        if not isinstance(self.feasible_set, Polyhedron):
+            if given:
+                raise ValueError(f"{next(iter(given))}: {type(self.feasible_set).__name__} has no right-hand sides")
+            return form, form.batch_shape, None
+        if not given and type(self.feasible_set) is not Polyhedron:
+            return form, form.batch_shape, None
+        sets = self.feasible_set.at(**given)
+        batch = sets.batch_shape if form.batch_shape == () else form.batch_shape
+        if form.size != int(np.prod(batch)):
+            form = dataclasses.replace(form, batch_shape=(int(np.prod(batch)),))
+        return form, batch, sets.flat(batch)
+
+    def _over_set(self, form: ConicForm) -> Tensor:
+        presolved = self.feasible_set.presolve()
+        if presolved.single_point:
+            # Part of the graph, with derivatives that are zero.
+            return presolved.point.to(form.linear).expand(form.size, -1) + 0.0 * form.constant
+        inner, feasible_set = reduced(form, presolved), presolved.reduced
+        result = self._solve(inner, feasible_set)
+        x = result.x
+        if result.final is not None:
+            x = differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), result, self.max_gap)
+        return presolved.expand(x)
+
+    def _over_rows(self, form: ConicForm, sets: SetAt) -> tuple[Tensor, Tensor]:
+        """Return decisions (N, n) and values (N,) over sets, flat, as functions of what form and sets depend on."""
+        keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
+        with torch.no_grad():
+            result = minimise_in_free_coordinates(
+                form.detach(), sets.detach(), tol=self.tol, max_iter=self.max_iter, keep_final=keep
+            )
+        reduction = Reduction.of(sets)
+        inner, ends = reduction.form(form), reduction.ends()
+        w, envelope = result.x, None
+        if result.final is not None:
+            w = differentiable(inner, ends, result, self.max_gap)
+            envelope = _envelope(inner, result.final) + _moved_by_ends(ends, result.final)
+        return reduction.expand(w), _held(result, envelope)
 
     def _dtype(self, context: ArrayLike | None) -> torch.dtype:
         return torch.promote_types(self.model.check_context(context).dtype, self.model.dtype)
@@ -109,6 +164,18 @@ class DecisionLayer(nn.Module):
         keep = torch.is_grad_enabled() and form.requires_grad
         with torch.no_grad():
             return solve_newton(form.detach(), feasible_set, tol=self.tol, max_iter=self.max_iter, keep_final=keep)
+
+
+def _held(result: Result, envelope: Tensor | None) -> Tensor:
+    """Return the values of a result with the derivatives of an envelope."""
+    return result.value if envelope is None else envelope + (result.value - envelope).detach()
+
+
+def _moved_by_ends(ends: Ends, final: Final) -> Tensor:
+    """Return what ends contribute to the Lagrangian, their multipliers held, (N,)."""
+    assert final.high is not None
+    low, high = (torch.where(torch.isfinite(end), end, 0.0) for end in (ends.low, ends.high))
+    return (final.low * low - final.high * high).sum(dim=1)
 
 
 def _envelope(form: ConicForm, final: Final) -> Tensor:

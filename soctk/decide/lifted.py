@@ -10,11 +10,12 @@ import warnings
 from typing import Any
 
 import numpy as np
+import torch
 
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.embedding import FormEmbedding
 from soctk.lazy import cvxpy as cp
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, SetAt
 from soctk.status import Status
 
 SOLVER_STATUS = {  # as CVXPY names them
@@ -39,12 +40,54 @@ def solve_program(problem: cp.Problem, solver: str, options: dict[str, Any]) -> 
     return SOLVER_STATUS.get(problem.status, Status.FAILED)
 
 
+class SetConstraints:
+    """The constraints of sets with right-hand sides of their own, parameters of one program.
+
+    Args:
+        sets: flat and detached.
+        x: the decision variable.
+    """
+
+    def __init__(self, sets: SetAt, x: cp.Variable) -> None:
+        rows, sides = sets.rows, [torch.atleast_2d(side) for side in sets.sides]
+        # an infinite bound in some of the sets alone is replaced by what the others imply
+        ends = [torch.where(torch.isfinite(side), side, end) for side, end in zip(sides, sets.box, strict=False)]
+        endless = [torch.isinf(side).all(dim=0).numpy() for side in sides[:2]]
+        self.constraints: list[cp.Constraint] = []
+        self._values: list[tuple[cp.Parameter, np.ndarray]] = []
+        for end, none, sign in zip(ends, endless, (1, -1), strict=True):
+            if not none.all():
+                kept = np.flatnonzero(~none)
+                self.constraints.append(sign * x[kept] >= self._parameter(sign * end.numpy()[:, kept]))
+        self._equal = self._below = None
+        if len(rows.E):
+            self._equal = rows.E.numpy() @ x == self._parameter(sides[2].numpy())
+            self.constraints.append(self._equal)
+        if len(rows.G):
+            self._below = rows.G.numpy() @ x <= self._parameter(sides[3].numpy())
+            self.constraints.append(self._below)
+
+    def _parameter(self, values: np.ndarray) -> cp.Parameter:
+        self._values.append((cp.Parameter(values.shape[1]), values))
+        return self._values[-1][0]
+
+    def set_row(self, row: int) -> None:
+        """Set the parameters to the right-hand sides of one instance."""
+        for parameter, values in self._values:
+            parameter.value = values[min(row, len(values) - 1)]
+
+    def multipliers(self) -> list[np.ndarray]:
+        """Return nu and z of the last solve, empty where there are no rows or none was given."""
+        given = [None if each is None else each.dual_value for each in (self._equal, self._below)]
+        return [np.zeros(0) if dual is None else np.atleast_1d(dual).astype(float) for dual in given]
+
+
 class LiftedProblem:
     """The parameterised program of a conic form over a set.
 
     Args:
         form: any form of the structure to solve; its shared coefficients are baked in.
-        feasible_set: the set.
+        feasible_set: the set; or sets with right-hand sides of their own, flat and detached.
 
     Attributes:
         x: the decision variable (n,).
@@ -52,11 +95,13 @@ class LiftedProblem:
         parameters: the parameters in a fixed order, see `parameter_values`.
     """
 
-    def __init__(self, form: ConicForm, feasible_set: FeasibleSet) -> None:
+    def __init__(self, form: ConicForm, feasible_set: FeasibleSet | SetAt) -> None:
         self.x = cp.Variable(form.dim, name="x")
         self._embedded = FormEmbedding(form, self.x)
         self.parameters, self.parameter_values = self._embedded.parameters, self._embedded.parameter_values
-        constraints = [*self._embedded.constraints, *feasible_set.constraints(self.x)]
+        self.rows = SetConstraints(feasible_set, self.x) if isinstance(feasible_set, SetAt) else None
+        of_set = feasible_set.constraints(self.x) if self.rows is None else self.rows.constraints
+        constraints = [*self._embedded.constraints, *of_set]
         self.problem = cp.Problem(cp.Minimize(self._embedded.value), constraints)
 
     def solve(self, values: list[np.ndarray], solver: str, options: dict[str, Any]) -> Status:

@@ -162,6 +162,8 @@ def chosen_solver(problem: Problem, make: Callable[[Problem], Solver]) -> Solver
         return None
     solver = make(problem)
     refused = solver.refuses(problem)
+    if isinstance(problem.feasible_set, SetAt) and not solver.takes_sets_at:
+        refused = f'method "{solver.name}" decides over one set for all contexts; use "newton" or "cvxpy"'
     if refused is not None:
         raise NotImplementedError(refused)
     return solver

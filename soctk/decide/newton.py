@@ -53,6 +53,7 @@ class SmoothingNewton(FormSolver):
     """
 
     name: ClassVar[str] = "newton"
+    takes_sets_at: ClassVar[bool] = True
     max_iter: int = DEFAULT_ITERATIONS
     second: Solver | None = field(default_factory=External)
 
@@ -71,7 +72,9 @@ class SmoothingNewton(FormSolver):
         if isinstance(problem.feasible_set, SetAt):
             tol = limits.tol if problem.unit is None else _relative_tolerance(problem, limits.tol, start)
             options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": limits.deadline}
-            return solve_polyhedral(problem.form, problem.feasible_set, start=start, **options)
+            start = None if start is None else start.cpu()
+            result = solve_polyhedral(problem.form.apply(Tensor.cpu), problem.feasible_set, start=start, **options)
+            return result.to(problem.device)
         rows = problem.feasible_set.rows()
         assert rows is not None
         options = {"tol": limits.tol, "max_iter": max_iter, "deadline": limits.deadline}

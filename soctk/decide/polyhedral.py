@@ -20,10 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.decide.active_set import Ends
 from soctk.decide.compiled.form import kinds_of, supported
-from soctk.decide.result import Result, RowMultipliers
+from soctk.decide.decision import relative_gap
+from soctk.decide.result import Result, RowMultipliers, repeated
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import SetAt
+from soctk.sets.elastic import nearest
 from soctk.sets.elimination import Elimination
 from soctk.status import Status
 from soctk.terms.base import Dual
@@ -32,6 +35,12 @@ NARROW = 1e-9
 """Directions with less than this between their ends, relative to them, are widened to it: barriers need an interior."""
 RELAXED = 2e-10
 """By how much, relative to it, every end is moved out where there is no interior and the first search fails."""
+ROUNDING = 1e-13
+"""What rounding may put a point outside of its set by, in units of the set's numbers."""
+MOST_MEANWHILE = 100
+"""Instances that an outside solver decides sooner than the method is compiled."""
+WIDER = 0.25
+"""Finite ends in place of infinite bounds lie this share of their distance outside of what rows imply."""
 CROSSED = 1e-9
 """Ends that cross by more than this, relative to them, leave nothing between them; below it is rounding."""
 FEASIBLE = 1e-9
@@ -73,8 +82,10 @@ class Reduction:
         sides = elimination.sides(lower, upper, h, sets.rows.G, origin)
         low, high = elimination.ends(sides)
         d, (lo, hi) = elimination.dim, (torch.atleast_2d(end)[:, elimination.free] for end in sets.box)
-        low = torch.cat(_wide(torch.maximum(low[:, :d], lo), low[:, d:]), dim=1)
-        high = torch.cat(_wide(torch.minimum(high[:, :d], hi), high[:, d:]), dim=1)
+        beyond = WIDER * (1 + hi - lo)  # an end that only follows from rows is not to bind: they have the multipliers
+        lo, hi = lo - beyond, hi + beyond
+        low = torch.cat(_wide(torch.where(torch.isinf(low[:, :d]), lo, low[:, :d]), low[:, d:]), dim=1)
+        high = torch.cat(_wide(torch.where(torch.isinf(high[:, :d]), hi, high[:, :d]), high[:, d:]), dim=1)
         return cls(sets, elimination, f, origin, sides, low, high)
 
     def form(self, form: ConicForm) -> ConicForm:
@@ -86,7 +97,9 @@ class Reduction:
     def expand(self, w: Tensor) -> Tensor:
         """Return x, (N, n), within its bounds."""
         x = self.origin + w @ self.elimination.basis.T
-        return torch.maximum(torch.minimum(x, self.sets.upper), self.sets.lower)
+        with torch.no_grad():  # what rounding adds has no derivative
+            excess = x - torch.maximum(torch.minimum(x, self.sets.upper), self.sets.lower)
+        return x - excess
 
     def region(self, start: Tensor | None, share: float) -> Any:
         """Return the sets as the compiled method takes them, each end moved out by a share of its size.
@@ -111,7 +124,11 @@ class Reduction:
             first = torch.maximum(torch.minimum(start[:, self.elimination.free], hi - kept), lo + kept)
         largest = torch.maximum(lo.abs(), hi.abs()).amax(dim=0)
         arrays = [part.numpy() for part in (lo, hi, self.elimination.R, low[:, d:], high[:, d:], largest, first)]
-        return Region(*arrays[:2], None, *arrays[2:6], float(largest.sum()), arrays[6])
+        return Region(*arrays[:2], None, *arrays[2:6], float(largest.sum()), arrays[6], keep_duals=True)
+
+    def ends(self) -> Ends:
+        """Return the ends of all directions as functions of the right-hand sides."""
+        return Ends(self.low, self.high, self.elimination.R)
 
     # -- multipliers ---------------------------------------------------------------------------------------
 
@@ -188,6 +205,20 @@ def bound_by_rows(form: ConicForm, sets: SetAt, dual: Dual, nu: Tensor, z: Tenso
     return level.squeeze(1) + found.level, found
 
 
+def prove_empty(result: Result, sets: SetAt, rows: Tensor) -> None:
+    """Say that the sets of the instances `rows` are empty where a linear programme proves it, INACCURATE elsewhere."""
+    if rows.numel() == 0:
+        return
+    assert result.rows is not None
+    part = sets.select(rows)
+    _, _, nu, z = nearest(part)
+    proof = RowMultipliers.of(part, torch.zeros(rows.numel(), sets.dim, dtype=torch.float64), nu, z)
+    proved = proof.level > 0
+    result.rows.put(rows[proved], proof.select(proved))
+    result.refuse(rows[proved])
+    result.status[rows[~proved].numpy()] = Status.INACCURATE
+
+
 def solve_polyhedral(
     form: ConicForm,
     sets: SetAt,
@@ -216,7 +247,22 @@ def solve_polyhedral(
         unsettled = ~np.isin(result.status[rest.numpy()], [Status.OPTIMAL, Status.INFEASIBLE])
         rest = rest[torch.from_numpy(unsettled)]
     result.x[torch.isinf(result.value)] = torch.nan  # no point of the set is known
+    project_points(form, sets, result, tol)
     return result
+
+
+def project_points(form: ConicForm, sets: SetAt, result: Result, tol: float) -> None:
+    """Project points that violate their set by more than rounding: ends were moved out where there is no interior."""
+    off = torch.nonzero(sets._violation(result.x) > ROUNDING * sets.magnitude).flatten()
+    for row in off.tolist():
+        index = torch.tensor([row])
+        try:
+            x = sets.select(index)._project(result.x[index])
+        except (ValueError, RuntimeError):  # empty but for rounding
+            continue
+        value = form.select(index).evaluate(x.unsqueeze(1)).squeeze(-1)
+        if float(relative_gap(value, result.lower_bound[index])) <= tol:
+            result.x[index], result.value[index] = x, value
 
 
 def _solve_part(
@@ -262,12 +308,45 @@ def _solve_part(
     result.refuse(rows[proved])
 
 
+def minimise_in_free_coordinates(
+    form: ConicForm, sets: SetAt, *, tol: float, max_iter: int, keep_final: bool
+) -> Result:
+    """Return the answers w to detached forms over detached sets, with `Final` where that is asked for.
+
+    Raises:
+        RuntimeError: a set is empty, or no Newton steps can be taken.
+    """
+    reduction = Reduction.of(sets)
+    _refuse_empty(reduction.contradictions(form.size)[0])
+    if reduction.elimination.dim == 0:
+        w = form.linear.new_zeros(form.size, 0)
+        value = form.evaluate(reduction.expand(w).unsqueeze(1)).squeeze(-1)
+        return Result(w, value, value, torch.zeros_like(value), repeated(Status.OPTIMAL, form.size))
+    result = _iterate(
+        reduction.form(form), reduction.region(None, 0.0), tol=tol, max_iter=max_iter, keep_final=keep_final
+    )
+    if result is None:
+        raise RuntimeError("decisions over this set have no derivatives: a term without a compiled kernel")
+    _refuse_empty(torch.from_numpy(result.status == Status.INFEASIBLE))
+    return result
+
+
+def _refuse_empty(empty: Tensor) -> None:
+    if bool(empty.any()):
+        named = ", ".join(str(row) for row in torch.nonzero(empty).flatten()[:5].tolist())
+        raise RuntimeError(
+            f"{int(empty.sum())} of {empty.numel()} sets are empty (instances {named}): there is no decision to "
+            "differentiate; soctk.minimize says why, and what the nearest sets are"
+        )
+
+
 def _iterate(form: ConicForm, region: Any, **limits: Any) -> Result | None:
     """Take Newton steps in the free coordinates; None where there is nothing that can."""
     if not supported(form):
         return None
-    from soctk.decide.compiled.solve import is_ready, solve_compiled  # Numba is loaded when it is needed
+    from soctk.decide.compiled.first_use import method_for  # Numba is loaded when it is needed
+    from soctk.decide.compiled.solve import solve_compiled
 
-    if not is_ready(kinds_of(form.terms), form.size):
+    if not method_for(kinds_of(form.terms)).ready(several=False, wait=form.size > MOST_MEANWHILE):
         return None
     return solve_compiled(form, region, **limits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,14 @@ class Result:
         self.value[rows] = torch.where(better, value, self.value[rows])
         self.lower_bound[rows] = torch.maximum(self.lower_bound[rows], lower_bound)
         return better
+
+    def to(self, device: torch.device) -> Result:
+        """Return the result with its points, values and bounds on a device; what is said of rows stays where it is."""
+        if self.x.device == device:
+            return self
+        names = ("x", "value", "lower_bound", "iterations", "first_gap")
+        moved = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: None if part is None else part.to(device) for name, part in moved.items()})
 
     def refuse(self, rows: Tensor) -> None:
         """Say that the sets of the instances `rows` are empty."""
@@ -158,6 +166,8 @@ class Final:
         s_lo: multipliers of the lower bounds.
         s_hi: multipliers of the upper bounds, where there are any.
         lags: the lagged duals of each term.
+        t: the slack variables of directions besides the axes, (N, m); None where there are none.
+        z_lo, z_hi: beside them the multipliers of their ends.
     """
 
     x: Tensor
@@ -165,6 +175,27 @@ class Final:
     s_lo: Tensor
     s_hi: Tensor | None
     lags: list
+    t: Tensor | None = None
+    z_lo: Tensor | None = None
+    z_hi: Tensor | None = None
+
+    @property
+    def values(self) -> Tensor:
+        """x and t, (N, n + m): where the directions are."""
+        return self.x if self.t is None else torch.cat([self.x, self.t], dim=1)
+
+    @property
+    def low(self) -> Tensor:
+        """The multipliers of the lower ends of all directions, (N, n + m)."""
+        return self.s_lo if self.z_lo is None else torch.cat([self.s_lo, self.z_lo], dim=1)
+
+    @property
+    def high(self) -> Tensor | None:
+        """The multipliers of the upper ends."""
+        if self.z_hi is None:
+            return self.s_hi
+        assert self.s_hi is not None
+        return torch.cat([self.s_hi, self.z_hi], dim=1)
 
     @classmethod
     def of(cls, state: Any) -> Final:
@@ -198,6 +229,8 @@ def map_tensors(fn: Callable[[Tensor], Tensor], item: Any) -> Any:
         return fn(item)
     if isinstance(item, list | tuple):
         return type(item)(map_tensors(fn, part) for part in item)
+    if item is None:
+        return None
     if hasattr(item, "__dataclass_fields__"):
         return type(item)(*(map_tensors(fn, getattr(item, name)) for name in item.__dataclass_fields__))
     return item

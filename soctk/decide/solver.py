@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,9 +20,11 @@ class Solver(ABC):
 
     Attributes:
         name: what `minimize(method=)` and `Decision.solver` call it.
+        takes_sets_at: whether it decides over sets with right-hand sides of their own.
     """
 
     name: str
+    takes_sets_at: ClassVar[bool] = False
 
     @abstractmethod
     def refuses(self, problem: Problem) -> str | None:
@@ -109,10 +112,14 @@ def finish(second: Solver, problem: Problem, limits: Limits, result: Result, row
 def merge(result: Result, index: Tensor, again: Result, tol: float) -> None:
     """Take, for the instances `index`, whatever point and whatever bound are better in another solver's result."""
     rows = index.cpu().numpy()
+    if result.rows is not None and again.rows is not None:
+        wanted = (again.lower_bound > result.lower_bound[index]) | torch.from_numpy(again.status == Status.INFEASIBLE)
+        result.rows.put(index[wanted], again.rows.select(wanted))
     better = result.improve(index, again.x, again.value, again.lower_bound).cpu().numpy()
     names = np.full(result.status.size, result.solver, dtype=object)
     names[rows[better]] = np.broadcast_to(np.asarray(again.solver, dtype=object), rows.shape)[better]
     result.solver = names
     result.iterations[index] += again.iterations
     result.status[rows[again.status == Status.TIME_LIMIT]] = Status.TIME_LIMIT
+    result.refuse(index[torch.from_numpy(again.status == Status.INFEASIBLE)])
     result.judge(tol)

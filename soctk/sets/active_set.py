@@ -11,17 +11,22 @@ primal-dual active set, Hintermueller, Ito and Kunisch 2002), for others the row
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import torch
 
 from soctk.lazy import clarabel, linalg
 from soctk.lazy import sparse as sp
+from soctk.sets.batched_projection import Together
 from soctk.sets.interior import Interior
 
 EPS = float(np.finfo(float).eps)
 INDEPENDENT = 1e-9
 """A unit row of which less than this lies across the working set is a combination of it."""
 CORRECTIONS = 5
+FEW = 32
+"""So many points are projected one at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +59,26 @@ class Projector:
         self.normals = rows[kept] / lengths[kept, None]
         self.heights = (self.levels - self.given @ inside.point) / lengths[kept]
 
-    def project(self, y: np.ndarray) -> np.ndarray:
-        """Return the projection of one point (n,).
+    def project(self, points: np.ndarray) -> np.ndarray:
+        """Return the projections of points (B, n); many are found together, what is not found so one at a time.
 
         Raises:
             RuntimeError: rounding keeps the method from ending.
         """
+        answers, left = np.empty_like(points), np.arange(len(points))
+        if len(points) > FEW:
+            w, found = self._together.project(torch.from_numpy(self.inside.across(points - self.inside.point)))
+            answers, left = self.inside.point + w.numpy(), np.flatnonzero(~found.numpy())
+        for place in left:
+            answers[place] = self._one(points[place])
+        return answers
+
+    @cached_property
+    def _together(self) -> Together:
+        return Together(self.normals, self.heights, self.inside.span)
+
+    def _one(self, y: np.ndarray) -> np.ndarray:
+        """Return the projection of one point (n,)."""
         v = self.inside.across(y - self.inside.point)
         here = self._correct(v) or self._dual_feasible(self._rows_of_clarabel(y), v)
         for _ in range(10 * len(self.normals) + 100):

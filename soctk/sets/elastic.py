@@ -47,5 +47,5 @@ def nearest(sets: SetAt) -> tuple[SetAt, Tensor, Tensor, Tensor]:
         nu[i] = torch.from_numpy(-answer.eqlin.marginals) if k else nu[i]
         z[i] = torch.from_numpy(np.maximum(-answer.ineqlin.marginals, 0.0)) if m else z[i]
         f[i] += torch.from_numpy(q - p)
-        h[i] += torch.from_numpy(r) + ROUNDED_UP * (r > 0) * sets.magnitude
+        h[i] += torch.from_numpy(r + ROUNDED_UP * sets.magnitude * (r > 0))
     return SetAt(sets.base, lower, upper, f, h), moved, nu, z

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from soctk.sets.active_set import Projector
-from soctk.sets.hit_and_run import Walk, hit_and_run
 from soctk.sets.interior import Interior
 from soctk.sets.linear_programs import Ends, System
 from soctk.sets.oracles import Oracles
+from soctk.sets.polyhedral_walk import Directions, uniform_points
 from soctk.sets.rows import Rows
 
 MOVES = 1e-9
@@ -35,7 +35,8 @@ class General(Oracles):
 
     def project(self, y: Tensor) -> Tensor:
         lo, hi, unit = self.rows.lower.numpy(), self.rows.upper.numpy(), self.system.unit
-        return _each(y, lambda point: np.clip(unit * self._projector.project(point / unit), lo, hi)).to(y)
+        points = y.detach().cpu().double().reshape(-1, y.shape[-1]).numpy() / unit
+        return torch.from_numpy(np.clip(unit * self._projector.project(points), lo, hi)).reshape(y.shape).to(y)
 
     def linear_minimizer(self, g: Tensor) -> Tensor:
         lo, hi = self.rows.lower.numpy(), self.rows.upper.numpy()
@@ -48,7 +49,8 @@ class General(Oracles):
         return torch.where(rounded > least, torch.nextafter(rounded, torch.full_like(rounded, -torch.inf)), rounded)
 
     def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
-        return hit_and_run(self._walk, count, generator)
+        unit = self.system.unit
+        return uniform_points(unit * self._center, unit * self._frame[0], self._directions, count, generator)
 
     def center(self) -> Tensor:
         """Return the analytic centre."""
@@ -72,22 +74,17 @@ class General(Oracles):
         return Projector(self.inside)
 
     @cached_property
-    def _walk(self) -> Walk:
-        """Directions stretched as the ellipsoid of the log barrier at the centre, which lies inside the set."""
-        inside, unit = self.inside, self.system.unit
-        rows = inside.normals / (inside.heights - inside.normals @ self._center)[:, None]
-        _, lengths, axes = np.linalg.svd(inside.across(rows), full_matrices=False)
-        d = len(self.rows.lower) - len(inside.span)
+    def _frame(self) -> tuple[np.ndarray, np.ndarray]:
+        """The axes of the log barrier's ellipsoid at the centre, (d, n), and how rows fall along them, (m, d)."""
+        rows = self.inside.normals / (self.inside.heights - self.inside.normals @ self._center)[:, None]
+        _, lengths, axes = np.linalg.svd(self.inside.across(rows), full_matrices=False)
+        d = len(self.rows.lower) - len(self.inside.span)
         frame = axes[:d] / lengths[:d, None]
-        rates = torch.from_numpy(rows @ frame.T)
+        return frame, rows @ frame.T
 
-        def chord(w: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-            left, speed = (1 - w @ rates.T).clamp(min=0), direction @ rates.T
-            times = left / speed
-            least = torch.where(speed < 0, times, -torch.inf).amax(dim=-1, keepdim=True)
-            return least, torch.where(speed > 0, times, torch.inf).amin(dim=-1, keepdim=True)
-
-        return Walk(self.center(), torch.from_numpy(unit * frame), chord)
+    @cached_property
+    def _directions(self) -> Directions:
+        return Directions.of(self._frame[1])
 
 
 def _each(points: Tensor, answer: Callable[[np.ndarray], np.ndarray]) -> Tensor:

@@ -51,8 +51,8 @@ SOLVERS: dict[str, Solver] = {
     "adam": PaperProtocol("projected_adam", restarts=2, steps=30, rate=1e-2, seed=3),
 }
 REFUSED = {
-    "newton": {"inequalities", "ball"},
-    "newton alone": {"inequalities", "ball"},
+    "newton": {"ball"},
+    "newton alone": {"ball"},
     "newton_cg": {"simplex", "budget", "point", "equalities", "weighted", "inequalities", "ball"},
 }
 
@@ -152,7 +152,7 @@ def test_options_that_a_solver_cannot_take_are_refused(solver, options: dict) ->
 
 def test_the_default_is_chosen_by_set_and_size() -> None:
     model, context = functions()
-    expected = {"inequalities": "cvxpy", "ball": "cvxpy"}
+    expected = {"ball": "cvxpy"}
     for place, feasible_set in PLACES.items():
         problem = Problem.at(model, context, feasible_set)
         solver = default_solver(problem)

@@ -74,18 +74,15 @@ class TestOverriddenConstraints:
         meant = soctk.Polyhedron(3, E=np.ones(3), f=1.0, G=[[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], h=[0.1, 0.4])
         model = soctk.from_quadratic(1e-3 * torch.eye(3, dtype=torch.float64), torch.tensor([-3.0, -2.0, -1.0]), 0.0)
         best = torch.tensor([0.1, 0.3, 0.6], dtype=torch.float64)
-        for method in (None, "cvxpy", "first_order"):
+        for method in (None, "newton", "cvxpy", "first_order"):
             decision = soctk.minimize(model, meant, method=method)
             assert decision.status == soctk.Status.OPTIMAL
             torch.testing.assert_close(decision.x, best, rtol=0, atol=1e-6)
             assert float(meant.violation(decision.x)) <= 1e-12
             assert float(soctk.certify(model, meant, decision.x).relative_gap) <= 1e-6
-        with pytest.raises(NotImplementedError, match=r'"newton": .* Polyhedron has inequalities'):
-            soctk.minimize(model, meant, method="newton")
         with pytest.raises(NotImplementedError, match="bounds alone"):
             soctk.minimize(model, meant, method="newton_cg")
-        with pytest.raises(NotImplementedError, match="no derivatives yet"):
-            soctk.DecisionLayer(model, meant)
+        torch.testing.assert_close(soctk.DecisionLayer(model, meant)(), best, rtol=0, atol=1e-6)
 
     def test_every_finite_bound_is_a_constraint(self) -> None:
         """One infinite upper bound once dropped them all."""

@@ -102,12 +102,15 @@ def kinds_of(terms: tuple[Term, ...]) -> tuple[type[Term], ...]:
     return (*BUILT_IN, *dict.fromkeys(type(term) for term in terms if type(term) not in BUILT_IN))
 
 
-def pack(form: SumOfTerms, *, constraints: int = 0, keep_final: bool = False) -> Packed:
+def pack(
+    form: SumOfTerms, *, constraints: int = 0, keep_duals: bool = False, keep_final: bool = False
+) -> Packed:
     """Return the flat arrays of a detached form.
 
     Args:
         form: what is packed.
         constraints: how many the set will have besides bounds and a sum.
+        keep_duals: whether the dual point of the best bound is to be returned.
         keep_final: as `schedule_for`'s.
     """
     terms = form.terms
@@ -118,7 +121,7 @@ def pack(form: SumOfTerms, *, constraints: int = 0, keep_final: bool = False) ->
     offsets = [term.offset[:, 0] for term in terms]
     coefficients = [getattr(term, name)[:, 0] for term in terms for name in term.packs.coefficients]
     data = _joined([form.constant, form.linear[:, 0], *offsets, *coefficients], form.size)
-    layout = _layout(form.dim, constraints, tuple(_shapes(term, kinds) for term in terms))
+    layout = _layout(form.dim, constraints, keep_duals, tuple(_shapes(term, kinds) for term in terms))
     return Packed(layout, _array(shared), _array(data), kinds, schedule_for(form, keep_final=keep_final))
 
 
@@ -136,14 +139,14 @@ def _shapes(term: Term, kinds: tuple[type[Term], ...]) -> Shapes:
 
 
 @lru_cache(maxsize=256)
-def _layout(n: int, constraints: int, terms: tuple[Shapes, ...]) -> Layout:
+def _layout(n: int, constraints: int, keep_duals: bool, terms: tuple[Shapes, ...]) -> Layout:
     """Return where everything is, for n variables, constraints of the set, and terms of these shapes."""
     rows, structures = sum(term.rows for term in terms), [term.structure for term in terms]
     kept = _kept(structures, n)
     table = list(_table(terms, kept, n, rows))
     stride = max(map(len, table), default=0)
     sizes = {"n": n, "rows": rows, "constraints": constraints, "terms": len(terms), "products": sum(kept)}
-    sizes |= {"bordered": n + 2, "kept_rows": rows if constraints else 0}
+    sizes |= {"bordered": n + 2, "kept_rows": rows if keep_duals else 0}
     sizes |= {
         "scratches": 4 * max(n, rows, constraints),
         "jacobian_size": max((s.scratch for s in structures), default=0),

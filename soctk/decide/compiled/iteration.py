@@ -239,9 +239,8 @@ def raise_bound(problem, iterate, work, g, cache, wanted):
     lower = level + bound(problem, g, cache, work.point)
     higher = wanted & (lower > iterate.best_bound) & (lower < np.inf)
     iterate.best_bound = choose(higher, lower, iterate.best_bound)
-    if problem.constraints > 0:
-        keep(iterate.best_multiplier, iterate.multiplier, problem.constraints, higher)
-        keep(iterate.best_y, cache_of(problem, cache).y, problem.kept_rows, higher)
+    keep(iterate.best_multiplier, iterate.multiplier, problem.constraints, higher)
+    keep(iterate.best_y, cache_of(problem, cache).y, problem.kept_rows, higher)
 
 
 @compiled

@@ -53,6 +53,7 @@ class Region:
         largest: |x_i| at most, (n,).
         most: |x|_1 at most.
         start: (1 or N, n), strictly between the bounds, its sum the total.
+        keep_duals: whether the multipliers and the dual point of the best bound are wanted.
     """
 
     lo: np.ndarray
@@ -64,6 +65,7 @@ class Region:
     largest: np.ndarray
     most: float
     start: np.ndarray
+    keep_duals: bool = False
 
     @classmethod
     def of(cls, feasible_set: FeasibleSet, start: np.ndarray | None = None) -> Region:
@@ -93,10 +95,10 @@ def solve_compiled(
 
     Computed in float64, whatever the form's precision.
     """
-    packed = pack(form, constraints=len(region.R), keep_final=keep_final)
+    packed = pack(form, constraints=len(region.R), keep_duals=region.keep_duals, keep_final=keep_final)
     state = _solve(packed, region, tol, max_iter, deadline)
     result = _result(packed, state)
-    if len(region.R) > 0:
+    if region.keep_duals:
         at, rows = packed.layout.state, [term.map.rows for term in form.terms]
         result.multipliers = torch.from_numpy(state[:, at.best_multiplier].copy())
         result.duals = list(torch.from_numpy(state[:, at.best_y].copy()).unsqueeze(1).split(rows, dim=-1))
@@ -190,4 +192,5 @@ def _final(form: ConicForm, packed: Packed, state: np.ndarray, has_hi: bool) -> 
     x, s_lo, s_hi, lag = (tensor[:, part] for part in (at.x, at.s_lo, at.s_hi, at.lag))
     rows = lag.unsqueeze(1).split([term.map.rows for term in form.terms], dim=-1)
     lags = [term.unpack_lag(part) for term, part in zip(form.terms, rows, strict=True)]
-    return Final(x, tensor[:, at.mu : at.mu + 1], s_lo, s_hi if has_hi else None, lags)
+    slacks = [tensor[:, part] for part in (at.t, at.z_lo, at.z_hi)] if packed.layout.sizes["constraints"] else []
+    return Final(x, tensor[:, at.mu : at.mu + 1], s_lo, s_hi if has_hi else None, lags, *slacks)

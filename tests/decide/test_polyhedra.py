@@ -1,0 +1,230 @@
+"""Decisions over polyhedra with right-hand sides of their own: certified, feasible, priced, differentiable, refuted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from right_hand_sides import POLYHEDRA, dispatch
+from tolerances import CERTIFIED, DOUBLE
+from zoo import MODELS, SETS, shaken
+
+import soctk
+from soctk import Budget, ConvexSurrogate, Polyhedron, Simplex, Status
+from soctk.sets import SetAt
+from soctk.sets.elimination import Elimination
+
+KINDS = ("soc", "relu", "softplus", "hyperbolic")
+
+
+def case(name: str, kind: str, count: int) -> tuple[SetAt, ConvexSurrogate, torch.Tensor]:
+    """Return sets, a model and contexts for it."""
+    sets = POLYHEDRA[name](count)[0]
+    context = torch.randn(count, 3, generator=torch.Generator().manual_seed(2), dtype=DOUBLE)
+    return sets, shaken(MODELS[kind](sets.dim)), context
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", POLYHEDRA)
+def test_decisions_are_certified_and_bounds_are_below_tight_optima(name: str, kind: str) -> None:
+    sets, model, context = case(name, kind, 40)
+    decision = soctk.minimize(model, sets, context)
+    assert (decision.status == Status.OPTIMAL).all()
+    assert float(decision.violation.max()) <= 1e-12
+    assert float(sets.violation(decision.x).max()) <= 1e-12
+    assert float(decision.relative_gap.max()) <= CERTIFIED
+    torch.testing.assert_close(decision.value, model(decision.x, context).detach(), rtol=1e-12, atol=1e-12)
+    tight = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+    few = SetAt(sets.base, *(side if side.ndim == 1 else side[:2] for side in sets.sides))
+    other = soctk.minimize(model, few, context[:2], method="cvxpy", solver_options=tight)
+    size = other.value.abs().clamp(min=1.0)
+    assert bool((decision.lower_bound[:2] <= other.value + 1e-8 * size).all())
+    assert bool((other.lower_bound <= decision.value[:2] + 1e-8 * size).all())
+    assert bool((other.relative_gap <= 10 * CERTIFIED).all())
+
+
+@pytest.mark.parametrize("name", POLYHEDRA)
+def test_what_is_infeasible_is_proved_and_its_neighbours_are_untouched(name: str) -> None:
+    sets, model, context = case(name, "soc", 12)
+    expected = soctk.minimize(model, sets, context)
+    f, h = sets.f.clone().expand(12, -1).clone(), sets.h.clone().expand(12, -1).clone()
+    f[3], h[3], h[7] = 4 * f[3] + 3, h[3] - 4, h[7] - 50
+    rows = {"f": f} if sets.f.numel() else {}
+    rows |= {"h": h} if sets.h.numel() else {}
+    wrong = sets.base.at(**rows)
+    decision = soctk.minimize(model, wrong, context)
+    empty = torch.tensor([3] + ([7] if sets.h.numel() else []))
+    others = torch.tensor([k for k in range(12) if k not in empty.tolist()])
+    assert (decision.status[empty.numpy()] == Status.INFEASIBLE).all()
+    assert bool((wrong.refutes(*decision.ray)[empty] > 0).all())
+    assert bool((decision.ray.z >= 0).all())
+    assert bool(torch.isnan(decision.x[empty]).all())
+    assert not bool(torch.cat(decision.ray, dim=1)[others].any())
+    torch.testing.assert_close(decision.x[others], expected.x[others], rtol=0, atol=1e-7)
+    nearest = soctk.minimize(model, wrong, context, infeasible="nearest")
+    assert (nearest.status == Status.OPTIMAL).all()
+    assert bool((nearest.relaxation[empty] > 1e-3).all())
+    assert bool((nearest.relaxation[others] == 0).all())
+    assert bool((nearest.violation <= nearest.relaxation + 1e-7).all())
+
+
+@pytest.mark.parametrize("kind", ["soc", "softplus"])
+@pytest.mark.parametrize("name", POLYHEDRA)
+def test_prices_are_the_derivatives_of_the_optimal_value(name: str, kind: str) -> None:
+    sets, model, context = case(name, kind, 6)
+    sides = {
+        name: side.expand(6, -1).clone() for name, side in zip(("lower", "upper", "f", "h"), sets.sides, strict=True)
+    }
+    sides = {name: side for name, side in sides.items() if side.numel() and bool(torch.isfinite(side).all())}
+    prices = soctk.minimize(model, sets.base.at(**sides), context, tol=1e-10).prices
+    generator = torch.Generator().manual_seed(0)
+    for name, side in sides.items():
+        direction, step = torch.randn(side.shape, generator=generator, dtype=DOUBLE), 1e-5
+        ends = [
+            soctk.minimize(model, sets.base.at(**{**sides, name: side + sign * step * direction}), context, tol=1e-10)
+            for sign in (1, -1)
+        ]
+        slope = (ends[0].value - ends[1].value) / (2 * step)
+        found = (getattr(prices, name) * direction).sum(dim=-1)
+        torch.testing.assert_close(found, slope, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", POLYHEDRA)
+def test_derivatives_of_decisions_and_values(name: str) -> None:
+    sets, model, context = case(name, "soc", 4)
+    sides = {name: side.expand(4, -1).clone() for name, side in zip(("f", "h"), (sets.f, sets.h), strict=True)}
+    sides = {name: side.requires_grad_() for name, side in sides.items() if side.numel()}
+    layer, generator = soctk.DecisionLayer(model, sets.base, tol=1e-12), torch.Generator().manual_seed(0)
+    weights = torch.randn(4, sets.dim, generator=generator, dtype=DOUBLE)
+    inputs = {"context": context.clone().requires_grad_(), **sides}
+
+    def both(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        """One number for decisions and one for values."""
+        return torch.stack([(layer(**given) * weights).sum(), layer.optimal_value(**given).sum()])
+
+    out = both(inputs)
+    for name, tensor in inputs.items():
+        direction, step = torch.randn(tensor.shape, generator=generator, dtype=DOUBLE), 1e-6
+        slopes = [float((torch.autograd.grad(part, tensor, retain_graph=True)[0] * direction).sum()) for part in out]
+        ends = [
+            both({**inputs, name: (tensor + sign * step * direction).detach().requires_grad_()}) for sign in (1, -1)
+        ]
+        for slope, difference in zip(slopes, ((ends[0] - ends[1]) / (2 * step)).tolist(), strict=True):
+            assert slope == pytest.approx(difference, rel=2e-3, abs=2e-4)
+
+
+@pytest.mark.parametrize("set_name", SETS)
+@pytest.mark.parametrize("kind", ["soc", "relu"])
+def test_sets_as_they_are_and_by_their_rows_have_the_same_decisions(kind: str, set_name: str) -> None:
+    model, feasible_set = shaken(MODELS[kind](5)), SETS[set_name](5)
+    context = torch.randn(7, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+    expected = soctk.minimize(model, feasible_set, context, tol=1e-8)
+    decision = soctk.minimize(model, feasible_set.at(), context, tol=1e-8)
+    assert (decision.status == Status.OPTIMAL).all()
+    torch.testing.assert_close(decision.value, expected.value, rtol=2e-8, atol=2e-8)
+    assert decision.prices is not None
+
+
+def test_totals_of_their_own_are_those_of_sets_one_at_a_time() -> None:
+    model = shaken(MODELS["soc"](5))
+    context = torch.randn(6, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+    totals = torch.linspace(0.5, 4.5, 6, dtype=DOUBLE)
+    decision = soctk.minimize(model, Budget(5, 2.0).at(total=totals), context, tol=1e-8)
+    assert (decision.status == Status.OPTIMAL).all()
+    for k, total in enumerate(totals.tolist()):
+        one = soctk.minimize(model, Budget(5, total), context[k], tol=1e-8)
+        torch.testing.assert_close(decision.value[k], one.value, rtol=2e-8, atol=2e-8)
+    same = soctk.minimize(model, Simplex(5).at(total=totals.reshape(2, 3)), context[0], tol=1e-8)
+    assert same.x.shape == (2, 3, 5)
+    torch.testing.assert_close(same.x.sum(dim=-1), totals.reshape(2, 3))
+
+
+def test_ends_of_the_range_of_totals_are_single_points() -> None:
+    model = shaken(MODELS["soc"](4))
+    context = torch.zeros(3, 3, dtype=DOUBLE)
+    decision = soctk.minimize(model, Budget(4, 2.0).at(total=[0.0, 4.0, 4.5]), context)
+    assert decision.status.tolist() == [Status.OPTIMAL, Status.OPTIMAL, Status.INFEASIBLE]
+    torch.testing.assert_close(decision.x[:2], torch.tensor([[0.0] * 4, [1.0] * 4], dtype=DOUBLE), rtol=0, atol=1e-9)
+
+
+def test_dependent_equalities_and_rows_without_entries() -> None:
+    E, f = [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [0.0, 0.0, 0.0]], [1.0, 2.0, 0.0]
+    base = Polyhedron(3, 0.0, 1.0, E, f)
+    model = shaken(MODELS["soc"](3))
+    sides = torch.tensor([f, [1.5, 3.0, 0.0], [1.0, 2.1, 0.0], [1.0, 2.0, 0.5]], dtype=DOUBLE)
+    sets, context = base.at(f=sides), torch.zeros(4, 3, dtype=DOUBLE)
+    decision = soctk.minimize(model, sets, context)
+    assert decision.status.tolist() == [Status.OPTIMAL] * 2 + [Status.INFEASIBLE] * 2
+    assert bool((sets.refutes(*decision.ray)[2:] > 0).all())
+
+
+def test_no_interior_and_fixed_coordinates() -> None:
+    rows = {"G": [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.0, 0.0, -1.0, -1.0]], "h": [0.0, 1.0, -1.0]}
+    base = Polyhedron(4, 0.0, 2.0, **rows)
+    model = shaken(MODELS["soc"](4))
+    upper = torch.tensor([[2.0, 2.0, 2.0, 2.0], [2.0, 2.0, 0.25, 2.0]], dtype=DOUBLE)
+    lower = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.25, 0.0]], dtype=DOUBLE)
+    sets = base.at(lower=lower, upper=upper)
+    decision = soctk.minimize(model, sets, torch.zeros(2, 3, dtype=DOUBLE))
+    assert (decision.status == Status.OPTIMAL).all()
+    assert float(decision.violation.max()) <= 1e-9
+    assert float(decision.x[1, 2]) == pytest.approx(0.25, abs=1e-9)
+
+
+def test_warm_starts_are_taken() -> None:
+    sets, model, context = case("dispatch", "soc", 10)
+    first = soctk.minimize(model, sets, context)
+    again = soctk.minimize(model, sets, context, x0=first)
+    assert (again.status == Status.OPTIMAL).all()
+    torch.testing.assert_close(again.value, first.value, rtol=3e-6, atol=3e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000))
+def test_elimination_describes_the_same_set(seed: int) -> None:
+    r = np.random.default_rng(seed)
+    n, k, m = int(r.integers(2, 7)), int(r.integers(0, 3)), int(r.integers(0, 5))
+    E, G = r.integers(-2, 3, (k, n)).astype(float), r.integers(-2, 3, (m, n)).astype(float)
+    G[: m // 2] = -G[m - m // 2 :] if m > 1 else G[: m // 2]
+    inside = r.uniform(-0.5, 0.5, n)
+    base = Polyhedron(
+        n, -1.0, 1.0, *((E, E @ inside) if k else (None, None)), *((G, G @ inside + 0.1) if m else (None, None))
+    )
+    rows, e = base.rows(), Elimination.of(base.rows())
+    origin = e.origin(rows.f)
+    torch.testing.assert_close(rows.E @ origin, rows.f, rtol=0, atol=1e-9)
+    assert float((rows.E @ e.basis).abs().max() if e.basis.numel() and k else 0.0) <= 1e-9
+    low, high = e.ends(e.sides(rows.lower, rows.upper, rows.h, rows.G, origin))
+    directions = torch.cat([torch.eye(e.dim, dtype=DOUBLE), e.R])
+    for _ in range(20):
+        w = torch.from_numpy(r.uniform(-2, 2, e.dim))
+        x = origin + e.basis @ w
+        excess = float(torch.maximum(low - directions @ w, directions @ w - high).max()) if len(directions) else -1.0
+        if abs(excess) > 1e-9:
+            assert (excess <= 0) == (float(base.violation(x)) <= 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("sides", "message"),
+    [
+        ({"total": [1.0]}, "total: expected a set with a sum"),
+        ({"h": [[1.0, 2.0]]}, r"h: expected last dimension 12, one number a row, got \(1, 2\)"),
+        ({"f": [np.nan]}, "f: expected finite numbers"),
+        ({"h": np.zeros((3, 12)), "f": np.zeros(2)}, "one batch shape"),
+        ({"lower": np.zeros(5)}, "lower: expected last dimension 8"),
+    ],
+)
+def test_right_hand_sides_that_do_not_fit_are_refused(sides, message: str) -> None:
+    base = dispatch(2)[0].base
+    with pytest.raises(ValueError, match=message):
+        base.at(**sides)
+
+
+def test_batches_that_differ_are_refused() -> None:
+    sets, model, context = case("dispatch", "soc", 3)
+    with pytest.raises(ValueError, match=r"right-hand sides of batch shape \(2,\) as the contexts', got \(3,\)"):
+        soctk.minimize(model, sets, context[:2])
+    with pytest.raises(NotImplementedError, match="one set for all contexts"):
+        soctk.minimize(model, sets, context, method="first_order")
