@@ -102,9 +102,7 @@ def kinds_of(terms: tuple[Term, ...]) -> tuple[type[Term], ...]:
     return (*BUILT_IN, *dict.fromkeys(type(term) for term in terms if type(term) not in BUILT_IN))
 
 
-def pack(
-    form: SumOfTerms, *, constraints: int = 0, keep_duals: bool = False, keep_final: bool = False
-) -> Packed:
+def pack(form: SumOfTerms, *, constraints: int = 0, keep_duals: bool = False, keep_final: bool = False) -> Packed:
     """Return the flat arrays of a detached form.
 
     Args:
