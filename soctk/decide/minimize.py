@@ -23,7 +23,7 @@ from soctk.decide.ranges import solve_in_range
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver
 from soctk.forms.rounding import directed
-from soctk.function import ConvexFunction
+from soctk.function import ConvexFunction, check_function
 from soctk.sets import FeasibleSet, SetAt
 from soctk.sets.elastic import nearest
 from soctk.status import Status
@@ -321,6 +321,7 @@ def check_arguments(
     time_limit: float | None = None,
 ) -> None:
     """Raise ValueError unless model and set go together and the limits are limits."""
+    check_function(model)
     if feasible_set.dim != model.dim:
         raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
     if model.device.type == "meta":

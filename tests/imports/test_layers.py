@@ -177,6 +177,10 @@ def test_a_file_with_a_negative_mixing_weight_is_refused(tmp_path) -> None:
         lambda network: soctk.save(network, "nowhere"),
         lambda network: soctk.to_onnx(network, "nowhere"),
         lambda network: soctk.Embedding(network, None),
+        lambda network: soctk.minimize(network, soctk.Box(2)),
+        lambda network: soctk.prepare(network, soctk.Box(2)),
+        lambda network: soctk.certify(network, soctk.Box(2), [0.0, 0.0]),
+        lambda network: soctk.DecisionLayer(network, soctk.Box(2)),
     ],
 )
 def test_a_module_that_is_no_surrogate_is_sent_here(use: Any) -> None:
