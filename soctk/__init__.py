@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from soctk.models.frozen import freeze
     from soctk.models.recurrent import RecurrentSOCICNN
     from soctk.registry import make_surrogate, register_surrogate_class, surrogate_names
-    from soctk.sets import Box, Budget, FeasibleSet, Polyhedron, Simplex
+    from soctk.sets import Box, Budget, ConicSet, FeasibleSet, Polyhedron, Simplex
     from soctk.surrogate import ConvexSurrogate
     from soctk.terms.base import Dual
 
@@ -59,6 +59,7 @@ __all__ = [
     "ConeProgram",
     "ConeSolution",
     "ConicForm",
+    "ConicSet",
     "ConvSOCICNN",
     "ConvexFunction",
     "ConvexSurrogate",
@@ -140,7 +141,7 @@ _NAMES = {
     "models.frozen": "freeze",
     "models.recurrent": "RecurrentSOCICNN",
     "registry": "make_surrogate register_surrogate_class surrogate_names",
-    "sets": "Box Budget FeasibleSet Polyhedron Simplex",
+    "sets": "Box Budget ConicSet FeasibleSet Polyhedron Simplex",
     "surrogate": "ConvexSurrogate",
     "terms.base": "Dual",
 }
