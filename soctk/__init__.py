@@ -30,18 +30,20 @@ if TYPE_CHECKING:
     from soctk.function import ConvexFunction
     from soctk.imports.exact import from_max_affine, from_quadratic, tangent_planes
     from soctk.imports.expression import from_cvxpy
+    from soctk.imports.layers import ImportedICNN, from_layers
     from soctk.io.checkpoint import CheckpointError, load, save
     from soctk.learn.config import FitConfig
     from soctk.learn.data import ValueData
     from soctk.learn.fit import fit
     from soctk.learn.report import FitReport
+    from soctk.models.average import AverageSurrogate, average
     from soctk.models.conv import ConvSOCICNN
     from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
     from soctk.models.exact import ExactSurrogate
     from soctk.models.frozen import freeze
     from soctk.models.recurrent import RecurrentSOCICNN
     from soctk.registry import make_surrogate, register_surrogate_class, surrogate_names
-    from soctk.sets import Box, Budget, FeasibleSet, Polyhedron, Simplex
+    from soctk.sets import Box, Budget, ConicSet, FeasibleSet, Polyhedron, Simplex
     from soctk.surrogate import ConvexSurrogate
     from soctk.terms.base import Dual
 
@@ -49,6 +51,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SOCICNN",
+    "AverageSurrogate",
     "Box",
     "Budget",
     "Certificate",
@@ -56,6 +59,7 @@ __all__ = [
     "ConeProgram",
     "ConeSolution",
     "ConicForm",
+    "ConicSet",
     "ConvSOCICNN",
     "ConvexFunction",
     "ConvexSurrogate",
@@ -69,6 +73,7 @@ __all__ = [
     "FirstOrder",
     "FitConfig",
     "FitReport",
+    "ImportedICNN",
     "NewtonCG",
     "NormICNN",
     "PaperProtocol",
@@ -82,10 +87,12 @@ __all__ = [
     "Status",
     "ValueData",
     "affine_pieces",
+    "average",
     "certify",
     "fit",
     "freeze",
     "from_cvxpy",
+    "from_layers",
     "from_max_affine",
     "from_quadratic",
     "load",
@@ -121,18 +128,20 @@ _NAMES = {
     "function": "ConvexFunction",
     "imports.exact": "from_max_affine from_quadratic tangent_planes",
     "imports.expression": "from_cvxpy",
+    "imports.layers": "ImportedICNN from_layers",
     "io.checkpoint": "CheckpointError load save",
     "learn.config": "FitConfig",
     "learn.data": "ValueData",
     "learn.fit": "fit",
     "learn.report": "FitReport",
+    "models.average": "AverageSurrogate average",
     "models.conv": "ConvSOCICNN",
     "models.dense": "SOCICNN NormICNN QuadICNN ReLUICNN SoftplusICNN",
     "models.exact": "ExactSurrogate",
     "models.frozen": "freeze",
     "models.recurrent": "RecurrentSOCICNN",
     "registry": "make_surrogate register_surrogate_class surrogate_names",
-    "sets": "Box Budget FeasibleSet Polyhedron Simplex",
+    "sets": "Box Budget ConicSet FeasibleSet Polyhedron Simplex",
     "surrogate": "ConvexSurrogate",
     "terms.base": "Dual",
 }

@@ -269,6 +269,16 @@ class ConvexFunction(nn.Module, ABC):
         return tensor
 
 
+def check_function(model: object, name: str = "model") -> None:
+    """Raise TypeError unless `model` is a function of this library; of a network made elsewhere it names the way in."""
+    if isinstance(model, ConvexFunction):
+        return
+    got = f"{name}: expected a soctk surrogate, got {type(model).__name__}"
+    if isinstance(model, nn.Module):
+        got += "; soctk.from_layers makes a surrogate of the weights of an input-convex network"
+    raise TypeError(got)
+
+
 class _FoldedForm(nn.Module):
     """A model whose forward pass is its form, for `functional_call`."""
 

@@ -19,7 +19,13 @@ from soctk.plugins import find_plugin, plugin_names
 from soctk.surrogate import ConvexSurrogate
 
 GROUP = "soctk.surrogates"
-OWN = ("soctk.models.conv", "soctk.models.exact", "soctk.models.recurrent")
+OWN = (
+    "soctk.imports.layers",
+    "soctk.models.average",
+    "soctk.models.conv",
+    "soctk.models.exact",
+    "soctk.models.recurrent",
+)
 """Modules with classes of ours that have no default sizes, so no entry point."""
 Kind = TypeVar("Kind", bound=type[ConvexSurrogate])
 

@@ -21,7 +21,7 @@ from soctk.decide.decision import certified_gap, relative_gap
 from soctk.decide.problem import Limits, Problem
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.rounding import directed
-from soctk.function import ConvexFunction
+from soctk.function import ConvexFunction, check_function
 from soctk.sets import FeasibleSet
 
 BOUND_TOLERANCE = 1e-8
@@ -76,6 +76,7 @@ def certify(
     Raises:
         ValueError: a bad x or context.
     """
+    check_function(model)
     points = as_tensor(x, "x")
     check_last_dim(points, feasible_set.dim, "x")
     points = points.to(torch.promote_types(points.dtype, model.dtype))

@@ -88,6 +88,25 @@ class Decision:
     ray: Ray | None = None
     relaxation: Tensor | None = None
 
+    @classmethod
+    def joined(cls, parts: list[Decision], batch: tuple[int, ...], seconds: float) -> Decision:
+        """Return decisions for neighbouring instances, each of batch shape (N,), as one."""
+
+        def join(found: list[Any]) -> Any:
+            if isinstance(found[0], Tensor):
+                return torch.cat(found).reshape(*batch, *found[0].shape[1:])
+            if isinstance(found[0], np.ndarray):
+                return np.concatenate(found).reshape(batch)
+            if found[0] is None:
+                return None
+            names = found[0]._fields if isinstance(found[0], tuple) else [f.name for f in fields(found[0])]
+            return type(found[0])(*(join([getattr(part, name) for part in found]) for name in names))
+
+        units = [part.value.abs().clamp(min=1.0) if part.scale is None else part.scale for part in parts]
+        scale = None if all(part.scale is None for part in parts) else join(units)
+        names = [f.name for f in fields(cls) if f.name not in ("seconds", "scale")]
+        return cls(seconds=seconds, scale=scale, **{name: join([getattr(p, name) for p in parts]) for name in names})
+
     def replaced(self, index: Tensor, other: Decision) -> Decision:
         """Return the decision with the instances `index` of the flattened batch replaced by those of another."""
 

@@ -21,7 +21,7 @@ from soctk.decide.polyhedral import Reduction, minimise_in_free_coordinates
 from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
-from soctk.function import ConvexFunction
+from soctk.function import ConvexFunction, check_function
 from soctk.sets import FeasibleSet, Polyhedron, SetAt
 
 
@@ -54,6 +54,7 @@ class DecisionLayer(nn.Module):
         max_iter: int = DEFAULT_ITERATIONS,
     ) -> None:
         super().__init__()
+        check_function(model)
         if feasible_set.dim != model.dim:
             raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
         if not model.has_conic_form:

@@ -15,13 +15,15 @@ from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, chec
 from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
 from soctk.decide.decision import Decision, Prices, Ray
 from soctk.decide.external import External
+from soctk.decide.newton import SmoothingNewton
+from soctk.decide.pieces import PIECE, side_by_side
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.protocol import PaperProtocol
 from soctk.decide.ranges import solve_in_range
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver
 from soctk.forms.rounding import directed
-from soctk.function import ConvexFunction
+from soctk.function import ConvexFunction, check_function
 from soctk.sets import FeasibleSet, SetAt
 from soctk.sets.elastic import nearest
 from soctk.status import Status
@@ -188,6 +190,13 @@ def answer(
         started: the `time.perf_counter()` value at the user's call.
     """
     assert problem.model is not None
+    if isinstance(solver, SmoothingNewton) and problem.size > PIECE and problem.device.type == "cpu":
+
+        def one(part: slice) -> Decision:
+            begin = None if start is None else start[part]
+            return answer(problem.piece(part), solver, limits, begin, (part.stop - part.start,), started)
+
+        return Decision.joined(list(side_by_side(one, problem.size)), batch, time.perf_counter() - started)
     dtype = torch.promote_types(problem.contexts.dtype, problem.model.dtype)
     if solver is None or problem.size == 0:
         result = Result.unanswered(torch.zeros(0, problem.dim, dtype=problem.dtype, device=problem.device))
@@ -312,6 +321,7 @@ def check_arguments(
     time_limit: float | None = None,
 ) -> None:
     """Raise ValueError unless model and set go together and the limits are limits."""
+    check_function(model)
     if feasible_set.dim != model.dim:
         raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
     if model.device.type == "meta":

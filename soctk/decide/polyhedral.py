@@ -150,35 +150,36 @@ class Reduction:
         left = slope @ self.elimination.basis + multipliers @ self.elimination.R
         return self.elimination.attribute(torch.cat([-left, multipliers], dim=1), self.sides)
 
-    def contradictions(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return where right-hand sides contradict each other on sight, bool (size,), and nu and z that prove it.
+    def contradictions(self, size: int) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return which of `size` instances contradict themselves on sight, and nu and z that prove it; None for none.
 
         Either dependent equalities do not agree, or a constraint that is the same for every w is violated, or the ends
         of a direction cross.
         """
-        e, n, k = self.elimination, self.sets.dim, self.sets.f.shape[-1]
-        constraints = torch.zeros(size, self.sides.shape[-1], dtype=torch.float64)
-        worst = torch.zeros(size, dtype=torch.float64)
-        crossed = self.low - self.high - CROSSED * (1 + torch.maximum(self.low.abs(), self.high.abs()).clamp(max=1e300))
-        excess = torch.where(e.constant, -self.sides, -torch.inf) - CROSSED * self.sets.magnitude
-        for amounts, put in ((crossed, self._cross), (excess, _violate)):
-            if amounts.shape[1] > 0:
-                most, place = (part.expand(size) for part in amounts.max(dim=1))
-                index = torch.nonzero(most > worst.clamp(min=0)).flatten()
-                if index.numel() > 0:
-                    constraints[index] = 0.0
-                    put(constraints, index, place[index])
-                    worst[index] = most[index]
-        nu, z = self.originals(torch.zeros(size, n, dtype=torch.float64), constraints)
+        e, k = self.elimination, self.sets.f.shape[-1]
+        crossed = self.low - self.high - CROSSED * (1 + torch.minimum(self.low.abs(), self.high.abs()))
+        excess = -self.sides[:, e.constant] - CROSSED * self.sets.magnitude
         off = self.f @ e.null.T
         off = torch.where(off.abs() > CROSSED * (self.f.abs() @ e.null.abs().T + e.null.abs().sum(dim=1)), off, 0.0)
+        if not any(bool((part > 0).any()) for part in (crossed, excess, off.abs())):
+            return None
+        constraints = torch.zeros(size, self.sides.shape[-1], dtype=torch.float64)
+        known = torch.zeros(size, dtype=torch.bool)
+        for amounts, put in ((crossed, self._cross), (excess, self._violate)):
+            if amounts.shape[1] > 0:
+                most, place = (part.expand(size) for part in amounts.max(dim=1))
+                index = torch.nonzero((most > 0) & ~known).flatten()
+                put(constraints, index, place[index])
+                known[index] = True
+        nu, z = self.originals(torch.zeros(size, self.sets.dim, dtype=torch.float64), constraints)
         if off.shape[1] > 0:
             most, place = (part.expand(size) for part in off.abs().max(dim=1))
-            index = torch.nonzero(most > 0).flatten()
+            index = torch.nonzero((most > 0) & ~known).flatten()
             signs = -torch.sign(off.expand(size, -1)[index, place[index]])
-            nu[index], z[index] = (signs.unsqueeze(1) * e.null[place[index]])[:, :k], 0.0
-            worst[index] = most[index]
-        return worst > 0, nu, z
+            nu[index] = (signs.unsqueeze(1) * e.null[place[index]])[:, :k]
+            known[index] = True
+        rows = torch.nonzero(known).flatten()
+        return rows, nu[rows], z[rows]
 
     def _cross(self, constraints: Tensor, index: Tensor, place: Tensor) -> None:
         """Give the two constraints whose ends cross their multipliers."""
@@ -187,9 +188,9 @@ class Reduction:
         sides = self.sides.expand(constraints.shape[0], -1)[index]
         constraints[index] = self.elimination.attribute(unit, sides) + self.elimination.attribute(-unit, sides)
 
-
-def _violate(constraints: Tensor, index: Tensor, place: Tensor) -> None:
-    constraints[index, place] = 1.0
+    def _violate(self, constraints: Tensor, index: Tensor, place: Tensor) -> None:
+        """Give the constraint that is violated a multiplier."""
+        constraints[index, torch.nonzero(self.elimination.constant).flatten()[place]] = 1.0
 
 
 def _wide(*parts: Tensor) -> list[Tensor]:
@@ -209,14 +210,19 @@ def prove_empty(result: Result, sets: SetAt, rows: Tensor) -> None:
     """Say that the sets of the instances `rows` are empty where a linear programme proves it, INACCURATE elsewhere."""
     if rows.numel() == 0:
         return
+    _, _, nu, z = nearest(sets.select(rows))
+    proved = _put_proofs(result, sets, rows, nu, z)
+    result.status[rows[~proved].numpy()] = Status.INACCURATE
+
+
+def _put_proofs(result: Result, sets: SetAt, rows: Tensor, nu: Tensor, z: Tensor) -> Tensor:
+    """Say that the sets of the instances `rows` are empty where multipliers prove it; return where, bool."""
     assert result.rows is not None
-    part = sets.select(rows)
-    _, _, nu, z = nearest(part)
-    proof = RowMultipliers.of(part, torch.zeros(rows.numel(), sets.dim, dtype=torch.float64), nu, z)
+    proof = RowMultipliers.of(sets.select(rows), torch.zeros(rows.numel(), sets.dim, dtype=torch.float64), nu, z)
     proved = proof.level > 0
     result.rows.put(rows[proved], proof.select(proved))
     result.refuse(rows[proved])
-    result.status[rows[~proved].numpy()] = Status.INACCURATE
+    return proved
 
 
 def solve_polyhedral(
@@ -231,12 +237,14 @@ def solve_polyhedral(
     """Minimise every function of a detached form over its own set: arguments as `solve_newton`'s, sets flat."""
     reduction = Reduction.of(sets)
     result = Result.unanswered(form.linear.new_zeros(form.size, sets.dim))
-    zero = torch.zeros_like(result.x)
-    known, nu, z = reduction.contradictions(form.size)
-    result.rows = RowMultipliers.of(sets, zero, nu, z)
-    known &= result.rows.level > 0
-    result.refuse(known)
-    rest = torch.nonzero(~known).flatten()
+    zero = torch.zeros(form.size, dtype=torch.float64)
+    counts = sets.f.shape[-1], sets.h.shape[-1], sets.dim
+    result.rows = RowMultipliers(*(zero.new_zeros(form.size, count) for count in counts), zero)
+    rest = torch.arange(form.size)
+    known = reduction.contradictions(form.size)
+    if known is not None:
+        _put_proofs(result, sets, *known)
+        rest = torch.from_numpy(np.flatnonzero(result.status != Status.INFEASIBLE))
     for share in (0.0, RELAXED):
         if rest.numel() == 0 or time.perf_counter() > deadline:
             break
@@ -276,6 +284,7 @@ def _solve_part(
 ) -> None:
     """Solve the instances `rows`, and put what is proved about them into the result."""
     sets, names = reduction.sets, rows.numpy()
+    result.first_gap = torch.full_like(result.value, torch.inf) if result.first_gap is None else result.first_gap
     if reduction.elimination.dim == 0:
         x = reduction.expand(form.linear.new_zeros(form.size, 0))
         dual, multipliers = form.subgradients(x.unsqueeze(1)), x.new_zeros(form.size, 0)
@@ -288,14 +297,13 @@ def _solve_part(
         assert found.duals is not None
         x, dual, multipliers = reduction.expand(found.x), Dual(tuple(found.duals)), found.multipliers
         empty = torch.from_numpy(found.status == Status.INFEASIBLE)
+        assert found.first_gap is not None
+        result.first_gap[rows] = found.first_gap
         result.status[names], result.iterations[rows] = found.status, result.iterations[rows] + found.iterations
         result.status[names[empty.numpy()]] = Status.STALLED  # unless it is proved
-    dual = Dual(tuple(term.nearest_dual(y) for term, y in zip(form.terms, dual.parts, strict=True)))
     slope = torch.where(empty.unsqueeze(-1), 0.0, form.slope(dual).squeeze(1))
     nu, z = reduction.originals(slope, reduction.of_directions(slope, multipliers))
     bound, multiplied = bound_by_rows(form, sets, dual, nu, z)
-    proof = RowMultipliers.of(sets, torch.zeros_like(x), nu, z)
-    proved = empty & (proof.level > 0)
     usable = (sets._violation(x) <= FEASIBLE * sets.magnitude) & ~empty
     value = torch.where(usable, form.evaluate(x.unsqueeze(1)).squeeze(-1), torch.inf)
     bound = torch.where(empty | torch.isnan(bound), -torch.inf, bound)
@@ -303,9 +311,12 @@ def _solve_part(
     result.improve(rows, x, value, bound)
     assert result.rows is not None
     result.rows.put(rows[higher], multiplied.select(higher))
-    result.rows.put(rows[proved], proof.select(proved))
     result.judge(limits["tol"])
-    result.refuse(rows[proved])
+    if bool(empty.any()):
+        proof = RowMultipliers.of(sets, torch.zeros_like(x), nu, z)
+        proved = empty & (proof.level > 0)
+        result.rows.put(rows[proved], proof.select(proved))
+        result.refuse(rows[proved])
 
 
 def minimise_in_free_coordinates(
@@ -317,7 +328,9 @@ def minimise_in_free_coordinates(
         RuntimeError: a set is empty, or no Newton steps can be taken.
     """
     reduction = Reduction.of(sets)
-    _refuse_empty(reduction.contradictions(form.size)[0])
+    known = reduction.contradictions(form.size)
+    if known is not None:
+        _refuse_empty(known[0], form.size)
     if reduction.elimination.dim == 0:
         w = form.linear.new_zeros(form.size, 0)
         value = form.evaluate(reduction.expand(w).unsqueeze(1)).squeeze(-1)
@@ -327,15 +340,15 @@ def minimise_in_free_coordinates(
     )
     if result is None:
         raise RuntimeError("decisions over this set have no derivatives: a term without a compiled kernel")
-    _refuse_empty(torch.from_numpy(result.status == Status.INFEASIBLE))
+    _refuse_empty(torch.from_numpy(np.flatnonzero(result.status == Status.INFEASIBLE)), form.size)
     return result
 
 
-def _refuse_empty(empty: Tensor) -> None:
-    if bool(empty.any()):
-        named = ", ".join(str(row) for row in torch.nonzero(empty).flatten()[:5].tolist())
+def _refuse_empty(empty: Tensor, size: int) -> None:
+    if empty.numel() > 0:
+        named = ", ".join(str(row) for row in empty[:5].tolist())
         raise RuntimeError(
-            f"{int(empty.sum())} of {empty.numel()} sets are empty (instances {named}): there is no decision to "
+            f"{empty.numel()} of {size} sets are empty (instances {named}): there is no decision to "
             "differentiate; soctk.minimize says why, and what the nearest sets are"
         )
 

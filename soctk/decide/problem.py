@@ -140,6 +140,18 @@ class Problem:
             return Problem(self.form.select(index), sets, unit)
         return Problem.at(self.model, self.contexts[index], sets, unit)
 
+    def piece(self, part: slice) -> Problem:
+        """Return the problem of some neighbouring instances of a surrogate."""
+        assert self.model is not None
+        size = part.stop - part.start
+        contexts = self.contexts[part] if self.model.context_dim > 0 else self.contexts
+        sets = self.feasible_set
+        if isinstance(sets, SetAt):
+            sets = sets.select(part)
+        piece = Problem.at(self.model, contexts, sets, None if self.unit is None else self.unit[part])
+        piece.packed, piece.size = self.packed, size
+        return piece
+
     def by_rows(self) -> Problem:
         """Return the problem with a polyhedron's rows kept as they are; itself for sets of other kinds."""
         if type(self.feasible_set) is not Polyhedron:

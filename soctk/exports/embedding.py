@@ -7,6 +7,7 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, to_numpy
 from soctk.forms.embedding import FormEmbedding
+from soctk.function import check_function
 from soctk.lazy import cvxpy as cp
 from soctk.surrogate import ConvexSurrogate
 
@@ -30,6 +31,7 @@ class Embedding(FormEmbedding):
     """
 
     def __init__(self, model: ConvexSurrogate, x: cp.Expression) -> None:
+        check_function(model)
         # Two contexts make the coefficients that depend on the context show; only the structure is used.
         contexts = torch.zeros(2, model.context_dim, dtype=model.dtype, device=model.device)
         super().__init__(model.conic_form(contexts if model.context_dim else None).detach(), x)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from soctk.function import check_function
 from soctk.surrogate import ConvexSurrogate
 
 
@@ -36,6 +37,7 @@ def to_onnx(model: ConvexSurrogate, path: str | os.PathLike[str]) -> None:
     Raises:
         ModuleNotFoundError: the extra `onnx` is missing.
     """
+    check_function(model)
     try:
         from onnxscript import opset18
     except ModuleNotFoundError as error:

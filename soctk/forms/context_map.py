@@ -79,6 +79,8 @@ class ContextMap:
         matrix: A of all terms, (K, n).
         shells: the terms.
         moves: whether a context moves v, and any weight; what none moves is there once for all contexts.
+        gains: what the weights are multiplied by, (W,), non-negative; None for 1.
+        tilt: what the ridges add to b0, (n count,), as v does where the origin of x is moved; None for 0.
     """
 
     dim: int
@@ -92,6 +94,8 @@ class ContextMap:
     matrix: Tensor
     shells: list[Shell]
     moves: tuple[bool, bool]
+    gains: Tensor | None = None
+    tilt: Tensor | None = None
 
     @classmethod
     def of(cls, affine: AffinePart, parts: Sequence[Part]) -> ContextMap:
@@ -128,7 +132,12 @@ class ContextMap:
     def responses(self, context: Tensor) -> tuple[Tensor, ...]:
         """Return the rows of b0, v and d at contexts (N, p), the weights, and the ridges and units themselves."""
         rows, weights, ridges, units = linear(context, self.slope, self.constant).split(self.sizes, dim=-1)
-        return rows, self.floors + softplus(weights), torch.relu(ridges), torch.tanh(units)
+        weights, ridges = self.floors + softplus(weights), torch.relu(ridges)
+        if self.gains is not None:
+            weights = self.gains * weights
+        if self.tilt is not None:
+            rows = torch.cat([rows[:, :1] + linear(ridges, self.tilt.unsqueeze(0)), rows[:, 1:]], dim=-1)
+        return rows, weights, ridges, 2 * torch.sigmoid(2 * units) - 1  # tanh, in less than half of its time
 
     def form(self, context: Tensor) -> ConicForm:
         """Return the form at contexts (N, p), differentiable in the context and in whatever the map was made of."""

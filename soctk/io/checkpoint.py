@@ -24,7 +24,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from soctk.function import DTYPES
+from soctk.function import DTYPES, check_function
 from soctk.lazy import cvxpy as cp
 from soctk.registry import class_name, surrogate_class
 from soctk.surrogate import ConvexSurrogate
@@ -52,6 +52,7 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping
         TypeError: its class is not registered, or its `config()` does not rebuild it.
         OSError: the file cannot be written; an old one is left as it was.
     """
+    check_function(model)
     name, config = class_name(type(model)), json.dumps(model.config(), default=_plain)
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()}
     try:

@@ -8,6 +8,7 @@ import warnings
 from contextlib import nullcontext
 
 from soctk.checks import ArrayLike
+from soctk.function import check_function
 from soctk.learn.config import FitConfig
 from soctk.learn.data import ValueData
 from soctk.learn.optimality import Optima
@@ -57,6 +58,7 @@ def fit(
         `FitReport` with loss curves, seconds and status.
 
     Raises:
+        TypeError: a model that is no surrogate.
         ValueError: data whose dimensions are not the model's, a single value to learn and to validate from, numbers
             that the model's cannot hold, optima of a wrong shape or outside the set, optima for a surrogate with
             a training of its own, or a model without weights.
@@ -65,6 +67,7 @@ def fit(
         UserWarning: too few values, and how many are needed.
         RuntimeWarning: the fit diverged and the model is as it was (`FitStatus.DIVERGED`).
     """
+    check_function(model)
     config = config or FitConfig()
     if model.parameter_count == 0:
         raise ValueError(f"model: {type(model).__name__} has no weights to train")

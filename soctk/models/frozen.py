@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from soctk.forms.context_map import ContextMap
-from soctk.function import ConvexFunction
+from soctk.function import ConvexFunction, check_function
 from soctk.surrogate import ConvexSurrogate
 
 Made = TypeVar("Made")
@@ -34,6 +34,7 @@ class FrozenSurrogate(ConvexSurrogate):
     """What `freeze` returns."""
 
     def __init__(self, model: ConvexSurrogate) -> None:
+        check_function(model)
         own = [name for name in DERIVED if getattr(type(model), name) is not getattr(ConvexFunction, name)]
         if own or type(model)._context_map is ConvexFunction._context_map:
             why = f"which has its own {own[0]}" if own else "whose coefficients have no context map"

@@ -112,9 +112,9 @@ class SetAt:
             )
         return self._map(lambda side: side if side.ndim == 1 else side.expand(*batch, -1).reshape(-1, side.shape[-1]))
 
-    def select(self, index: Tensor) -> SetAt:
+    def select(self, index: Tensor | slice) -> SetAt:
         """Return the sets of the instances `index`, where sides are flat."""
-        return self._map(lambda side: side if side.ndim == 1 else side[index.to(side.device)])
+        return self._map(lambda side: side if side.ndim == 1 else side[index])
 
     def detach(self) -> SetAt:
         """Return the sets cut from autograd, on the CPU."""

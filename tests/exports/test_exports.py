@@ -11,15 +11,22 @@ import torch
 from tolerances import DOUBLE, SINGLE, VALUE, close
 from zoo import MODELS, shaken
 
-from soctk import Box, ReLUICNN, Simplex, affine_pieces, from_max_affine, to_onnx
+from soctk import SOCICNN, Box, ReLUICNN, Simplex, affine_pieces, average, from_max_affine, to_onnx
 from soctk_baselines import DCP, PCF
 
 onnxruntime = pytest.importorskip("onnxruntime")
 n = 3
-EVERY = MODELS | {"dcp": lambda n: DCP(n, 3, seed=1), "pcf": lambda n: PCF(n, 3, seed=2)}
+EVERY = MODELS | {
+    "dcp": lambda n: DCP(n, 3, seed=1),
+    "pcf": lambda n: PCF(n, 3, seed=2),
+    "average": lambda n: average(
+        [SOCICNN(n, 3, quadratics=(4, 5), norms=(2,), conditioning="additive", seed=seed) for seed in range(3)]
+    ),
+    "mixed average": lambda n: average([DCP(n, 3, seed=1), MODELS["soc"](n)]),
+}
 
 
-@pytest.mark.parametrize("name", ["relu", "soc", "softplus", "hyperbolic", "dcp", "pcf"])
+@pytest.mark.parametrize("name", ["relu", "soc", "softplus", "hyperbolic", "dcp", "pcf", "average", "mixed average"])
 @pytest.mark.parametrize("dtype", [DOUBLE, SINGLE])
 def test_onnxruntime_computes_the_forward_pass(name: str, dtype: torch.dtype, tmp_path) -> None:
     model = shaken(EVERY[name](n), 0.1).to(dtype)

@@ -1,0 +1,46 @@
+"""Large batches in pieces: of bounded memory, on as many threads as PyTorch may use.
+
+Instances do not depend on each other, and compiled code and PyTorch leave Python's lock to others, so pieces are
+decided side by side, each on one thread. One call for 100,000 instances would work through arrays that no cache holds,
+and its threads would wait for each other at every operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+PIECE = 8192
+"""Instances decided at a time: 10 to 100 megabytes."""
+Answer = TypeVar("Answer")
+
+
+def pieces(size: int, threads: int) -> list[slice]:
+    """Return slices of about equal size, `PIECE` at most, a multiple of `threads` of them."""
+    count = -(-size // PIECE)
+    count = -(-count // threads) * threads
+    step = -(-size // count)
+    return [slice(first, min(first + step, size)) for first in range(0, size, step)]
+
+
+def side_by_side(decide: Callable[[slice], Answer], size: int) -> Iterator[Answer]:
+    """Yield the answers to the pieces of a batch in their order; what is not begun is dropped with the iterator."""
+    threads = torch.get_num_threads()
+    parts = pieces(size, threads)
+    if threads == 1:
+        yield from map(decide, parts)
+        return
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    def one(part: slice) -> Answer:
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+            return decide(part)
+
+    pool = ThreadPoolExecutor(threads, "soctk", initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield from pool.map(one, parts)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

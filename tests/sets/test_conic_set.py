@@ -1,0 +1,86 @@
+"""Polyhedra cut by second-order cones: oracles, decisions with a certificate, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reference import clarabel_optimum
+from tolerances import CERTIFIED, DOUBLE, TIGHT_CLARABEL
+from zoo import MODELS, shaken
+
+import soctk
+from soctk import Budget, ConicSet, Polyhedron, Status
+
+R = np.random.default_rng(0)
+ROOT = R.normal(size=(4, 4)) / 2
+
+
+def portfolio() -> ConicSet:
+    """Shares of a budget whose risk |L'x| is at most a part of its return, and limited."""
+    return ConicSet(Budget(4, 1.0), [(ROOT, 0.0, [0.5, 0.8, 0.6, 0.7], 0.1), (ROOT, 0.0, 0.0, 0.9)])
+
+
+def ball() -> ConicSet:
+    """A ball around a point of a box, which it cuts."""
+    return ConicSet(Polyhedron(3, -1.0, 1.0), [(np.eye(3), -0.5, 0.0, 0.8)])
+
+
+@pytest.mark.parametrize("make", [portfolio, ball])
+def test_oracles_are_feasible_and_optimal_to_the_solver_s_accuracy(make) -> None:
+    feasible_set, generator = make(), torch.Generator().manual_seed(3)
+    y = torch.randn(6, feasible_set.dim, generator=generator, dtype=DOUBLE)
+    points, x, least = feasible_set.sample(50, generator), feasible_set.project(y), feasible_set.linear_minimum(y)
+    vertex = feasible_set.linear_minimizer(y)
+    for found in (points, x, vertex, feasible_set.center()):
+        assert float(feasible_set.violation(found).max()) <= 1e-10
+    # The projection's variational inequality, (p - x)'(x - y) >= 0 for all points p.
+    assert float(((points - x.unsqueeze(1)) * (x - y).unsqueeze(1)).sum(dim=-1).min()) >= -1e-5
+    torch.testing.assert_close(feasible_set.project(points), points, rtol=0, atol=1e-12)
+    assert bool((least <= (vertex * y).sum(dim=-1)).all())
+    assert bool((least >= (vertex * y).sum(dim=-1) - 1e-8).all())
+    assert bool((least.unsqueeze(1) <= y @ points.T).all())
+    lo, hi = feasible_set.hull()
+    assert bool(((points >= lo) & (points <= hi)).all())
+
+
+@pytest.mark.parametrize("kind", ["soc", "relu", "softplus"])
+@pytest.mark.parametrize("make", [portfolio, ball])
+def test_decisions_are_certified_and_right(kind: str, make) -> None:
+    feasible_set = make()
+    model = shaken(MODELS[kind](feasible_set.dim))
+    context = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    decision = soctk.minimize(model, feasible_set, context)
+    assert (decision.status == Status.OPTIMAL).all()
+    assert float(feasible_set.violation(decision.x).max()) <= 1e-9
+    assert float(decision.relative_gap.max()) <= CERTIFIED
+    for row in range(3):
+        optimum = clarabel_optimum(model, feasible_set, context[row])
+        assert float(decision.lower_bound[row]) <= optimum + TIGHT_CLARABEL * max(1.0, abs(optimum))
+    certificate = soctk.certify(model, feasible_set, decision.x, context)
+    assert float(certificate.relative_gap.max()) <= CERTIFIED
+
+
+def test_the_ball_has_its_closed_forms() -> None:
+    inside = ConicSet(Polyhedron(3, -5.0, 5.0), [(np.eye(3), -0.5, 0.0, 0.8)])
+    y = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE) * 3
+    away = y - 0.5
+    expected = 0.5 + away * (0.8 / away.norm(dim=1, keepdim=True)).clamp(max=1)
+    torch.testing.assert_close(inside.project(y), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(inside.linear_minimum(y), 0.5 * y.sum(dim=1) - 0.8 * y.norm(dim=1), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("cones", "message"),
+    [
+        ([], "expected at least one"),
+        ([(np.eye(2), 0.0, 0.0, 1.0)], r"cones\[0\].F: expected shape \(rows, 3\), got \(2, 2\)"),
+        ([(np.eye(3), [1.0, 2.0], 0.0, 1.0)], r"cones\[0\].g: expected a number or 3 numbers"),
+        ([(np.eye(3), 0.0, 0.0, -1.0)], "strictly inside"),
+        ([(np.eye(3), 0.0, np.nan, 1.0)], r"cones\[0\].c: expected finite"),
+        ([(np.eye(3), 0.0)], r"cones\[0\]: expected \(F, g, c, d\)"),
+    ],
+)
+def test_cones_that_make_no_set_are_refused(cones, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ConicSet(Polyhedron(3, -1.0, 1.0), cones)
