@@ -270,3 +270,17 @@ def test_optima_that_do_not_fit_sets_of_their_own_are_refused():
         soctk.fit(model, data, optima=x, feasible_set=soctk.Budget(4, 2.0).at(total=[1.0, 2.0, 1.0]))
     with pytest.raises(ValueError, match="instance 2 has no point"):
         soctk.fit(model, data, optima=x, feasible_set=soctk.Budget(4, 2.0).at(total=[1.0, 1.0, 5.0]))
+
+
+def test_losses_of_decisions_take_right_hand_sides():
+    """Both are zero where the model is the truth, and regret is not where right-hand sides are other ones."""
+    sets, model = AT["polyhedron"], soctk.from_quadratic(torch.eye(4, dtype=DOUBLE), torch.ones(4, dtype=DOUBLE), 0.0)
+    best, layer = soctk.minimize(model, sets, tol=1e-12), soctk.DecisionLayer(model, POLYHEDRON)
+    sides = {"f": sets.f, "h": sets.h}
+
+    def regret(**sides):
+        return float(soctk.losses.regret_loss(layer, lambda x, context: model(x), None, best.value, **sides))
+
+    assert float(soctk.losses.suboptimality_loss(layer, best.x, **sides)) == pytest.approx(0.0, abs=1e-8)
+    assert regret(**sides) == pytest.approx(0.0, abs=1e-8)
+    assert abs(regret(f=sets.f, h=sets.h + 1)) > 1e-3
