@@ -8,12 +8,12 @@ from torch import Tensor
 from soctk.checks import ArrayLike
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.function import ConvexFunction
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, SetAt
 
 SMOOTHING_WIDTHS = tuple(10.0**-k for k in range(2, 11))
 
 
-def best_bound(form: ConicForm, feasible_set: FeasibleSet, x: Tensor) -> Tensor:
+def best_bound(form: ConicForm, feasible_set: FeasibleSet | SetAt, x: Tensor) -> Tensor:
     """Return the best lower bound that duals at x give, internal shapes: (N or 1, M, n) -> (N, M)."""
     bound = form.bound(form.subgradients(x), feasible_set)
     for width in SMOOTHING_WIDTHS:

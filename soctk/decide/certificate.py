@@ -9,6 +9,7 @@ doubt is solved, for the bound of its solution.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +23,7 @@ from soctk.decide.problem import Limits, Problem
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.rounding import directed
 from soctk.function import ConvexFunction, check_function
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, SetAt
 
 BOUND_TOLERANCE = 1e-8
 
@@ -53,7 +54,7 @@ class Certificate:
 @torch.no_grad()
 def certify(
     model: ConvexFunction,
-    feasible_set: FeasibleSet,
+    feasible_set: FeasibleSet | SetAt,
     x: ArrayLike,
     context: ArrayLike | None = None,
     *,
@@ -63,7 +64,7 @@ def certify(
 
     Args:
         model: the surrogate that is minimised.
-        feasible_set: the set it is minimised over.
+        feasible_set: the set it is minimised over, or one for each point (`Polyhedron.at`).
         x: (*batch, n).
         context: (*batch, p), or None where p = 0.
         tol: relative gap below which closed-form bounds are good enough; above it the minimum itself is looked for.
@@ -81,10 +82,17 @@ def certify(
     check_last_dim(points, feasible_set.dim, "x")
     points = points.to(torch.promote_types(points.dtype, model.dtype))
     violation = feasible_set.violation(points)
+    if isinstance(feasible_set, SetAt):
+        batch = tuple(torch.broadcast_shapes(points.shape[:-1], feasible_set.batch_shape))
+        points, feasible_set = points.expand(*batch, -1), feasible_set.flat(batch).detach()
     if not model.has_conic_form:
+        if isinstance(feasible_set, SetAt):
+            raise NotImplementedError(f"{type(model).__name__} has no conic form; certify over one set at a time")
         value = model(points, context)
         return Certificate(value, value - frank_wolfe_gap(model, feasible_set, points, context), violation)
     form = model.conic_form(context)
+    if isinstance(feasible_set, SetAt) and form.batch_shape == ():
+        form = dataclasses.replace(form, batch_shape=tuple(points.shape[:-1]))
     value = form.value(points)
     internal = points.to(form.dtype).reshape((-1, 1, model.dim) if form.batch_shape else (1, -1, model.dim))
     lower = best_bound(form, feasible_set, internal).reshape(value.shape)
@@ -94,11 +102,12 @@ def certify(
     return Certificate(directed(value, points.dtype, torch.inf), directed(lower, points.dtype, -torch.inf), violation)
 
 
-def _solved_bound(form: ConicForm, feasible_set: FeasibleSet, wanted: Tensor) -> Tensor:
+def _solved_bound(form: ConicForm, feasible_set: FeasibleSet | SetAt, wanted: Tensor) -> Tensor:
     """Return bounds from solving the wanted instances, -inf for the others; points of one function share its bound."""
     shared = form.batch_shape == ()
     index = torch.nonzero(wanted.reshape(-1)).squeeze(-1)
-    problem = Problem(form if shared else form.select(index), feasible_set)
+    sets = feasible_set.select(index) if isinstance(feasible_set, SetAt) else feasible_set
+    problem = Problem(form if shared else form.select(index), sets)
     solved = default_solver(problem).solve(problem, Limits(BOUND_TOLERANCE))
     bound = torch.full(wanted.shape, -torch.inf, dtype=form.dtype, device=wanted.device).reshape(-1)
     bound[index] = solved.lower_bound

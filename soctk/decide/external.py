@@ -145,7 +145,7 @@ class External(Solver):
         bound, rows = bound_by_rows(form, sets, Dual(tuple(duals)), nu, z.clamp(min=0))
         result = self._result(problem, x, status, limits.tol, lambda points: bound)
         result.rows = rows
-        project_points(form, sets, result, limits.tol)
+        project_points(lambda k, x: form.select(k).evaluate(x.unsqueeze(1)).squeeze(-1), sets, result, limits.tol)
         prove_empty(result, sets, torch.from_numpy(np.flatnonzero(status == Status.INFEASIBLE)))
         return result
 

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from soctk.checks import ArrayLike, check_count, check_positive
 from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
+from soctk.decide.free_coordinates import Reduction
 from soctk.decide.implicit import differentiable
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
-from soctk.decide.polyhedral import Reduction, minimise_in_free_coordinates
+from soctk.decide.polyhedral import minimise_in_free_coordinates
 from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm

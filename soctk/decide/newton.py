@@ -18,14 +18,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.decide.batched import solve_batched
-from soctk.decide.compiled.form import kinds_of, supported
+from soctk.decide.compiled.form import Packed, kinds_of, pack, supported
 from soctk.decide.external import External
 from soctk.decide.packed_model import PackedModel
-from soctk.decide.polyhedral import solve_polyhedral
+from soctk.decide.polyhedral import is_ready, solve_polyhedral
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.reduction import newton_refuses
 from soctk.decide.result import Result
@@ -73,8 +74,8 @@ class SmoothingNewton(FormSolver):
             tol = limits.tol if problem.unit is None else _relative_tolerance(problem, limits.tol, start)
             options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": limits.deadline}
             start = None if start is None else start.cpu()
-            result = solve_polyhedral(problem.form.apply(Tensor.cpu), problem.feasible_set, start=start, **options)
-            return result.to(problem.device)
+            options["size"] = problem.size
+            return solve_polyhedral(_packed(problem), problem.feasible_set, start=start, **options).to(problem.device)
         rows = problem.feasible_set.rows()
         assert rows is not None
         options = {"tol": limits.tol, "max_iter": max_iter, "deadline": limits.deadline}
@@ -100,6 +101,22 @@ def _solve_packed(problem: Problem, options: dict[str, Any]) -> Result | None:
     # where a coefficient is not finite, the form says which
     packed = prepared.at(problem.contexts.detach().to(torch.float64))
     return None if packed is None else solve_packed(packed, Region.of(problem.feasible_set), **options)
+
+
+def _packed(problem: Problem) -> Packed | None:
+    """Return the functions of a problem in the processor's memory, packed; None where they cannot be, or not yet."""
+    prepared = problem.packed
+    if prepared is None and problem.model is not None and problem.unit is None and problem.device.type == "cpu":
+        prepared = PackedModel.now(problem.model)
+    if prepared is not None:
+        packed = (
+            prepared.at(problem.contexts.detach().to(torch.float64)) if is_ready(prepared.kinds, problem.size) else None
+        )
+        if packed is not None and packed.size < problem.size:  # one function, over several sets
+            packed = packed.select(np.zeros(problem.size, dtype=np.int64))
+        return packed if packed is not None or not is_ready(prepared.kinds, problem.size) else pack(problem.form)
+    form = problem.form.apply(Tensor.cpu)
+    return pack(form) if supported(form) and is_ready(kinds_of(form.terms), problem.size) else None
 
 
 def _relative_tolerance(problem: Problem, tol: float, start: Tensor | None) -> float:

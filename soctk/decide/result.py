@@ -12,6 +12,7 @@ from torch import Tensor
 
 from soctk.decide.decision import relative_gap
 from soctk.sets import SetAt
+from soctk.sets.rounding import rounded_down
 from soctk.status import Status
 
 
@@ -31,7 +32,7 @@ class Result:
         final: where the iterations ended, where that was asked for.
         rows: the multipliers of a polyhedron's rows, where they are known.
         multipliers: of the constraints of a region, (N, m), those of the bound or of the proof that it is empty.
-        duals: the dual point of the bound beside them, of each term, (N, 1, K_j).
+        passes: beside them what the pass over the terms left that the bound was made from, (N, any).
     """
 
     x: Tensor
@@ -44,8 +45,8 @@ class Result:
     first_gap: Tensor | None = None
     final: Final | None = None
     rows: RowMultipliers | None = None
-    multipliers: Tensor | None = None
-    duals: list[Tensor] | None = None
+    multipliers: np.ndarray | None = None
+    passes: np.ndarray | None = None
 
     @classmethod
     def unanswered(cls, x: Tensor, unit: Tensor | None = None) -> Result:
@@ -123,12 +124,14 @@ class RowMultipliers:
         z: of G x <= h, (N, m), not negative.
         w: slope + E'nu + G'z, (N, n).
         level: -nu'f - z'h + sum_i min(w_i lo_i, w_i hi_i), less what rounding may have added, (N,).
+        beside: -nu'f - z'h, less what rounding may have added to it and to w, (N,).
     """
 
     nu: Tensor
     z: Tensor
     w: Tensor
     level: Tensor
+    beside: Tensor
 
     @classmethod
     def of(cls, sets: SetAt, slope: Tensor, nu: Tensor, z: Tensor) -> RowMultipliers:
@@ -138,21 +141,20 @@ class RowMultipliers:
         """
         rows, (lo, hi), f, h = sets.rows, sets.box, sets.f, sets.h
         E, G = rows.E.to(slope), rows.G.to(slope)
-        w = slope + nu @ E + z @ G
-        level = torch.minimum(w * lo, w * hi).sum(dim=-1) - (nu * f).sum(dim=-1) - (z * h).sum(dim=-1)
-        sizes = slope.abs() + nu.abs() @ E.abs() + z @ G.abs()
-        size = (sizes * torch.maximum(lo.abs(), hi.abs())).sum(dim=-1)
-        size = size + (nu * f).abs().sum(dim=-1) + (z * h).abs().sum(dim=-1)
-        count = w.shape[-1] + nu.shape[-1] + z.shape[-1] + 8
-        return cls(nu, z, w, level - count * torch.finfo(w.dtype).eps * size)
+        w, largest = slope + nu @ E + z @ G, torch.maximum(lo.abs(), hi.abs())
+        beside = -(nu * f).sum(dim=-1) - (z * h).sum(dim=-1)
+        size = (nu * f).abs().sum(dim=-1) + (z * h).abs().sum(dim=-1)
+        size = size + ((slope.abs() + nu.abs() @ E.abs() + z @ G.abs()) * largest).sum(dim=-1)
+        beside = beside - (w.shape[-1] + nu.shape[-1] + z.shape[-1] + 8) * torch.finfo(w.dtype).eps * size
+        return cls(nu, z, w, rounded_down(torch.minimum(w * lo, w * hi)) + beside, beside)
 
     def select(self, index: Tensor) -> RowMultipliers:
         """Return those of some instances."""
-        return RowMultipliers(self.nu[index], self.z[index], self.w[index], self.level[index])
+        return RowMultipliers(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
     def put(self, index: Tensor, other: RowMultipliers) -> None:
         """Overwrite the instances `index`."""
-        for name in ("nu", "z", "w", "level"):
+        for name in self.__dataclass_fields__:
             getattr(self, name)[index] = getattr(other, name)
 
 

@@ -130,7 +130,7 @@ class SumOfTerms:
             total = total + term.map.adjoint(y)
         return total
 
-    def bound(self, dual: Dual, feasible_set: FeasibleSet) -> Tensor:
+    def bound(self, dual: Dual, feasible_set: FeasibleSet | SetAt) -> Tensor:
         """Return a lower bound of min f over the set from any dual point, (N, M): its minorant is minimised."""
         level, slope = self.minorant(dual, feasible_set)
         return level + feasible_set.linear_minimum(slope)

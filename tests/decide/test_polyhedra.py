@@ -127,6 +127,22 @@ def test_sets_as_they_are_and_by_their_rows_have_the_same_decisions(kind: str, s
     assert decision.prices is not None
 
 
+def test_points_from_anywhere_are_certified() -> None:
+    sets, model, context = case("transport", "soc", 6)
+    decision = soctk.minimize(model, sets, context)
+    certificate = soctk.certify(model, sets, decision.x, context)
+    assert float(certificate.relative_gap.max()) <= CERTIFIED
+    worse = sets.base.at(f=sets.f[0]).sample()
+    worse = soctk.certify(model, sets.base.at(f=sets.f[0]), worse, context[0])
+    assert float(worse.gap) >= float(worse.value - decision.value[0]) - 1e-6
+    assert float(worse.violation) <= 1e-9
+    shaped = soctk.sets.SetAt(sets.base, sets.lower, sets.upper, sets.f.reshape(2, 3, -1), sets.h)
+    other = soctk.certify(model, shaped, decision.x.reshape(2, 3, -1), context.reshape(2, 3, -1))
+    torch.testing.assert_close(other.value, certificate.value.reshape(2, 3))
+    with pytest.raises(TypeError, match="surrogate"):
+        soctk.certify(torch.nn.Linear(2, 1), shaped, decision.x)
+
+
 def test_totals_of_their_own_are_those_of_sets_one_at_a_time() -> None:
     model = shaken(MODELS["soc"](5))
     context = torch.randn(6, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)

@@ -22,7 +22,7 @@ ARRAYS = Table(
         # numbers that terms want
         *("n", "rows", "constraints", "terms", "products", "bordered", "scratches", "jacobian_size", "pairs_size"),
         # of whole vectors, of the dual points that are kept, and of a row of the table of terms
-        *("one", "six", "cache_size", "data_size", "sides_size", "state_size", "kept_rows", "term_stride"),
+        *("one", "six", "cache_size", "data_size", "sides_size", "state_size", "kept", "term_stride"),
     ),
     # A of all terms; numbers and matrices that terms pack follow
     shared={"A": ("rows", "n"), "A_transposed": ("n", "rows")},
@@ -45,7 +45,7 @@ ARRAYS = Table(
     # certified: after how many iterations the certificate was last tried; taken: iterations since the instance was last
     # begun; finished: whether nothing more is to be done for it; decrement: that of the last step;
     # first_gap: that of the linearisation at the first point; barriers: how many logarithms; the rest:
-    # `soctk.decide.compiled.constraints`, but for the multipliers and the dual point of the best bound
+    # `soctk.decide.compiled.constraints`, but for the multipliers and the pass of the best bound
     state={
         **dict.fromkeys(("mu", "value", "best_value", "best_bound", "iterations", "stuck", "outcome"), NUMBER),
         **dict.fromkeys(("started", "certified", "taken", "decrement", "first_gap"), NUMBER),
@@ -54,7 +54,7 @@ ARRAYS = Table(
         **dict.fromkeys(("x", "s_lo", "s_hi", "best_x"), VARIABLE),
         **dict.fromkeys(("lag", "u"), ROW),
         **dict.fromkeys(("t", "z_lo", "z_hi", "multiplier", "best_multiplier"), CONSTRAINT),
-        "best_y": ("kept_rows",),
+        "best_cache": ("kept",),
     },
     # inverse_lo, inverse_hi: 1 / (x - lo), 1 / (hi - x); factor: the Hessian, later its factor, bordered by two
     # right-hand sides; base: what of it never changes

@@ -20,6 +20,7 @@ from numba import typeof
 
 from soctk.decide.compiled.dispatch import key_of
 from soctk.decide.compiled.iteration import make_advance_all
+from soctk.decide.compiled.proof import make_prove
 from soctk.decide.packed_model import PackedModel
 from soctk.models.dense import SOCICNN
 from soctk.simd.lanes import WIDTH
@@ -38,7 +39,8 @@ class Method:
     """
 
     def __init__(self, kinds: Kinds) -> None:
-        self._function = make_advance_all(key_of(kinds))
+        key = key_of(kinds)
+        self._function, self._prove = make_advance_all(key), make_prove(key)
         self._threads: dict[bool, threading.Thread] = {}
         self._errors: dict[bool, Exception] = {}
         self._ready: set[bool] = set()
@@ -46,6 +48,10 @@ class Method:
 
     def __call__(self, *arguments: Any) -> None:
         self._function(*arguments)
+
+    def prove(self, *arguments: Any) -> None:
+        """Fill values and bounds (`soctk.decide.compiled.proof`)."""
+        self._prove(*arguments)
 
     def ready(self, several: bool, *, wait: bool = False) -> bool:
         """Return whether a variant is compiled; if it is not, begin to compile it, and wait for that where asked to.
@@ -81,6 +87,7 @@ class Method:
         try:
             self._function.compile(tuple(map(typeof, arguments)))
             if not several:
+                self._prove.compile(tuple(map(typeof, (*arguments[:5], *(matrix,) * 3, numbers, *(matrix,) * 2))))
                 _compile_coefficients()
             self._ready.add(several)
         except Exception as error:

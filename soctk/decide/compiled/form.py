@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -70,6 +70,7 @@ class Packed:
             `packs.coefficients`, such as the weights of a quadratic and the weights and kappa of a norm.
         kinds: the classes of the terms that the compiled code is to know.
         schedule: by which they are decided.
+        shapes: what the layout follows from, of each term.
     """
 
     layout: Layout
@@ -77,6 +78,17 @@ class Packed:
     data: np.ndarray
     kinds: tuple[type[Term], ...]
     schedule: Schedule
+    shapes: tuple[Shapes, ...]
+
+    @property
+    def size(self) -> int:
+        """The number N of functions."""
+        return self.data.shape[0]
+
+    def select(self, index: np.ndarray) -> Packed:
+        """Return the functions `index`."""
+        shared = self.shared if len(self.shared) == 1 else self.shared[index]
+        return replace(self, shared=shared, data=self.data[index])
 
 
 def supported(form: SumOfTerms) -> bool:
@@ -102,15 +114,8 @@ def kinds_of(terms: tuple[Term, ...]) -> tuple[type[Term], ...]:
     return (*BUILT_IN, *dict.fromkeys(type(term) for term in terms if type(term) not in BUILT_IN))
 
 
-def pack(form: SumOfTerms, *, constraints: int = 0, keep_duals: bool = False, keep_final: bool = False) -> Packed:
-    """Return the flat arrays of a detached form.
-
-    Args:
-        form: what is packed.
-        constraints: how many the set will have besides bounds and a sum.
-        keep_duals: whether the dual point of the best bound is to be returned.
-        keep_final: as `schedule_for`'s.
-    """
+def pack(form: SumOfTerms, *, keep_final: bool = False) -> Packed:
+    """Return the flat arrays of a detached form; `keep_final` as `schedule_for`'s."""
     terms = form.terms
     kinds = kinds_of(terms)
     matrices = [term.map.matrix for term in terms if isinstance(term.map, DenseMap)]
@@ -119,8 +124,31 @@ def pack(form: SumOfTerms, *, constraints: int = 0, keep_duals: bool = False, ke
     offsets = [term.offset[:, 0] for term in terms]
     coefficients = [getattr(term, name)[:, 0] for term in terms for name in term.packs.coefficients]
     data = _joined([form.constant, form.linear[:, 0], *offsets, *coefficients], form.size)
-    layout = _layout(form.dim, constraints, keep_duals, tuple(_shapes(term, kinds) for term in terms))
-    return Packed(layout, _array(shared), _array(data), kinds, schedule_for(form, keep_final=keep_final))
+    shapes = tuple(_shapes(term, kinds) for term in terms)
+    schedule = schedule_for(form, keep_final=keep_final)
+    return Packed(_layout(form.dim, 0, False, shapes), _array(shared), _array(data), kinds, schedule, shapes)
+
+
+def substituted(packed: Packed, basis: np.ndarray, origin: np.ndarray, constraints: int) -> Packed:
+    """Return the functions w -> f(origin + basis w), for a set with constraints; dual points are kept.
+
+    Args:
+        packed: f, N functions of n variables.
+        basis: (n, d).
+        origin: (1 or N, n).
+        constraints: how many the set of w has besides bounds.
+    """
+    (n, d), rows = basis.shape, packed.layout.sizes["rows"]
+    layout = _layout(d, constraints, True, packed.shapes)
+    if n == d:  # there is nothing to eliminate
+        return replace(packed, layout=layout)
+    A = packed.shared[:, : rows * n].reshape(-1, rows, n)
+    inner = A @ basis
+    parts = inner.reshape(len(A), -1), inner.transpose(0, 2, 1).reshape(len(A), -1), packed.shared[:, 2 * rows * n :]
+    b0, v, offset, others = np.split(packed.data, [1, 1 + n, 1 + n + rows], axis=1)
+    moved = origin @ A[0].T if len(A) == 1 else np.einsum("ikj,ij->ik", A, np.broadcast_to(origin, v.shape))
+    data = b0 + (v * origin).sum(axis=1, keepdims=True), v @ basis, offset + moved, others
+    return replace(packed, layout=layout, shared=np.concatenate(parts, axis=1), data=np.concatenate(data, axis=1))
 
 
 def _shapes(term: Term, kinds: tuple[type[Term], ...]) -> Shapes:
@@ -144,7 +172,7 @@ def _layout(n: int, constraints: int, keep_duals: bool, terms: tuple[Shapes, ...
     table = list(_table(terms, kept, n, rows))
     stride = max(map(len, table), default=0)
     sizes = {"n": n, "rows": rows, "constraints": constraints, "terms": len(terms), "products": sum(kept)}
-    sizes |= {"bordered": n + 2, "kept_rows": rows if keep_duals else 0}
+    sizes |= {"bordered": n + 2, "kept": len(PASS) * rows if keep_duals else 0}
     sizes |= {
         "scratches": 4 * max(n, rows, constraints),
         "jacobian_size": max((s.scratch for s in structures), default=0),

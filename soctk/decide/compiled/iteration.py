@@ -20,7 +20,7 @@ from soctk.decide.compiled.constraints import (
 from soctk.decide.compiled.curvature import constant_hessian, outer_products
 from soctk.decide.compiled.dispatch import problem_of
 from soctk.decide.compiled.step import invert_slacks, line_search, move, newton_direction
-from soctk.decide.compiled.terms import advance_lags, cache_of, duals, initial_lags, lagged_duals, references, values
+from soctk.decide.compiled.terms import advance_lags, duals, initial_lags, lagged_duals, references, values
 from soctk.decide.rules import SETTLED, STALL_ITERATIONS, UNSETTLED, WORTH_CERTIFYING
 from soctk.simd import add_rows, any_of, choose, dot, fill, view
 from soctk.simd.lanes import WIDTH, as_lanes, flat, width_of
@@ -240,7 +240,7 @@ def raise_bound(problem, iterate, work, g, cache, wanted):
     higher = wanted & (lower > iterate.best_bound) & (lower < np.inf)
     iterate.best_bound = choose(higher, lower, iterate.best_bound)
     keep(iterate.best_multiplier, iterate.multiplier, problem.constraints, higher)
-    keep(iterate.best_y, cache_of(problem, cache).y, problem.kept_rows, higher)
+    keep(iterate.best_cache, cache, problem.kept, higher)
 
 
 @compiled

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from soctk.decide.compiled.arrays import RUNNING
 from soctk.decide.compiled.first_use import method_for
-from soctk.decide.compiled.form import Packed, pack
+from soctk.decide.compiled.form import Packed, pack, substituted
 from soctk.decide.decision import Status
 from soctk.decide.reduction import newton_rows
 from soctk.decide.result import Final, Result
@@ -53,7 +54,6 @@ class Region:
         largest: |x_i| at most, (n,).
         most: |x|_1 at most.
         start: (1 or N, n), strictly between the bounds, its sum the total.
-        keep_duals: whether the multipliers and the dual point of the best bound are wanted.
     """
 
     lo: np.ndarray
@@ -65,7 +65,6 @@ class Region:
     largest: np.ndarray
     most: float
     start: np.ndarray
-    keep_duals: bool = False
 
     @classmethod
     def of(cls, feasible_set: FeasibleSet, start: np.ndarray | None = None) -> Region:
@@ -95,13 +94,12 @@ def solve_compiled(
 
     Computed in float64, whatever the form's precision.
     """
-    packed = pack(form, constraints=len(region.R), keep_duals=region.keep_duals, keep_final=keep_final)
+    packed = pack(form, keep_final=keep_final)
+    if len(region.R) > 0:
+        n = packed.layout.sizes["n"]
+        packed = substituted(packed, np.eye(n), np.zeros((1, n)), len(region.R))
     state = _solve(packed, region, tol, max_iter, deadline)
     result = _result(packed, state)
-    if region.keep_duals:
-        at, rows = packed.layout.state, [term.map.rows for term in form.terms]
-        result.multipliers = torch.from_numpy(state[:, at.best_multiplier].copy())
-        result.duals = list(torch.from_numpy(state[:, at.best_y].copy()).unsqueeze(1).split(rows, dim=-1))
     if keep_final:
         result.final = _final(form, packed, state, region.has_hi)
     return result
@@ -112,6 +110,38 @@ def solve_packed(
 ) -> Result:
     """Minimise functions that are packed already: arguments as `solve_newton`'s."""
     return _result(packed, _solve(packed, region, tol, max_iter, deadline))
+
+
+class Proved(NamedTuple):
+    """Values and bounds of points, (N,), and the slopes of the bounds, (N, n)."""
+
+    value: np.ndarray
+    bound: np.ndarray
+    slope: np.ndarray
+
+
+def prove(
+    packed: Packed, box: tuple[np.ndarray, np.ndarray], x: np.ndarray, passes: np.ndarray, shift: np.ndarray
+) -> Proved:
+    """Return f(x), and the bounds of dual points over a box, where `shift` is added to their slopes.
+
+    Args:
+        packed: N functions.
+        box: lo and hi, (1 or N, n).
+        x: (N, n).
+        passes: what `Result.passes` holds of the dual points, (N, any).
+        shift: (N, n).
+    """
+    sizes, at = packed.layout.sizes, packed.layout.common
+    common = np.zeros(sizes["common_size"])
+    largest = np.maximum(np.abs(box[0]), np.abs(box[1])).max(axis=0)
+    common[at.has_hi], common[at.largest], common[at.most] = 1.0, largest, largest.sum()
+    common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
+    answers, slopes = np.empty((len(x), 2)), np.empty_like(x)
+    sides = np.concatenate(np.broadcast_arrays(*box), axis=1)
+    arrays = packed.shared, common, sides, packed.data, x, passes, shift, np.zeros(sizes["memory_size"])
+    method_for(packed.kinds).prove(packed.layout.numbers, *arrays, answers, slopes)
+    return Proved(answers[:, 0], answers[:, 1], slopes)
 
 
 def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: float) -> np.ndarray:
@@ -176,6 +206,9 @@ def _in_lanes(packed: Packed) -> bool:
 
 def _result(packed: Packed, state: np.ndarray) -> Result:
     at = packed.layout.state
+    kept = {}
+    if packed.layout.sizes["kept"] > 0 or packed.layout.sizes["constraints"] > 0:
+        kept = {"multipliers": state[:, at.best_multiplier].copy(), "passes": state[:, at.best_cache].copy()}
     return Result(
         x=torch.from_numpy(state[:, at.best_x].copy()),
         value=torch.from_numpy(state[:, at.best_value].copy()),
@@ -183,6 +216,7 @@ def _result(packed: Packed, state: np.ndarray) -> Result:
         iterations=torch.from_numpy(state[:, at.iterations].astype(np.int64)),
         first_gap=torch.from_numpy(state[:, at.first_gap].copy()),
         status=_OUTCOMES[state[:, at.outcome].astype(np.int64)],
+        **kept,
     )
 
 
