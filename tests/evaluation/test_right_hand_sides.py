@@ -15,7 +15,7 @@ from soctk_evaluation.cli import main
 
 DIM, COUNT = 3, 5
 E, G = [[1.0, 1.0, 1.0]], [[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0]]
-DEMAND, LIMIT = [0.9, 1.2, 1.5, 9.0, 1.8], [0.1, 0.1, 0.1, 0.1, 0.3]
+DEMAND, LIMIT = [0.9, 1.2, 1.6, 9.0, 1.8], [0.1, 0.1, 0.1, 0.1, 0.3]
 FILE = {"lower": 0.0, "upper": 1.0, "E": E, "f": [1.0], "G": G, "h": [0.5, 0.5]}
 ROWS = ["--set", "grid.json", "--equality-columns", "demand", "--rhs-columns", "limit", "limit"]
 EMPTY = 3

@@ -152,24 +152,22 @@ class Report:
 class Feasible:
     """Where decisions may be.
 
-    A file describes {lower <= x <= upper, E x = f, G x <= h}: a .json object with lists under these names, E and G
-    lists of rows, or an .npz file with arrays. E with f and G with h may be left out; lower and upper are a number or
-    one for each coordinate, null in JSON where there is no bound, 0 and no bound by default.
-
-    Columns are those of the file of contexts (of the log for `soctk fit`), by name; they may be columns of the context
-    too. Each row then has a set of its own, which may be empty. Of an .npz file they are arrays (N,), or NAME_0, NAME_1
-    and so on of an array NAME (N, any).
-
     Attributes:
-        set: simplex {x >= 0, sum(x) = total}, box {lower <= x <= upper}, budget, a box with sum(x) = total, or a file.
+        set: simplex {x >= 0, sum(x) = total}, box {lower <= x <= upper}, budget, a box with sum(x) = total, or a file of
+            {lower <= x <= upper, E x = f, G x <= h}: a .json object with lists under these names, E and G lists of
+            rows, or an .npz file with arrays. E with f and G with h may be left out, f and h where columns give them;
+            lower and upper are a number or one for each coordinate, null in JSON where there is no bound, 0 and no
+            bound by default.
         total: of a simplex or budget; 1 by default for a simplex.
         lower: of a box or budget, one number or one for each coordinate; 0 by default.
         upper: likewise; 1 by default.
-        total_column: a column with the total.
-        lower_columns: a column with lower bounds, or one for each coordinate.
+        total_column: a column of the contexts' file (of the log for `soctk fit`) with the total, so that each row has a
+            set of its own; it may be a column of the context too. Of an .npz file an array (N,), or NAME_0, NAME_1 and
+            so on of an array NAME (N, any).
+        lower_columns: likewise one column with lower bounds, or one for each coordinate.
         upper_columns: the same with upper bounds.
         equality_columns: one column for each row of E: f.
-        rhs_columns: one column for each row of G: h.
+        rhs_columns: one column for each row of G: h; a column may be named more than once.
     """
 
     set: str | None = None
