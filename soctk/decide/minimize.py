@@ -294,7 +294,9 @@ def check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple[
     """Return points to start from as the solvers take them, (N, n) in the set."""
     if x0 is None:
         return None
-    start = as_tensor(x0.x if isinstance(x0, Decision) else x0, "x0").to(device=problem.device, dtype=problem.dtype)
+    if isinstance(x0, Decision):  # an infeasible one has no point
+        x0 = torch.where(torch.isfinite(x0.x), x0.x, 0.0)
+    start = as_tensor(x0, "x0").to(device=problem.device, dtype=problem.dtype)
     check_last_dim(start, problem.dim, "x0")
     if tuple(start.shape[:-1]) != batch:
         raise ValueError(f"x0: expected batch shape {batch} as the contexts', got {tuple(start.shape[:-1])}")

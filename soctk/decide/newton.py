@@ -75,6 +75,7 @@ class SmoothingNewton(FormSolver):
             options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": limits.deadline}
             start = None if start is None else start.cpu()
             options["size"] = problem.size
+            options["again"] = limits.max_iter is None or limits.max_iter >= self.max_iter
             return solve_polyhedral(_packed(problem), problem.feasible_set, start=start, **options).to(problem.device)
         rows = problem.feasible_set.rows()
         assert rows is not None

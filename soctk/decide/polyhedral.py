@@ -76,6 +76,7 @@ def solve_polyhedral(
     max_iter: int,
     deadline: float = float("inf"),
     start: Tensor | None = None,
+    again: bool = True,
 ) -> Result:
     """Minimise N functions, each over its own set.
 
@@ -84,11 +85,15 @@ def solve_polyhedral(
         sets: flat and detached.
         size: N.
         tol, max_iter, deadline, start: as `solve_newton`'s.
+        again: whether to search again, with ends moved out, for what the first search leaves.
     """
     search = _Search(packed, sets, size, tol, max_iter, deadline)
     rest = search.rest()
-    for share in (0.0, RELAXED):
-        if packed is None or rest.numel() == 0 or time.perf_counter() > deadline:
+    for share in (0.0, RELAXED) if again else (0.0,):
+        if packed is None or rest.numel() == 0:
+            break
+        if time.perf_counter() > deadline:
+            search.result.status[rest.numpy()] = Status.TIME_LIMIT
             break
         search.solve(rest, share, None if start is None else start[rest])
         rest = search.rest()

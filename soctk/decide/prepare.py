@@ -5,18 +5,19 @@ from __future__ import annotations
 import copy
 import time
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike
 from soctk.decide.choice import default_solver
 from soctk.decide.decision import Decision
-from soctk.decide.minimize import answer, check_arguments, check_start, chosen_solver
+from soctk.decide.minimize import answer, check_arguments, check_start, chosen_solver, spread
 from soctk.decide.newton import SmoothingNewton
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.problem import Limits, Problem
 from soctk.function import ConvexFunction
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, Polyhedron, SetAt
 
 
 def prepare(model: ConvexFunction, feasible_set: FeasibleSet) -> Prepared:
@@ -51,15 +52,15 @@ class Prepared:
         self._packed: PackedModel | PackedForm | None = None
         with torch.inference_mode(False), torch.no_grad():  # it may outlive an inference mode
             self.model = copy.deepcopy(model).requires_grad_(False)
-            usual = self._problem(self.model.context_mean)
+            usual = self._problem(self.model.context_mean, feasible_set)
             self._solver = chosen_solver(usual, default_solver)
             if isinstance(self._solver, SmoothingNewton):
                 self._packed = PackedModel.of(self.model) or PackedForm.of(self.model)
             if self._packed is not None:
                 usual.form.check()  # whatever is wrong with the weights is found now
 
-    def _problem(self, contexts: Tensor) -> Problem:
-        problem = Problem.at(self.model, self.model.context_rows(contexts), self.feasible_set)
+    def _problem(self, contexts: Tensor, feasible_set: FeasibleSet | SetAt) -> Problem:
+        problem = Problem.at(self.model, self.model.context_rows(contexts), feasible_set)
         problem.packed = self._packed
         return problem
 
@@ -72,20 +73,30 @@ class Prepared:
         max_iter: int | None = None,
         time_limit: float | None = None,
         x0: ArrayLike | Decision | None = None,
+        **sides: ArrayLike,
     ) -> Decision:
         """Return what `soctk.minimize(model, feasible_set, context, ...)` returns, to the last bit.
 
         Args:
             context: (*batch, p), or None where p = 0.
             tol, max_iter, time_limit, x0: as `soctk.minimize`'s.
+            sides: right-hand sides of their own for each context, as `Polyhedron.at` takes them: `total=demand`. The
+                decision is then that over `feasible_set.at(...)`.
 
         Raises:
-            ValueError: as `soctk.minimize`.
+            TypeError: right-hand sides that a set does not have.
+            ValueError: as `soctk.minimize`, and as `Polyhedron.at`.
         """
         started = time.perf_counter()
         check_arguments(self.model, self.feasible_set, tol, max_iter, time_limit)
         contexts = self.model.check_context(context)
         batch = tuple(contexts.shape[:-1]) if self.model.context_dim > 0 else ()
-        problem = self._problem(contexts)
+        sets: FeasibleSet | SetAt = self.feasible_set
+        if sides:
+            if not isinstance(sets, Polyhedron):
+                raise TypeError(f"{next(iter(sides))}: {type(sets).__name__} has no right-hand sides")
+            contexts, batch, sets = spread(self.model, contexts, batch, sets.at(**sides))
+        problem = self._problem(contexts, sets)
+        problem.size = int(np.prod(batch))
         limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
         return answer(problem, self._solver, limits, check_start(x0, problem, batch), batch, started)

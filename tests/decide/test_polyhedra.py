@@ -12,7 +12,7 @@ from tolerances import CERTIFIED, DOUBLE
 from zoo import MODELS, SETS, shaken
 
 import soctk
-from soctk import Budget, ConvexSurrogate, Polyhedron, Simplex, Status
+from soctk import Box, Budget, ConvexSurrogate, Polyhedron, Simplex, Status
 from soctk.sets import SetAt
 from soctk.sets.elimination import Elimination
 
@@ -125,6 +125,19 @@ def test_sets_as_they_are_and_by_their_rows_have_the_same_decisions(kind: str, s
     assert (decision.status == Status.OPTIMAL).all()
     torch.testing.assert_close(decision.value, expected.value, rtol=2e-8, atol=2e-8)
     assert decision.prices is not None
+
+
+@pytest.mark.parametrize("name", POLYHEDRA)
+def test_prepared_models_take_right_hand_sides(name: str) -> None:
+    sets, model, context = case(name, "soc", 3)
+    sides = {side: part for side, part in (("f", sets.f), ("h", sets.h)) if part.ndim > 1}
+    expected = soctk.minimize(model, sets, context)
+    decision = soctk.prepare(model, sets.base).minimize(context, **sides)
+    assert torch.equal(decision.x, expected.x)
+    assert torch.equal(decision.prices.h, expected.prices.h)
+    prepared = soctk.prepare(shaken(MODELS["soc"](3)), soctk.ConicSet(Box(3), [(np.eye(3), 0.0, 0.0, 1.0)]))
+    with pytest.raises(TypeError, match="total: ConicSet has no right-hand sides"):
+        prepared.minimize(context[0], total=1.0)
 
 
 def test_points_from_anywhere_are_certified() -> None:
