@@ -155,9 +155,9 @@ class Feasible:
     Attributes:
         set: simplex {x >= 0, sum(x) = total}, box {lower <= x <= upper}, budget, a box with sum(x) = total, or a file
             of {lower <= x <= upper, E x = f, G x <= h}: a .json object with lists under these names, E and G lists
-            of rows, or an .npz file with arrays. E with f and G with h may be left out, f and h where columns give them;
-            lower and upper are a number or one for each coordinate, null in JSON where there is no bound, 0 and no
-            bound by default.
+            of rows, or an .npz file with arrays. E with f and G with h may be left out, f and h where columns give
+            them; lower and upper are a number or one for each coordinate, null in JSON where there is no bound, 0 and
+            no bound by default.
         total: of a simplex or budget; 1 by default for a simplex.
         lower: of a box or budget, one number or one for each coordinate; 0 by default.
         upper: likewise; 1 by default.
