@@ -36,7 +36,9 @@ def value_loss(model: ConvexSurrogate, data: ValueData, level_weight: float = 1.
     return residual_loss(residual, level_weight)
 
 
-def suboptimality_loss(layer: DecisionLayer, optima: Tensor, context: ArrayLike | None = None) -> Tensor:
+def suboptimality_loss(
+    layer: DecisionLayer, optima: Tensor, context: ArrayLike | None = None, **sides: ArrayLike | None
+) -> Tensor:
     """Return the mean of f(x*, context) - min f(., context): the Fenchel-Young loss of known optima.
 
     Non-negative, zero where every x* is optimal for the model, and its gradient needs no derivative of the decision
@@ -46,8 +48,9 @@ def suboptimality_loss(layer: DecisionLayer, optima: Tensor, context: ArrayLike 
         layer: of the model that learns, over the set that x* are optimal in.
         optima: (*batch, n), feasible.
         context: (*batch, p), or None where p = 0.
+        **sides: right-hand sides of their own for each context, as the layer takes them.
     """
-    return (layer.model(optima, context) - layer.optimal_value(context)).mean()
+    return (layer.model(optima, context) - layer.optimal_value(context, **sides)).mean()
 
 
 def regret_loss(
@@ -55,6 +58,7 @@ def regret_loss(
     objective: Callable[[Tensor, ArrayLike | None], Tensor],
     context: ArrayLike | None = None,
     optimum: Tensor | None = None,
+    **sides: ArrayLike | None,
 ) -> Tensor:
     """Return the mean regret of the model's decisions under a known objective, differentiated through the decisions.
 
@@ -63,8 +67,9 @@ def regret_loss(
         objective: the true objective, (x (*batch, n), context) -> (*batch), differentiable in x.
         context: (*batch, p), or None where p = 0.
         optimum: (*batch), its smallest values, so that the loss is zero at best; left out it differs by a constant.
+        **sides: right-hand sides of their own for each context, as the layer takes them.
     """
-    value = objective(layer(context), context)
+    value = objective(layer(context, **sides), context)
     return (value if optimum is None else value - optimum).mean()
 
 

@@ -17,7 +17,7 @@ from soctk.learn.progress import Progress
 from soctk.learn.recipe import Recipe, recipe_for
 from soctk.learn.report import FitReport
 from soctk.learn.trainer import Trainer
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, SetAt
 from soctk.surrogate import ConvexSurrogate
 
 
@@ -28,7 +28,7 @@ def fit(
     validation: ValueData | None = None,
     *,
     optima: ArrayLike | None = None,
-    feasible_set: FeasibleSet | None = None,
+    feasible_set: FeasibleSet | SetAt | None = None,
 ) -> FitReport:
     """Train `model` in place on observed values of candidate decisions.
 
@@ -51,8 +51,8 @@ def fit(
         config: the recipe; `FitConfig()` by default.
         validation: data that chooses the state kept; a fifth of `data`'s instances by default.
         optima: (N, n), an optimal decision for every instance of `data`; None where they are unknown.
-        feasible_set: what they are optimal in; by default the smallest box that holds them all, with their common
-            sum where they have one.
+        feasible_set: what they are optimal in, `feasible_set.at(...)` for a set of its own for every instance; by
+            default the smallest box that holds them all, with their common sum where they have one.
 
     Returns:
         `FitReport` with loss curves, seconds and status.
@@ -103,7 +103,7 @@ def _run(recipe: Recipe, trainer: Trainer, *, progress: bool) -> None:
 
 
 def _check_optima(
-    model: ConvexSurrogate, data: ValueData, optima: ArrayLike | None, feasible_set: FeasibleSet | None
+    model: ConvexSurrogate, data: ValueData, optima: ArrayLike | None, feasible_set: FeasibleSet | SetAt | None
 ) -> Optima | None:
     if optima is None:
         if feasible_set is not None:

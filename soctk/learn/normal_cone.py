@@ -33,13 +33,21 @@ class NormalCones:
     active: list[np.ndarray]
 
     @classmethod
-    def of(cls, rows: Rows, points: Tensor, near: Tensor) -> NormalCones:
-        """Return the cones at points (N, n); `near` (n,) is how close to a bound counts as at it."""
+    def of(cls, rows: Rows, sides: tuple[Tensor, Tensor, Tensor], points: Tensor, near: Tensor) -> NormalCones:
+        """Return the cones at points (N, n).
+
+        Args:
+            rows: the matrices.
+            sides: lower and upper, (n,) or (N, n), and h, (m,) or (N, m).
+            points: one of each set.
+            near: (n,) or (N, n), how close to a bound counts as at it.
+        """
+        lower, upper, h = sides
         n = points.shape[1]
         axes = torch.eye(n, dtype=torch.float64)
         normals = torch.cat([rows.G, axes, -axes])
-        slack = torch.cat([rows.h - points @ rows.G.T, rows.upper - points, points - rows.lower], dim=1)
-        held = slack <= torch.cat([(rows.G * near).norm(dim=1), near, near])
+        slack = torch.cat([h - points @ rows.G.T, upper - points, points - lower], dim=1)
+        held = slack <= torch.cat([(near.square() @ rows.G.square().T).sqrt(), near, near], dim=-1)
         lengths = rows.E.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
         _, sizes, basis = np.linalg.svd((rows.E / lengths).numpy())
         equal = basis[: int((sizes > DEPENDENT).sum())]

@@ -4,7 +4,8 @@ x* minimises f over {lo <= x <= hi, sum(x) = s} if and only if there is a nu (0 
 
     g_i = nu where lo_i < x*_i < hi_i,   g_i >= nu where x*_i = lo_i,   g_i <= nu where x*_i = hi_i,   g = grad f(x*).
 
-The residual of a coordinate is how far g_i - nu is from that; for sets with other rows see `NormalCones`. No inner
+The residual of a coordinate is how far g_i - nu is from that; for sets with other rows see `NormalCones`. Each optimum
+may be that of a set of its own (`Polyhedron.at`), of which the conditions know what holds with equality. No inner
 problem is solved, and the mean square over known optima is a loss that says what the values of candidates say least
 clearly: where the minimum is.
 """
@@ -21,30 +22,32 @@ from soctk.decide.minimize import minimize
 from soctk.learn.data import HELD_OUT, ValueData, split_indices
 from soctk.learn.normal_cone import NormalCones
 from soctk.learn.units import Standardized
-from soctk.sets import Box, Budget, FeasibleSet
+from soctk.sets import Box, Budget, FeasibleSet, Rows, SetAt
 from soctk.surrogate import ConvexSurrogate
 
 NEAR = 1e-3
 """Solvers stop a little before a bound, and files hold few digits. In units of a coordinate's range or of x's spread,
 the smaller: an optimum this close to a bound is taken to be at it, one outside by less is moved onto the set. Optima
 whose sums differ by less, relative to their size, are taken to share one."""
+ON_SET = 1e-9
+"""Points no further outside of a set of their own, in units of its numbers, are left where they are."""
 
 
 @dataclass(frozen=True, eq=False)
 class Optima:
-    """Known optimal decisions x (N, n) at contexts (N, p), and the set that they are optimal in."""
+    """Known optimal decisions x (N, n) at contexts (N, p), and what they are optimal in: one set, or one for each."""
 
     context: Tensor
     x: Tensor
-    feasible_set: FeasibleSet
+    feasible_set: FeasibleSet | SetAt
 
     @classmethod
-    def of(cls, data: ValueData, optima: ArrayLike, feasible_set: FeasibleSet | None) -> Optima:
+    def of(cls, data: ValueData, optima: ArrayLike, feasible_set: FeasibleSet | SetAt | None) -> Optima:
         """Return the optima of the instances of `data`, checked.
 
         Raises:
-            ValueError: a shape other than (N, n), a value that is not finite, a set of another dimension, or an
-                optimum outside the set.
+            ValueError: a shape other than (N, n), a value that is not finite, a set of another dimension, right-hand
+                sides of another batch shape than (N,), or an optimum outside the set.
             NotImplementedError: a set without rows.
         """
         x = as_tensor(optima, "optima").double().cpu()
@@ -55,16 +58,66 @@ class Optima:
             feasible_set = spanned_set(x)
         if feasible_set.dim != data.dim:
             raise ValueError(f"feasible_set: expected dimension {data.dim} as the data's, got {feasible_set.dim}")
-        on_set = feasible_set.project(x)
-        moved = (on_set - x).abs()
-        far = (moved > _near(feasible_set, float(data.x.std(unbiased=False)))).any(dim=-1)
+        if isinstance(feasible_set, SetAt):
+            feasible_set = feasible_set.flat((data.instances,)).detach()
+        known = cls(data.context, x, feasible_set)
+        return known._moved_onto_the_set(known.near(float(data.x.std(unbiased=False))))
+
+    def _moved_onto_the_set(self, near: Tensor) -> Optima:
+        """Return optima that lie in the set.
+
+        Raises:
+            ValueError: one is further outside than `near`, (n,) or (N, n).
+        """
+        feasible_set, on_set = self.feasible_set, self.x.clone()
+        if isinstance(feasible_set, SetAt):  # the projection is one of single points, and empty sets have none
+            off = (feasible_set.violation(self.x) > ON_SET * feasible_set.magnitude).nonzero().flatten()
+            for row in off:
+                on_set[row] = self._projection(feasible_set, row)
+        else:
+            on_set = feasible_set.project(self.x)
+        moved = (on_set - self.x).abs()
+        far = (moved > near).any(dim=-1)
         if bool(far.any()):
             first = int(far.nonzero()[0])
+            name = type(feasible_set.base if isinstance(feasible_set, SetAt) else feasible_set).__name__
             raise ValueError(
-                f"optima: expected points of {type(feasible_set).__name__}, got one that lies "
+                f"optima: expected points of {name}, got one that lies "
                 f"{float(moved[first].max()):.2g} outside (instance {first})"
             )
-        return cls(data.context, on_set, feasible_set)
+        return replace(self, x=on_set)
+
+    def _projection(self, sets: SetAt, row: Tensor) -> Tensor:
+        try:
+            return sets.select(row.reshape(1)).project(self.x[row].unsqueeze(0))[0]
+        except ValueError as error:
+            raise ValueError(f"feasible_set: instance {int(row)} has no point: {error}") from None
+
+    @property
+    def rows(self) -> Rows:
+        """The set's rows; their right-hand sides are those of `sides`.
+
+        Raises:
+            NotImplementedError: it has none.
+        """
+        rows = self.feasible_set.rows if isinstance(self.feasible_set, SetAt) else self.feasible_set.rows()
+        if rows is None:
+            raise NotImplementedError(
+                "feasible_set: expected one with rows, whose multipliers optima have, got "
+                f"{type(self.feasible_set).__name__}; leave it out to learn on the box that the optima span"
+            )
+        return rows
+
+    @property
+    def sides(self) -> tuple[Tensor, Tensor, Tensor]:
+        """lower and upper, (n,) or (N, n), and h, (m,) or (N, m)."""
+        given = self.feasible_set if isinstance(self.feasible_set, SetAt) else self.rows
+        return given.lower, given.upper, given.h
+
+    def near(self, spread: float) -> Tensor:
+        """Return for each coordinate, (n,) or (N, n), how close is close, where x spreads by that much."""
+        lower, upper, _ = self.sides
+        return NEAR * torch.where(upper > lower, upper - lower, torch.inf).clamp(max=spread or 1.0)
 
     def split(self, seed: int) -> tuple[Optima, Optima]:
         """Return the optima to learn from and a fifth to judge by; of a single one, the same twice."""
@@ -74,7 +127,9 @@ class Optima:
         return self._rows(learned), self._rows(judged)
 
     def _rows(self, index: Tensor) -> Optima:
-        return replace(self, context=self.context[index], x=self.x[index])
+        given = self.feasible_set
+        own = given.select(index) if isinstance(given, SetAt) else given
+        return Optima(self.context[index], self.x[index], own)
 
     @torch.no_grad()
     def decision_error(self, model: ConvexSurrogate) -> float:
@@ -82,17 +137,6 @@ class Optima:
         context = self.context.to(dtype=model.dtype, device=model.device)
         x = minimize(model, self.feasible_set, context).x
         return float((x.double().cpu() - self.x).norm(dim=-1).mean())
-
-
-def _near(feasible_set: FeasibleSet, spread: float) -> Tensor:
-    """Return for each coordinate (n,) how close is close."""
-    rows = feasible_set.rows()
-    if rows is None:
-        raise NotImplementedError(
-            f"feasible_set: expected one with rows, whose multipliers optima have, got {type(feasible_set).__name__}; "
-            "leave it out to learn on the box that the optima span"
-        )
-    return NEAR * torch.where(rows.upper > rows.lower, rows.upper - rows.lower, torch.inf).clamp(max=spread or 1.0)
 
 
 def spanned_set(optima: Tensor) -> FeasibleSet:
@@ -120,12 +164,12 @@ class OptimalityResiduals:
         x = optima.x.unsqueeze(1)
         part = Standardized.of(model, ValueData(optima.context, x, torch.zeros_like(x[..., 0])), torch.float64)
         self.x, self.context = part.x, part.context
-        rows, near = optima.feasible_set.rows(), _near(optima.feasible_set, float(model.x_scale))
-        assert rows is not None
-        at_lower, at_upper = optima.x <= rows.lower + near, optima.x >= rows.upper - near
+        rows, near = optima.rows, optima.near(float(model.x_scale))
+        lower, upper, _ = optima.sides
+        at_lower, at_upper = optima.x <= lower + near, optima.x >= upper - near
         self.lower, self.upper = at_lower.to(self.x.device), at_upper.to(self.x.device)
         self.has_sum = rows.total is not None
-        self.cones = None if rows.at_most_a_sum else NormalCones.of(rows, optima.x, near)
+        self.cones = None if rows.at_most_a_sum else NormalCones.of(rows, optima.sides, optima.x, near)
 
     def residual(self, model: ConvexSurrogate) -> Tensor:
         """Return the residuals at the model's weights, (N, n); differentiable."""

@@ -116,7 +116,7 @@ MISTAKES = {
     "shapes": (["fit", "shapes.npz"], "value: expected shape (4, 2)"),
     "surrogate": (["fit", "data.csv", "--model", "socc"], "expected one of"),
     "set without optima": (["fit", "data.csv", "--set", "simplex"], "only with optimal decisions"),
-    "no set": (["decide", "model.st", "contexts.csv"], "--set: expected simplex, box or budget"),
+    "no set": (["decide", "model.st", "contexts.csv"], "--set: expected simplex, box, budget or a polyhedron's file"),
     "no total": (["decide", "model.st", "contexts.csv", "--set", "budget"], "--total: expected the sum"),
     "total of a box": (["decide", "model.st", *SET, "--total", "1"], "--total: a box has none"),
     "bounds": (["decide", "model.st", "contexts.csv", "--set", "box", "--upper", "1", "2"], "--upper: expected 1 or 3"),

@@ -215,3 +215,72 @@ def test_fit_learns_from_optima_in_a_polyhedron():
     model = soctk.SOCICNN(4, 2, hidden=(), diagonal=True)
     before, after = soctk.fit(model, data, brief, optima=best, feasible_set=POLYHEDRON).decision_errors
     assert after <= before
+
+
+LOWER = torch.tensor([[-0.4], [-0.1], [0.2]], dtype=DOUBLE).expand(3, 4)
+AT = {
+    "simplex": soctk.Simplex(4).at(total=[0.5, 1.0, 2.0]),
+    "box": soctk.Box(4, -0.4, 0.7).at(
+        lower=torch.tensor([[-0.4], [-0.1], [0.2]]).expand(3, 4), upper=0.7 * torch.ones(3, 4)
+    ),
+    "budget": soctk.Budget(4, 2.0).at(total=[0.5, 2.0, 3.5]),
+    "polyhedron": POLYHEDRON.at(f=[0.1, 0.0, -0.3], h=[[0.4, 0.3], [0.1, 0.3], [0.4, -0.2]]),
+}
+
+
+@pytest.mark.parametrize("kind", AT)
+def test_the_residuals_of_sets_of_their_own_are_those_of_one_set_at_a_time(kind):
+    sets, model = AT[kind], bowl(kind)
+    best = soctk.minimize(model, sets, tol=1e-12).x
+    values = torch.zeros(3, 1)
+    known = Optima.of(soctk.ValueData(torch.zeros(3, 0), best.unsqueeze(1), values), best, sets)
+    residual = OptimalityResiduals(model, known).residual(model).detach()
+    assert float(residual.abs().max()) < AT_OPTIMUM
+    other = soctk.SOCICNN(4, 0, seed=3).double()
+    together = OptimalityResiduals(other, known).residual(other).detach()
+    for k in range(3):
+        data = soctk.ValueData(torch.zeros(1, 0), best[k : k + 1].unsqueeze(1), values[:1])
+        one = Optima.of(data, best[k : k + 1], sets.flat((3,)).one(k))
+        alone = OptimalityResiduals(other, one).residual(other).detach()
+        torch.testing.assert_close(together[k : k + 1], alone, rtol=1e-9, atol=1e-9)
+    learned, judged = known.split(0)
+    assert sorted(torch.cat([learned.x, judged.x])[:, 0].tolist()) == sorted(known.x[:, 0].tolist())
+    assert bool(learned.feasible_set.contains(learned.x, atol=1e-6).all())
+
+
+def test_fit_learns_from_optima_in_sets_of_their_own():
+    generator = torch.Generator().manual_seed(6)
+    context = torch.randn(60, 2, generator=generator, dtype=DOUBLE)
+    target = 0.5 + 0.3 * torch.tanh(context @ torch.randn(2, 4, generator=generator, dtype=DOUBLE))
+    sets = soctk.Budget(4, 2.0).at(total=2 + torch.tanh(context[:, 0]))
+    best = sets.project(target)
+    x = torch.rand(60, 6, 4, generator=generator, dtype=DOUBLE)
+    data = soctk.ValueData(context, x, torch.log(torch.cosh(3 * (x - target.unsqueeze(1)))).sum(dim=-1))
+    model = soctk.SOCICNN(4, 2, hidden=(), diagonal=True)
+    before, after = soctk.fit(model, data, QUICK, optima=best, feasible_set=sets).decision_errors
+    assert after < before
+
+
+def test_optima_that_do_not_fit_sets_of_their_own_are_refused():
+    data = soctk.ValueData(torch.zeros(3, 0), torch.full((3, 1, 4), 0.25), torch.zeros(3, 1))
+    x, model = torch.full((3, 4), 0.25, dtype=DOUBLE), soctk.SOCICNN(4, 0)
+    with pytest.raises(ValueError, match=r"batch shape \(3,\).*got \(2,\)"):
+        soctk.fit(model, data, optima=x, feasible_set=soctk.Budget(4, 2.0).at(total=[1.0, 1.0]))
+    with pytest.raises(ValueError, match=r"expected points of Budget.*instance 1"):
+        soctk.fit(model, data, optima=x, feasible_set=soctk.Budget(4, 2.0).at(total=[1.0, 2.0, 1.0]))
+    with pytest.raises(ValueError, match="instance 2 has no point"):
+        soctk.fit(model, data, optima=x, feasible_set=soctk.Budget(4, 2.0).at(total=[1.0, 1.0, 5.0]))
+
+
+def test_losses_of_decisions_take_right_hand_sides():
+    """Both are zero where the model is the truth, and regret is not where right-hand sides are other ones."""
+    sets, model = AT["polyhedron"], soctk.from_quadratic(torch.eye(4, dtype=DOUBLE), torch.ones(4, dtype=DOUBLE), 0.0)
+    best, layer = soctk.minimize(model, sets, tol=1e-12), soctk.DecisionLayer(model, POLYHEDRON)
+    sides = {"f": sets.f, "h": sets.h}
+
+    def regret(**sides):
+        return float(soctk.losses.regret_loss(layer, lambda x, context: model(x), None, best.value, **sides))
+
+    assert float(soctk.losses.suboptimality_loss(layer, best.x, **sides)) == pytest.approx(0.0, abs=1e-8)
+    assert regret(**sides) == pytest.approx(0.0, abs=1e-8)
+    assert abs(regret(f=sets.f, h=sets.h + 1)) > 1e-3

@@ -173,16 +173,32 @@ class Feasible:
     """Where decisions may be.
 
     Attributes:
-        set: simplex {x >= 0, sum(x) = total}, box {lower <= x <= upper}, or budget, a box with sum(x) = total.
+        set: simplex {x >= 0, sum(x) = total}, box {lower <= x <= upper}, budget, a box with sum(x) = total, or a file of
+            {lower <= x <= upper, E x = f, G x <= h}: a .json object with lists under these names, E and G lists of
+            rows, or an .npz file with arrays. E with f and G with h may be left out, f and h where columns give them;
+            lower and upper are a number or one for each coordinate, null in JSON where there is no bound, 0 and no
+            bound by default.
         total: of a simplex or budget; 1 by default for a simplex.
         lower: of a box or budget, one number or one for each coordinate; 0 by default.
         upper: likewise; 1 by default.
+        total_column: a column of the contexts' file (of the log for `soctk fit`) with the total, so that each row has a
+            set of its own; it may be a column of the context too. Of an .npz file an array (N,), or NAME_0, NAME_1 and
+            so on of an array NAME (N, any).
+        lower_columns: likewise one column with lower bounds, or one for each coordinate.
+        upper_columns: the same with upper bounds.
+        equality_columns: one column for each row of E: f.
+        rhs_columns: one column for each row of G: h; a column may be named more than once.
     """
 
-    set: Literal["simplex", "box", "budget"] | None = None
+    set: str | None = None
     total: float | None = None
     lower: tuple[float, ...] = ()
     upper: tuple[float, ...] = ()
+    total_column: str | None = None
+    lower_columns: tuple[str, ...] = ()
+    upper_columns: tuple[str, ...] = ()
+    equality_columns: tuple[str, ...] = ()
+    rhs_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -216,15 +232,22 @@ class Fit:
 class Decide:
     """Decide with a saved surrogate, every decision with a certified optimality gap.
 
+    Exits with 1 where a decision is not certified, or the set is empty.
+
     Attributes:
         model: a file that `soctk fit` or `soctk.save` wrote.
         contexts: .csv or .parquet with the columns the model was learned from, or .npz with an array context (N, p);
-            left out where the model takes none.
+            left out where the model takes none and no right-hand side is a column.
         feasible: where to decide.
         output: the decisions' file, .csv, .parquet or .npz; the model's name with .decisions.csv by default.
         tol: the gap to reach, relative to max(1, |value|), or in units of the scale.
         scale: the unit that gaps are measured in, such as the standard deviation of the values in question.
         time_limit: seconds for all decisions.
+        prices: write the derivatives of the value in the right-hand sides: price_NAME for a column NAME that they are
+            from (the rows that share it together), else price_total, price_f_0, price_h_0 and so on, and
+            price_lower_NAME and price_upper_NAME of the variables.
+        infeasible: where the set is empty, "status" leaves the decision out; "nearest" decides over the set with its
+            rows moved as little as need be, and writes by how much in all (relaxation).
     """
 
     model: tyro.conf.Positional[Path]
@@ -234,6 +257,8 @@ class Decide:
     tol: float = 1e-6
     scale: float | None = None
     time_limit: float | None = None
+    prices: bool = False
+    infeasible: Literal["status", "nearest"] = "status"
 
 
 @dataclass(frozen=True)
@@ -249,6 +274,6 @@ ACTIONS: dict[str, tuple[type, str]] = {
     "report": (Report, "soctk_evaluation.cli.report:report"),
     "fit": (Fit, "soctk_evaluation.cli.logged:fit_logged"),
     "warmup": (Warmup, "soctk_evaluation.cli.warmup:warm_up"),
-    "decide": (Decide, "soctk_evaluation.cli.logged:decide_logged"),
+    "decide": (Decide, "soctk_evaluation.cli.deciding:decide_logged"),
 }
 """The other commands, and the function that carries each out."""

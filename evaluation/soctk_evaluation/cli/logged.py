@@ -1,10 +1,10 @@
-"""`soctk fit` and `soctk decide`: from a file of logged decisions to a saved surrogate, and from that to decisions."""
+"""`soctk fit`: from a file of logged decisions to a saved surrogate."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,22 +14,17 @@ import torch
 from torch import Tensor
 
 import soctk
-from soctk import Box, Budget, ConvexSurrogate, FeasibleSet, FitConfig, Simplex, ValueData
-from soctk.io.checkpoint import CheckpointError, read_notes
+from soctk import ConvexSurrogate, FitConfig, ValueData
 from soctk.learn.data import HELD_OUT, split_indices
 from soctk.losses import value_loss
+from soctk.sets import SetAt
 from soctk_baselines import QuadraticRegression
-from soctk_evaluation.cli.commands import Decide, Feasible, Fit
-from soctk_evaluation.cli.tabular import COLUMN_FORMATS, Table, check_format, read_arrays, read_table, write_columns
+from soctk_evaluation.cli.commands import Fit
+from soctk_evaluation.cli.feasible import column_names, make_region
+from soctk_evaluation.cli.tabular import Table, read_arrays, read_columns, read_table
 from soctk_evaluation.harness.request import UsageError
 
 MOST_REPEATS = 2
-SETS: dict[str, tuple[Callable[..., FeasibleSet], tuple[str, ...]]] = {
-    "simplex": (Simplex, ("total",)),
-    "box": (Box, ("lower", "upper")),
-    "budget": (Budget, ("total", "lower", "upper")),
-}
-"""The sets by name, and what each takes."""
 COLUMNS = "columns"
 """The note of a saved model that holds the names of its inputs."""
 
@@ -43,6 +38,7 @@ class Logged:
         optima: (N, n), or None.
         names: of the context's and the decision's coordinates.
         contexts: (N,), which of the different contexts each instance has.
+        rows: (N,), the row of the file with each instance's optimum.
         shape: how many contexts and decisions there are, in words.
     """
 
@@ -50,6 +46,7 @@ class Logged:
     optima: Tensor | None
     names: dict[str, list[str]]
     contexts: Tensor
+    rows: Tensor
     shape: str
 
 
@@ -59,15 +56,19 @@ def fit_logged(command: Fit) -> int:
     data, output = logged.data, command.output or command.data.with_suffix(".safetensors")
     if data.value.numel() < 2:
         raise UsageError(f"{command.data}: expected at least two decisions, one to measure the error on, got one")
-    _check_output(output, ("data", command.data))
-    feasible_set = make_set(command.feasible, data.dim)
-    if feasible_set is not None and logged.optima is None:
+    check_output(output, ("data", command.data))
+    source = read_columns(command.data) if column_names(command.feasible) else None
+    region = make_region(command.feasible, data.dim, source)
+    if region is not None and logged.optima is None:
         raise UsageError("--set: a fit uses the set only with optimal decisions, and the file has none")
     try:
         model = soctk.make_surrogate(command.model, data.dim, data.context_dim, command.max_parameters, command.seed)
         config = FitConfig(seed=command.seed, time_limit=command.time_limit, progress=sys.stderr.isatty())
         parts = _split(logged, command.seed)
-        report = soctk.fit(model, parts.train, config, parts.validation, optima=parts.optima, feasible_set=feasible_set)
+        sets = None if region is None else region.sets
+        sets = sets.select(parts.rows) if isinstance(sets, SetAt) else sets
+        known = {} if parts.optima is None else {"optima": parts.optima, "feasible_set": sets}
+        report = soctk.fit(model, parts.train, config, parts.validation, **known)
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from None
     if report.status == "diverged":
@@ -94,47 +95,6 @@ def _refuse(reason: str) -> int:
     return 1
 
 
-def decide_logged(command: Decide) -> int:
-    """Decide in every context of a file, write the decisions with their gaps."""
-    if command.feasible.set is None:
-        raise UsageError("--set: expected simplex, box or budget")
-    for name, number in (("time-limit", command.time_limit), ("scale", command.scale)):
-        if number is not None and not 0 < number < float("inf"):
-            raise UsageError(f"--{name}: expected a positive number, got {number}")
-    try:
-        model, notes = soctk.load(command.model), read_notes(command.model)
-    except (FileNotFoundError, CheckpointError) as error:
-        raise UsageError(str(error)) from None
-    names = notes.get(COLUMNS, {})
-    output = command.output or command.model.with_suffix(".decisions.csv")
-    if output.suffix not in COLUMN_FORMATS:
-        raise UsageError(f"--output: expected a file ending in {', '.join(COLUMN_FORMATS)}, got {output}")
-    check_format(output)
-    _check_output(output, ("model", command.model), ("contexts", command.contexts))
-    feasible_set = make_set(command.feasible, model.dim)
-    assert feasible_set is not None
-    context = read_contexts(command.contexts, model.context_dim, names.get("context"))
-    try:
-        limits = {"tol": command.tol, "scale": command.scale, "time_limit": command.time_limit}
-        decision = soctk.minimize(model, feasible_set, context, **limits)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    count = decision.status.size
-    x = decision.x.reshape(count, -1).numpy()
-    columns = {name: x[:, k] for k, name in enumerate(names.get("x") or coordinates("x", model.dim))}
-    for name in ("value", "lower_bound", "gap"):
-        columns[name] = getattr(decision, name).reshape(count).numpy()
-    columns["status"] = decision.status.reshape(count).astype(str)
-    write_columns(columns, output)
-    optimal = int((columns["status"] == "optimal").sum())
-    print(
-        f"{optimal} of {count} decisions certified to a relative gap of {command.tol:g}; the largest is "
-        f"{float(decision.relative_gap.max()):.2g}; {decision.seconds:.2g} s in all"
-    )
-    print(f"wrote {output}")
-    return 0 if optimal == count else 1
-
-
 def read_logged(path: Path) -> Logged:
     """Return the logged decisions in a file.
 
@@ -146,57 +106,7 @@ def read_logged(path: Path) -> Logged:
     return _from_table(read_table(path), path)
 
 
-def read_contexts(path: Path | None, context_dim: int, names: list[str] | None) -> Tensor | None:
-    """Return the contexts (N, p) in a file, a table's columns by the names that the model was learned from.
-
-    Raises:
-        UsageError: a model that needs a file and has none or the other way round, or a file that does not fit it.
-    """
-    if context_dim == 0:
-        if path is not None:
-            raise UsageError(f"contexts: the model takes none, got {path}")
-        return None
-    if path is None:
-        raise UsageError(f"contexts: expected a file with contexts of {context_dim} numbers, as the model's")
-    if path.suffix == ".npz":
-        context = read_arrays(path, ("context",))["context"]
-        if context.ndim != 2 or context.shape[1] != context_dim:
-            raise UsageError(f"{path}: context: expected shape (N, {context_dim}), got {context.shape}")
-    else:
-        table = read_table(path)
-        names = names or coordinates("context", context_dim)
-        context = table.numbers(names)
-    if len(context) == 0:
-        raise UsageError(f"{path}: expected at least one context, got none")
-    return torch.from_numpy(context)
-
-
-def make_set(asked: Feasible, dim: int) -> FeasibleSet | None:
-    """Return the feasible set asked for, None where none is.
-
-    Raises:
-        UsageError: bounds of a wrong number, or a total that cannot be met.
-    """
-    given = {name: getattr(asked, name) for name in ("total", "lower", "upper")}
-    given = {name: value for name, value in given.items() if value not in (None, ())}
-    if asked.set is None:
-        if given:
-            raise UsageError("--set: expected simplex, box or budget with --total, --lower and --upper")
-        return None
-    make, taken = SETS[asked.set]
-    unused = [f"--{name}" for name in given if name not in taken]
-    if unused:
-        raise UsageError(f"{', '.join(unused)}: a {asked.set} has none")
-    if asked.set == "budget" and asked.total is None:
-        raise UsageError("--total: expected the sum of a budget's decisions")
-    numbers = {name: value if name == "total" else _bound(value, name, dim) for name, value in given.items()}
-    try:
-        return make(dim, **numbers)
-    except ValueError as error:
-        raise UsageError(f"--{error}") from None
-
-
-def _check_output(output: Path, *inputs: tuple[str, Path | None]) -> None:
+def check_output(output: Path, *inputs: tuple[str, Path | None]) -> None:
     """Raise UsageError where the output cannot be written or would replace an input."""
     for name, path in inputs:
         if path is not None and output.resolve() == path.resolve():
@@ -208,12 +118,6 @@ def _check_output(output: Path, *inputs: tuple[str, Path | None]) -> None:
 def coordinates(name: str, count: int) -> list[str]:
     """Return the names of coordinates that have none of their own."""
     return [f"{name}_{k}" for k in range(count)]
-
-
-def _bound(values: tuple[float, ...], name: str, dim: int) -> float | tuple[float, ...]:
-    if len(values) not in (1, dim):
-        raise UsageError(f"--{name}: expected 1 or {dim} numbers, got {len(values)}")
-    return values[0] if len(values) == 1 else values
 
 
 def _from_arrays(path: Path) -> Logged:
@@ -233,7 +137,8 @@ def _from_arrays(path: Path) -> Logged:
         return _by_context(context, x, value, optima, names)
     contexts, ids = _different(context)
     shape = f"{contexts} contexts of {data.context_dim} numbers, {data.candidates} decision(s) in each row"
-    return Logged(data, None if optima is None else torch.from_numpy(optima), names, torch.from_numpy(ids), shape)
+    known = None if optima is None else torch.from_numpy(optima)
+    return Logged(data, known, names, torch.from_numpy(ids), torch.arange(len(ids)), shape)
 
 
 def _from_table(table: Table, path: Path) -> Logged:
@@ -270,7 +175,8 @@ def _by_context(
         told += f"{most} decision(s) each" if least == most else f"{least} to {most} decisions each, some repeated"
     first = rows[:, 0]
     data, known = _value_data(context[first], x[rows], value[rows]), None if optima is None else optima[first]
-    return Logged(data, None if known is None else torch.from_numpy(known), names, torch.from_numpy(ids[first]), told)
+    optimal = None if known is None else torch.from_numpy(known)
+    return Logged(data, optimal, names, torch.from_numpy(ids[first]), torch.from_numpy(first), told)
 
 
 def _different(context: np.ndarray) -> tuple[int, np.ndarray]:
@@ -284,12 +190,16 @@ def _value_data(context: np.ndarray, x: np.ndarray, value: np.ndarray) -> ValueD
 
 
 class Parts(NamedTuple):
-    """Data to learn from, to choose the state kept (None: `fit` takes some of the former), and to measure on."""
+    """Data to learn from, to choose the state kept (None: `fit` takes some of the former), and to measure on.
+
+    The optima are those of the former, from the rows `rows` of the file.
+    """
 
     train: ValueData
     validation: ValueData | None
     test: ValueData
     optima: Tensor | None
+    rows: Tensor
 
 
 def _split(logged: Logged, seed: int) -> Parts:
@@ -298,7 +208,7 @@ def _split(logged: Logged, seed: int) -> Parts:
     contexts = int(logged.contexts.max()) + 1
     if contexts == 1:
         train, test = data.split(seed=seed)
-        return Parts(train, None, test, optima if train.instances == data.instances else None)
+        return Parts(train, None, test, optima if train.instances == data.instances else None, logged.rows)
     rest, test = split_indices(contexts, HELD_OUT, seed)
     validation = rest[:0]
     if len(rest) > 1:
@@ -306,7 +216,8 @@ def _split(logged: Logged, seed: int) -> Parts:
         rest, validation = rest[learned], rest[held]
     train, validation, test = (torch.isin(logged.contexts, part).nonzero()[:, 0] for part in (rest, validation, test))
     chosen = data.rows(validation) if len(validation) else None
-    return Parts(data.rows(train), chosen, data.rows(test), None if optima is None else optima[train])
+    known = None if optima is None else optima[train]
+    return Parts(data.rows(train), chosen, data.rows(test), known, logged.rows[train])
 
 
 def _quadratic(train: ValueData) -> QuadraticRegression:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,11 +93,12 @@ def check_format(path: Path) -> None:
         raise UsageError(f"{path}: Parquet files need the package pyarrow: pip install pyarrow")
 
 
-def read_arrays(path: Path, names: Sequence[str], more: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """Return the arrays `names` of an .npz file and those of `more` that it has, as float64.
+@contextmanager
+def open_arrays(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
+    """Yield an .npz file's arrays.
 
     Raises:
-        UsageError: no such file, one that cannot be read, a name is missing, or an array is not of finite numbers.
+        UsageError: no such file, or one that cannot be read.
     """
     _check_file(path)
     try:
@@ -104,10 +106,70 @@ def read_arrays(path: Path, names: Sequence[str], more: Sequence[str] = ()) -> d
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ValueError("a single array")
         with loaded as file:
-            arrays = {name: file[name] for name in (*names, *more) if name in file.files}
-            found = ", ".join(file.files) or "none"
+            yield file
+    except UsageError:
+        raise
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path}: not a readable .npz file of numbers: {' '.join(str(error).split())}") from None
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The arrays of an .npz file as columns: `name` is an array (N,), `name_k` also column k of an array `name`."""
+
+    path: Path
+
+    def numbers(self, names: Sequence[str]) -> np.ndarray:
+        """Return columns as float64 numbers, (N, len(names)).
+
+        Raises:
+            UsageError: a column is missing, of another length, or holds something that is not a finite number.
+        """
+        with open_arrays(self.path) as file:
+            columns = [self._column(file, name) for name in names]
+        for name, column in zip(names, columns, strict=True):
+            if column.shape != columns[0].shape:
+                raise UsageError(f"{self.path}: {name}: expected {len(columns[0])} numbers, got {len(column)}")
+            wrong = np.flatnonzero(~np.isfinite(column))
+            if wrong.size:
+                place = f"{name}, row {wrong[0] + 1}"
+                raise UsageError(f"{self.path}: {place}: expected a finite number, got {column[wrong[0]]}")
+        return np.stack(columns, axis=1)
+
+    def _column(self, file: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
+        stem, _, number = name.rpartition("_")
+        if name in file.files:
+            array = file[name]
+        elif stem in file.files and number.isdecimal() and file[stem].ndim == 2 and int(number) < file[stem].shape[1]:
+            array = file[stem][:, int(number)]
+        else:
+            raise UsageError(f"{self.path}: no array {name}; the arrays are {', '.join(file.files) or 'none'}")
+        if array.ndim != 1 or array.dtype.kind not in "fiub":
+            raise UsageError(f"{self.path}: {name}: expected numbers (N,), got {array.dtype} {array.shape}")
+        return array.astype(float)
+
+
+def read_columns(path: Path) -> Table | Arrays:
+    """Return what columns can be read from by name, in any kind of file.
+
+    Raises:
+        UsageError: as `read_table`.
+    """
+    if path.suffix == ".npz":
+        _check_file(path)
+        return Arrays(path)
+    return read_table(path)
+
+
+def read_arrays(path: Path, names: Sequence[str], more: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Return the arrays `names` of an .npz file and those of `more` that it has, as float64.
+
+    Raises:
+        UsageError: no such file, one that cannot be read, a name is missing, or an array is not of finite numbers.
+    """
+    with open_arrays(path) as file:
+        arrays = {name: file[name] for name in (*names, *more) if name in file.files}
+        found = ", ".join(file.files) or "none"
     missing = [name for name in names if name not in arrays]
     if missing:
         raise UsageError(f"{path}: no array {', '.join(missing)}; the arrays are {found}")
