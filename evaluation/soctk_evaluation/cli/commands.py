@@ -173,7 +173,7 @@ class Feasible:
     """Where decisions may be.
 
     Attributes:
-        set: simplex {x >= 0, sum(x) = total}, box {lower <= x <= upper}, budget, a box with sum(x) = total, or a file of
+        set: simplex {x >= 0, sum(x) = total}, box {lower <= x <= upper}, budget, a box with sum(x) = total, or a file
             {lower <= x <= upper, E x = f, G x <= h}: a .json object with lists under these names, E and G lists of
             rows, or an .npz file with arrays. E with f and G with h may be left out, f and h where columns give them;
             lower and upper are a number or one for each coordinate, null in JSON where there is no bound, 0 and no
