@@ -7,13 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from right_hand_sides import POLYHEDRA
 from tolerances import DOUBLE
 from zoo import MODELS, SETS, shaken
 
 import soctk
 from soctk.decide import minimize, pieces
 from soctk.decide.pieces import side_by_side
+from soctk_tasks.polyhedra import POLYHEDRA
 
 
 @pytest.fixture(params=[1, 2])

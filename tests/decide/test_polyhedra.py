@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from right_hand_sides import POLYHEDRA, dispatch
 from tolerances import CERTIFIED, DOUBLE
 from zoo import MODELS, SETS, shaken
 
@@ -15,6 +14,7 @@ import soctk
 from soctk import Box, Budget, ConvexSurrogate, Polyhedron, Simplex, Status
 from soctk.sets import SetAt
 from soctk.sets.elimination import Elimination
+from soctk_tasks.polyhedra import POLYHEDRA, dispatch
 
 KINDS = ("soc", "relu", "softplus", "hyperbolic")
 

@@ -130,6 +130,26 @@ class Timing(Run):
 
 
 @dataclass(frozen=True)
+class Polyhedra(Run):
+    """Time a decision over polyhedra beside the solvers it replaces; races already in the store are not run again.
+
+    Attributes:
+        models: surrogates with random weights.
+        sets: dispatch, polytope, transport, control, portfolio; all by default.
+    """
+
+    models: tuple[Literal["soc", "relu", "softplus", "norm", "quad"], ...] = ("soc", "relu")
+    sets: tuple[Literal["dispatch", "polytope", "transport", "control", "portfolio"], ...] = (
+        "dispatch",
+        "polytope",
+        "transport",
+        "control",
+        "portfolio",
+    )
+    store: Path = Path("evaluation/results/polyhedra.jsonl")
+
+
+@dataclass(frozen=True)
 class Report:
     """Show a file of rows of any experiment, whatever code made them.
 
@@ -246,7 +266,7 @@ class Warmup:
     """Compile the decision method now, rather than while the first decisions are made: one to three minutes, once."""
 
 
-_OWN = (Leaderboard, Approximation, Equivalence, Smoothing, Restoration, Rates, Timing)
+_OWN = (Leaderboard, Approximation, Equivalence, Smoothing, Restoration, Rates, Timing, Polyhedra)
 EXPERIMENTS: dict[str, type[Run]] = {kind.__name__.lower(): kind for kind in _OWN}
 """What the project's own experiments take; another package's says it itself."""
 

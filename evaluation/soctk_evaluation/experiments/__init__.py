@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from soctk_evaluation.harness.experiment import Experiment
 
 GROUP = "soctk.experiments"
-BUILT_IN = ("leaderboard", "approximation", "equivalence", "smoothing", "restoration", "rates", "timing")
+BUILT_IN = ("leaderboard", "approximation", "equivalence", "smoothing", "restoration", "rates", "timing", "polyhedra")
 
 
 def experiment_names() -> tuple[str, ...]:

@@ -1,0 +1,194 @@
+"""Time for a decision over polyhedra with right-hand sides of their own, beside the solvers it replaces: one thread.
+
+Every method decides the same contexts of the same surrogate with random weights, each over its own set
+(`soctk_tasks.polyhedra`). CVXPY re-solves one compiled parameterised program with Clarabel; Moreau, a batched conic
+solver in C, is called on the cone data of the same lift, made beforehand and not counted, at each of some batch sizes.
+Gaps are those of `soctk.certify`, whatever the method.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import soctk
+from soctk.decide.lifted import LiftedProblem
+from soctk.forms.cone_program import ORDER, ConeProgram, cone_program
+from soctk_evaluation.harness.cell import Cell, make_config
+from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.key import SOLVER
+from soctk_evaluation.tables.polyhedra import write_polyhedra
+from soctk_tasks.polyhedra import POLYHEDRA
+
+TOLERANCE = 1e-6
+SHAKE = 0.3
+CONTEXTS = 1024
+ONE_BY_ONE = 5
+MEASURED_FOR = 0.3
+"""Seconds that a measurement is repeated for; the best counts."""
+OWN = (("newton", 1), ("prepared", 1), ("newton", 64), ("newton", CONTEXTS))
+MOREAU_BATCHES = (1, 16, 64, 128)
+MEASURED = ("decide_ms", "instances", "gap_max", "certified", "violation_max", "iterations")
+
+
+class Race:
+    """A surrogate over one of the polyhedra, and all who decide."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        soctk.warmup()  # nothing is decided by an outside solver meanwhile
+        self.sets, self.context = POLYHEDRA[name](CONTEXTS)
+        p = self.context.shape[1]
+        self.model = soctk.make_surrogate(kind, self.sets.dim, p, max_parameters=None, seed=1)
+        generator = torch.Generator().manual_seed(3)
+        with torch.no_grad():
+            for weight in self.model.parameters():
+                noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+                weight.add_(SHAKE * noise * weight.abs().mean().clamp(min=0.1))
+
+    def newton(self, batch: int) -> dict[str, float]:
+        """Time `soctk.minimize`."""
+        sets, context = self.sets.select(slice(batch)), self.context[:batch]
+        return self._measured(lambda: soctk.minimize(self.model, sets, context, tol=TOLERANCE), batch)
+
+    def prepared(self, batch: int) -> dict[str, float]:
+        """Time what `soctk.prepare` returns."""
+        ready = soctk.prepare(self.model, self.sets.base)
+        sides = {name: getattr(self.sets, name)[:batch] for name in ("f", "h") if getattr(self.sets, name).ndim > 1}
+        return self._measured(lambda: ready.minimize(self.context[:batch], tol=TOLERANCE, **sides), batch)
+
+    def cvxpy_clarabel(self, _: int) -> dict[str, float]:
+        """Time CVXPY's re-solve of one context after the other."""
+        count = ONE_BY_ONE + 1
+        sets, form = self.sets.select(slice(count)), self.model.conic_form(self.context[:count]).detach()
+        lifted = LiftedProblem(form, sets.flat((count,)))
+        values, points, best = [np.asarray(value) for value in lifted.parameter_values(form)], [], float("inf")
+        for row in range(count):  # the first one compiles the program
+            assert lifted.rows is not None
+            started = time.perf_counter()
+            lifted.rows.set_row(row)
+            lifted.solve([value[min(row, len(value) - 1)] for value in values], "CLARABEL", {})
+            best = min(best, time.perf_counter() - started) if row else best
+            points.append(torch.from_numpy(np.asarray(lifted.x.value, dtype=float)))
+        return self._quality(torch.stack(points)) | {"decide_ms": 1e3 * best, "instances": ONE_BY_ONE}
+
+    def moreau(self, batch: int) -> dict[str, Any]:
+        """Time Moreau's solve of a batch."""
+        try:
+            import moreau  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            return {"status": "not installed: pip install moreau"}
+        form, sets = self.model.conic_form(self.context[:batch]).detach(), self.sets.flat((CONTEXTS,))
+        programs = [cone_program(form.select(torch.tensor([k])), None, sets.one(k)) for k in range(batch)]
+        matrices, one = [program.A.tocsr() for program in programs], programs[0]
+        pattern = sum(abs(matrix) for matrix in matrices).tocsr()
+        pattern.sort_indices()
+        places = pattern.nonzero()
+        limits = moreau.IPMSettings(tol_gap_abs=TOLERANCE, tol_gap_rel=TOLERANCE, tol_feas=TOLERANCE)
+        solver = moreau.CompiledSolver(
+            n=one.q.size,
+            m=one.b.size,
+            P_row_offsets=[0] * (one.q.size + 1),
+            P_col_indices=[],
+            A_row_offsets=pattern.indptr,
+            A_col_indices=pattern.indices,
+            cones=moreau.Cones(**_cones(one)),
+            settings=moreau.Settings(device="cpu", batch_size=batch, ipm_settings=limits),
+        )
+        q, b = [program.q for program in programs], [program.b for program in programs]
+        solver.setup(np.zeros((batch, 0)), np.stack([np.asarray(matrix[places]).ravel() for matrix in matrices]))
+        seconds, answer = _best(lambda: solver.solve(q, b))
+        points = torch.from_numpy(np.asarray(answer.x)[:, one.variables["x"]])
+        return self._quality(points) | {"decide_ms": 1e3 * seconds / batch, "instances": batch}
+
+    def _measured(self, decide: Callable[[], soctk.Decision], batch: int) -> dict[str, float]:
+        seconds, decision = _best(decide)
+        steps = float(decision.iterations.double().median())
+        return self._quality(decision.x) | {"decide_ms": 1e3 * seconds / batch, "instances": batch, "iterations": steps}
+
+    def _quality(self, x: Tensor) -> dict[str, float]:
+        sets = self.sets.select(slice(len(x)))
+        lower, upper = sets.lower, sets.upper
+        certificate = soctk.certify(
+            self.model, sets, torch.maximum(torch.minimum(x, upper), lower), self.context[: len(x)]
+        )
+        gap = certificate.relative_gap
+        return {
+            "gap_max": float(gap.max()),
+            "certified": float((gap <= TOLERANCE).double().mean()),
+            "violation_max": float(certificate.violation.max()),
+        }
+
+
+def _best(run: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the least time of repeats, after one run to warm up, and what the last returned."""
+    answer, least, begun = run(), float("inf"), time.perf_counter()
+    while least == float("inf") or time.perf_counter() - begun < MEASURED_FOR:
+        started = time.perf_counter()
+        answer = run()
+        least = min(least, time.perf_counter() - started)
+    return least, answer
+
+
+def _cones(program: ConeProgram) -> dict[str, Any]:
+    """Return the cones of a program as Moreau takes them."""
+    rows = {kind: [(size, count) for each, size, count in program.cones if each == kind] for kind in ORDER}
+    return {
+        "num_zero_cones": sum(count for _, count in rows["zero"]),
+        "num_nonneg_cones": sum(count for _, count in rows["nonneg"]),
+        "so_cone_dims": [size for size, count in rows["soc"] for _ in range(count // size)],
+    }
+
+
+def polyhedra_cells(asked: Any) -> list[Cell]:
+    """Return the cells asked for; those of a race, which are measured one after the other, come together."""
+    others = [("cvxpy_clarabel", 1), *(("moreau", batch) for batch in MOREAU_BATCHES)]
+    return [
+        Cell(
+            "polyhedra",
+            name,
+            POLYHEDRA[name](1)[0].dim,
+            method,
+            0,
+            "exact",
+            make_config({"model": kind, "batch": batch}),
+        )
+        for name in asked.sets
+        for kind in asked.models
+        for method, batch in (*OWN, *others)
+    ]
+
+
+def _race_of(cell: Cell) -> tuple[str, str]:
+    return dict(cell.config)["model"], cell.task
+
+
+@lru_cache(maxsize=1)
+def _race(kind: str, name: str) -> Race:
+    return Race(kind, name)
+
+
+def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
+    """Measure one method of a race on one thread; return the measurements of `MEASURED`."""
+    torch.set_num_threads(1)
+    return getattr(_race(*_race_of(cell)), cell.method)(dict(cell.config)["batch"])
+
+
+NEEDED = ("decide_ms", "config.batch", "config.model")
+EXPERIMENT = Experiment(
+    "polyhedra",
+    polyhedra_cells,
+    run_cell,
+    MEASURED,
+    write_polyhedra,
+    needed=NEEDED,
+    kinds=("markdown",),
+    code=lambda cell: (*SOLVER, "soctk_tasks.polyhedra"),
+    together=_race_of,
+)

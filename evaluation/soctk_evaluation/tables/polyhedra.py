@@ -1,0 +1,79 @@
+"""The page of what a decision over a polyhedron takes."""
+
+from __future__ import annotations
+
+from soctk_evaluation.harness.experiment import Files, Results
+from soctk_evaluation.harness.store import Row
+from soctk_evaluation.tables.markdown import escape, head, line, write_text
+
+PAGE = """# What a decision over a polyhedron takes
+
+Written by `soctk polyhedra --markdown docs/polyhedra-timing.md` on {machine}; the rows are in
+[`evaluation/results/polyhedra.jsonl`](../evaluation/results/polyhedra.jsonl). One process, one thread, the best of
+repeats for a third of a second; every method decides the same contexts of the same surrogate with random weights, each
+over the set with its own right-hand sides: *dispatch* (8 variables, a balance, 6 line limits in both directions),
+*polytope* (30 variables, 60 half-spaces), *transport* (30 flows without upper bounds, 6 demands, 5 capacities),
+*control* (6 steps of a double integrator: 18 variables, 12 equalities) and *portfolio* (40 variables, a budget, 15
+limits). CVXPY re-solves one compiled parameterised program with Clarabel; [Moreau](https://pypi.org/project/moreau/) is
+called on the cone data of the same lift, whose making is not counted, at its best batch size. Largest gaps and
+violations are computed by `soctk.certify`, whatever the method.
+
+"""
+
+LABELS = {
+    ("newton", 1): "`soctk.minimize`, one context",
+    ("prepared", 1): "`soctk.prepare`, one context",
+    ("newton", 64): "`soctk.minimize`, 64",
+    ("newton", 1024): "`soctk.minimize`, 1024",
+}
+
+
+def write_polyhedra(results: Results, files: Files) -> None:
+    """Show the tables, and write the page asked for."""
+    rows = results.measured
+    text = polyhedra_tables(rows)
+    print(text)
+    if "markdown" in files and rows:
+        write_text(files["markdown"], PAGE.format(machine=escape(rows[-1]["machine"])) + text)
+
+
+def polyhedra_tables(rows: list[Row]) -> str:
+    """Return a table for each surrogate and set in Markdown: time, quality, and how many times as long rivals take."""
+    races: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        races.setdefault((row["task"], row["config"]["model"]), []).append(row)
+    return "\n\n".join(_race(*which, _at_their_best(race)) for which, race in races.items()) + "\n"
+
+
+def _at_their_best(race: list[Row]) -> list[Row]:
+    """Return the rows with Moreau's at its best batch size alone."""
+    others = [row for row in race if row["method"] != "moreau"]
+    batched = sorted((row for row in race if row["method"] == "moreau"), key=lambda row: row["decide_ms"])
+    return others + batched[:1]
+
+
+def _race(name: str, model: str, race: list[Row]) -> str:
+    times = {(row["method"], row["config"]["batch"]): row["decide_ms"] for row in race}
+    lines = [f"**{escape(name)}, {escape(model)}**\n"]
+    columns = [
+        "times ours at 1024",
+        "times ours at 1, prepared",
+        "certified 1e-6",
+        "largest gap",
+        "violation",
+        "iterations",
+    ]
+    lines += head(["method", "ms a decision", *columns])
+    for row in race:
+        here = row["method"], row["config"]["batch"]
+        label = LABELS.get(
+            here, "CVXPY re-solve, Clarabel" if here[0] == "cvxpy_clarabel" else f"Moreau, batch {here[1]}"
+        )
+        ratios = [
+            f"{row['decide_ms'] / times[own]:.3g}" if own in times else ""
+            for own in (("newton", 1024), ("prepared", 1))
+        ]
+        quality = [f"{row['certified']:.1%}", f"{row['gap_max']:.0e}", f"{row['violation_max']:.0e}"]
+        steps = "" if row["iterations"] is None else f"{row['iterations']:.0f}"
+        lines.append(line(label, f"{row['decide_ms']:.3g}", *ratios, *quality, steps))
+    return "\n".join(lines)

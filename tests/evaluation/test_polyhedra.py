@@ -1,0 +1,41 @@
+"""`soctk polyhedra`: what it stores, that it resumes, and that its numbers belong to the methods named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import soctk
+from soctk_evaluation.cli import main
+from soctk_evaluation.experiments import polyhedra
+
+
+def test_a_race_is_stored_once_and_shown(tmp_path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polyhedra, "MEASURED_FOR", 0.0)
+    store, table = tmp_path / "polyhedra.jsonl", tmp_path / "polyhedra.md"
+    args = ["polyhedra", "--models", "soc", "--sets", "control", "--store", str(store)]
+    assert main([*args, "--markdown", str(table)]) == 0
+    rows = [json.loads(line) for line in store.read_text().splitlines()]
+    own = [row for row in rows if row["method"] in ("newton", "prepared")]
+    assert [(row["method"], row["config"]["batch"]) for row in own] == list(polyhedra.OWN)
+    measured = [row for row in rows if row["decide_ms"] is not None]
+    assert {row["method"] for row in measured} >= {"newton", "prepared", "cvxpy_clarabel"}
+    for row in measured:
+        assert row["decide_ms"] > 0
+        assert row["violation_max"] < 1e-6
+        assert row["certified"] == 1.0 or row["method"] == "moreau"
+    assert "CVXPY re-solve, Clarabel" in table.read_text()
+    capsys.readouterr()
+    assert main(args) == 0
+    assert len(store.read_text().splitlines()) == len(rows)
+    again = tmp_path / "again.md"
+    assert main(["report", str(store), "--markdown", str(again)]) == 0
+    assert again.read_text() == table.read_text()
+
+
+def test_points_of_rivals_are_judged_by_our_certificate() -> None:
+    race = polyhedra.Race("soc", "dispatch")
+    middle = race._quality(race.sets.center().expand(3, -1)[:3])
+    best = race._quality(soctk.minimize(race.model, race.sets.select(slice(3)), race.context[:3]).x)
+    assert best["gap_max"] <= 1e-6 < max(middle["gap_max"], middle["violation_max"])
