@@ -102,8 +102,7 @@ class Decision:
             names = found[0]._fields if isinstance(found[0], tuple) else [f.name for f in fields(found[0])]
             return type(found[0])(*(join([getattr(part, name) for part in found]) for name in names))
 
-        units = [part.value.abs().clamp(min=1.0) if part.scale is None else part.scale for part in parts]
-        scale = None if all(part.scale is None for part in parts) else join(units)
+        scale = None if all(part.scale is None for part in parts) else join([part._unit for part in parts])
         names = [f.name for f in fields(cls) if f.name not in ("seconds", "scale")]
         return cls(seconds=seconds, scale=scale, **{name: join([getattr(p, name) for p in parts]) for name in names})
 
@@ -123,8 +122,15 @@ class Decision:
                 return Prices(*(put(getattr(mine, f.name), getattr(theirs, f.name)) for f in fields(Prices)))
             return mine
 
-        changed = {f.name: put(getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.name != "ray"}
-        return replace(self, **changed)
+        names = [f.name for f in fields(self) if f.name not in ("ray", "scale")]
+        changed = {name: put(getattr(self, name), getattr(other, name)) for name in names}
+        scale = None if self.scale is None and other.scale is None else put(self._unit, other._unit)
+        return replace(self, scale=scale, **changed)
+
+    @property
+    def _unit(self) -> Tensor:
+        """What gaps are measured in, (*batch)."""
+        return self.value.abs().clamp(min=1.0) if self.scale is None else self.scale
 
     @property
     def gap(self) -> Tensor:

@@ -15,6 +15,7 @@ from soctk.decide.decision import ROUNDING
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver, merge
+from soctk.sets import SetAt
 
 LARGEST_SHARE = 1000.0
 """The largest unit that is not given, as a multiple of the range."""
@@ -29,7 +30,9 @@ def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tens
     index = torch.nonzero(LARGEST_SHARE * gap < usual).squeeze(-1)
     if index.numel() == 0:
         return
-    found = torch.maximum(gap[index], _range(problem.select(index), result.x[index]))
+    found = gap[index]
+    if not isinstance(problem.feasible_set, SetAt):  # over a set of each one's own the gap will have to do
+        found = torch.maximum(found, _range(problem.select(index), result.x[index]))
     result.unit = usual.index_copy(0, index, torch.minimum(usual[index], LARGEST_SHARE * found))
     index = index[result.relative_gap(index) > limits.tol]
     if index.numel() > 0 and not limits.late:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -163,8 +164,7 @@ class SetAt:
     def linear_minimum(self, g: Tensor) -> Tensor:
         """Return lower bounds of min g'x, (N, n) -> (N) or (N, M, n) -> (N, M): the minima over the boxes."""
         lo, hi = (end.to(g) for end in self.box)
-        if lo.ndim > 1 and g.ndim > lo.ndim:
-            lo, hi = lo.unsqueeze(1), hi.unsqueeze(1)
+        lo, hi = (end.unsqueeze(1) if end.ndim > 1 and g.ndim > end.ndim else end for end in (lo, hi))
         return rounded_down(torch.minimum(g * lo, g * hi))
 
     # -- oracles -------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
     if count == 0:
         raise ValueError(f"{name}: the set has no such rows")
     bound = name in ("lower", "upper")
-    given = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+    given = value if isinstance(value, Tensor) else torch.tensor(np.asarray(value), dtype=torch.float64)
     endless = torch.isinf(given) & bound
     side = as_tensor(torch.where(endless, torch.zeros_like(given), given), name).to(torch.float64)
     side = torch.where(endless, given.to(torch.float64), side) if bool(endless.any()) else side

@@ -48,4 +48,5 @@ def nearest(sets: SetAt) -> tuple[SetAt, Tensor, Tensor, Tensor]:
         z[i] = torch.from_numpy(np.maximum(-answer.ineqlin.marginals, 0.0)) if m else z[i]
         f[i] += torch.from_numpy(q - p)
         h[i] += torch.from_numpy(r + ROUNDED_UP * sets.magnitude * (r > 0))
-    return SetAt(sets.base, lower, upper, f, h), moved, nu, z
+    sides = [side[0] if sets.batch_shape == () else side for side in (lower, upper, f, h)]
+    return SetAt(sets.base, *sides), moved, nu, z

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -257,3 +260,43 @@ def test_batches_that_differ_are_refused() -> None:
         soctk.minimize(model, sets, context[:2])
     with pytest.raises(NotImplementedError, match="one set for all contexts"):
         soctk.minimize(model, sets, context, method="first_order")
+
+
+@pytest.mark.parametrize("method", ["newton", "cvxpy"])
+@pytest.mark.parametrize("side", ["lower", "upper"])
+def test_bounds_of_one_side_alone(side: str, method: str) -> None:
+    model, ends = shaken(MODELS["soc"](4)), torch.tensor([[0.0], [0.5], [1.0]], dtype=DOUBLE).expand(3, 4)
+    context = torch.randn(3, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+    decision = soctk.minimize(model, soctk.Box(4).at(**{side: ends}), context, method=method)
+    for k in range(3):
+        lower, upper = (float(ends[k, 0]), 1.0) if side == "lower" else (0.0, float(ends[k, 0]))
+        one = soctk.minimize(model, soctk.Box(4, lower, upper), context[k])
+        assert float(decision.value[k]) == pytest.approx(float(one.value), rel=3e-6, abs=3e-6)
+
+
+def test_one_empty_set_for_all_contexts_has_a_nearest_one() -> None:
+    model, base = shaken(MODELS["soc"](3)), Polyhedron(3, 0.0, 1.0, np.ones(3), 1.0)
+    decision = soctk.minimize(model, base.at(f=4.0), torch.zeros(5, 3, dtype=DOUBLE), infeasible="nearest")
+    torch.testing.assert_close(decision.relaxation, torch.ones(5, dtype=DOUBLE), rtol=0, atol=1e-6)
+    torch.testing.assert_close(decision.x, torch.ones(5, 3, dtype=DOUBLE), rtol=0, atol=1e-6)
+
+
+def test_units_of_nearest_decisions_are_kept() -> None:
+    """Where one of the two has units of its own and the other has not."""
+    model, context = shaken(MODELS["soc"](3)), torch.zeros(3, 3, dtype=DOUBLE)
+    many = soctk.minimize(model, Budget(3, 1.0).at(total=[1.0, 2.0, 1.0]), context, scale=[0.5, 2.0, 1.0])
+    one = soctk.minimize(model, Budget(3, 1.0).at(total=[1.5]), context[:1], scale=4.0)
+    plain, place = dataclasses.replace(many, scale=None), torch.tensor([1])
+    usual = many.value.abs().clamp(min=1.0)
+    assert many.replaced(place, one).scale.tolist() == [0.5, 4.0, 1.0]
+    assert plain.replaced(place, one).scale.tolist() == [usual[0], 4.0, usual[2]]
+    kept = many.replaced(place, dataclasses.replace(one, scale=None)).scale.tolist()
+    assert kept == [0.5, max(1.0, abs(float(one.value))), 1.0]
+
+
+def test_arrays_that_may_not_be_written_are_taken() -> None:
+    totals = np.array([1.0, 2.0])
+    totals.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Budget(3, 1.0).at(total=totals).f.tolist() == [[1.0], [2.0]]

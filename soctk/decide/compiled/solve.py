@@ -154,7 +154,8 @@ def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: 
         region.total is not None,
     )
     common[at.largest], common[at.most] = region.largest, region.most
-    common[at.R], common[at.R_transposed] = region.R.ravel(), region.R.T.ravel()
+    if len(region.R) > 0:
+        common[at.R], common[at.R_transposed] = region.R.ravel(), region.R.T.ravel()
     common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
     common[at.tol], common[at.max_iter], common[at.first_share] = tol, max_iter, schedule.first_share
     common[at.last_share], common[at.rules] = schedule.last_share, np.ravel(schedule.rules)
@@ -169,8 +170,10 @@ def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: 
 def _sides(region: Region) -> np.ndarray:
     """Return lo, hi, R_lo and R_hi one after another, (1 or N, any)."""
     parts = region.lo, region.hi, region.R_lo, region.R_hi
-    size = max(len(part) for part in parts)
-    return np.concatenate([np.broadcast_to(part, (size, part.shape[1])) for part in parts], axis=1)
+    size = max(map(len, parts))
+    if size > 1:
+        parts = tuple(np.broadcast_to(part, (size, part.shape[1])) for part in parts)
+    return np.concatenate(parts, axis=1)
 
 
 def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.ndarray, deadline: float) -> None:
