@@ -78,8 +78,8 @@ class SetAt:
             for name, value in zip(NAMES, (lower, upper, f, h), strict=True)
         }
         try:
-            torch.broadcast_shapes(*(side.shape[:-1] for side in sides.values()))
-        except RuntimeError:
+            np.broadcast_shapes(*(side.shape[:-1] for side in sides.values()))
+        except ValueError:
             shapes = ", ".join(f"{name} {tuple(side.shape)}" for name, side in sides.items() if side.ndim > 1)
             raise ValueError(f"expected right-hand sides of one batch shape, got {shapes}") from None
         return cls(base, **sides)
@@ -92,7 +92,7 @@ class SetAt:
     @cached_property
     def batch_shape(self) -> tuple[int, ...]:
         """The batch shape of the right-hand sides; () where there is one set."""
-        return tuple(torch.broadcast_shapes(*(side.shape[:-1] for side in self.sides)))
+        return tuple(np.broadcast_shapes(*(side.shape[:-1] for side in self.sides)))
 
     @property
     def sides(self) -> tuple[Tensor, ...]:
@@ -247,7 +247,7 @@ class SetAt:
 
     def _each(self, points: Tensor, answer: Callable[[FeasibleSet, Tensor], Tensor]) -> Tensor:
         """Return the answers of one set at a time."""
-        batch = torch.broadcast_shapes(points.shape[:-1], self.batch_shape)
+        batch = np.broadcast_shapes(points.shape[:-1], self.batch_shape)
         wide, flat = points.detach().expand(*batch, self.dim).reshape(-1, self.dim), self.flat(tuple(batch)).detach()
         if self.batch_shape == ():
             return answer(flat.one(0), wide).reshape(*batch, self.dim)
