@@ -142,7 +142,7 @@ def substituted(packed: Packed, basis: np.ndarray, origin: np.ndarray, constrain
     layout = _layout(d, constraints, True, packed.shapes)
     if n == d:  # there is nothing to eliminate
         return replace(packed, layout=layout)
-    A = packed.shared[:, : rows * n].reshape(-1, rows, n)
+    A = packed.shared[:, : rows * n].reshape(len(packed.shared), rows, n)
     inner = A @ basis
     parts = inner.reshape(len(A), -1), inner.transpose(0, 2, 1).reshape(len(A), -1), packed.shared[:, 2 * rows * n :]
     b0, v, offset, others = np.split(packed.data, [1, 1 + n, 1 + n + rows], axis=1)
