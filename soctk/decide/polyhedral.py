@@ -60,8 +60,9 @@ def prove_empty(result: Result, sets: SetAt, rows: Tensor) -> None:
 def put_proofs(result: Result, sets: SetAt, rows: Tensor, nu: Tensor, z: Tensor) -> Tensor:
     """Say that the sets of the instances `rows` are empty where multipliers prove it; return where, bool."""
     assert result.rows is not None
-    proof = RowMultipliers.of(sets.select(rows), torch.zeros(rows.numel(), sets.dim, dtype=torch.float64), nu, z)
-    proved = proof.level > 0
+    some = sets.select(rows)
+    proof = RowMultipliers.of(some, torch.zeros(rows.numel(), sets.dim, dtype=torch.float64), nu, z)
+    proved = (proof.level > 0) | some.crossed
     result.rows.put(rows[proved], proof.select(proved))
     result.refuse(rows[proved])
     return proved
@@ -231,8 +232,8 @@ def minimise_in_free_coordinates(
     known = reduction.contradictions(form.size)
     if known is not None:
         _refuse_empty(known[0], form.size)
-    if reduction.elimination.dim == 0:
-        w = form.linear.new_zeros(form.size, 0)
+    if form.size == 0 or reduction.elimination.dim == 0:
+        w = form.linear.new_zeros(form.size, reduction.elimination.dim)
         value = form.evaluate(reduction.expand(w).unsqueeze(1)).squeeze(-1)
         return Result(w, value, value, torch.zeros_like(value), repeated(Status.OPTIMAL, form.size))
     inner = reduction.form(form)
