@@ -144,7 +144,7 @@ class Reduction:
         """
         e, k = self.elimination, self.sets.f.shape[-1]
         crossed = self.low - self.high - CROSSED * (1 + torch.minimum(self.low.abs(), self.high.abs()))
-        excess = -self.sides[:, e.constant] - CROSSED * self.sets.magnitude
+        excess = -self.sides[:, e.constant] - CROSSED * self._added()[:, e.constant]
         off = self.f @ e.null.T
         off = torch.where(off.abs() > CROSSED * (self.f.abs() @ e.null.abs().T + e.null.abs().sum(dim=1)), off, 0.0)
         known = self.sets.crossed.expand(size).clone()
@@ -166,6 +166,11 @@ class Reduction:
             known[index] = True
         rows = torch.nonzero(known).flatten()
         return rows, nu[rows], z[rows]
+
+    def _added(self) -> Tensor:
+        """Return the size of what each constraint adds at x_p, (1 or N, any); coordinates count as at least 1."""
+        size, G, h = self.origin.abs().clamp(min=1.0), self.sets.rows.G, torch.atleast_2d(self.sets.h)
+        return torch.cat(wide(size, size, size @ G.abs().T + h.abs()), dim=1)
 
     def _cross(self, constraints: Tensor, index: Tensor, place: Tensor) -> None:
         """Give the two constraints whose ends cross their multipliers."""

@@ -195,6 +195,21 @@ class SetAt:
             worst = torch.maximum(worst, (x @ rows.G.to(x).T - h).amax(dim=-1))
         return worst
 
+    def outside(self, x: Tensor, share: float) -> Tensor:
+        """Return whether points (..., n) violate their set by more than a share of what a row adds, bool (...).
+
+        Coordinates count as at least 1. The answer for one set does not depend on the others of the batch, nor on the
+        units of rows.
+        """
+        (lower, upper, f, h), rows = (side.to(x) for side in self.sides), self.rows
+        size = x.abs().clamp(min=1.0)
+        found = (torch.maximum(lower - x, x - upper) > share * size).any(dim=-1)
+        for matrix, side, both in ((rows.E.to(x), f, True), (rows.G.to(x), h, False)):
+            excess = x @ matrix.T - side
+            excess = excess.abs() if both else excess
+            found = found | (excess > share * (size @ matrix.abs().T + side.abs())).any(dim=-1)
+        return found
+
     def refutes(self, nu: ArrayLike, z: ArrayLike) -> Tensor:
         """Return -nu'f - z'h + min over lower <= x <= upper of (E'nu + G'z)'x, (*batch): positive where a set is empty.
 

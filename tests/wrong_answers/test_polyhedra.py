@@ -31,6 +31,12 @@ def test_affine_models_have_decisions(sides: dict) -> None:
     torch.testing.assert_close(decision.value, model(best, context(3)).detach(), rtol=1e-6, atol=1e-6)
 
 
+def test_affine_functions_are_certified_over_sets_of_their_own() -> None:
+    model, sets = soctk.from_quadratic(np.zeros((3, 3)), [1.0, -1.0, 0.5]), Budget(3, 1.0).at(total=[0.5, 1.0, 2.0])
+    decision = soctk.minimize(model, sets)
+    assert float(soctk.certify(model, sets, decision.x).relative_gap.max()) <= 1e-6
+
+
 def test_bounds_that_cross_are_said_to_and_are_moved_apart() -> None:
     """No multipliers of rows prove it, and where there were no rows the search was said to have stopped."""
     lower, upper = torch.zeros(3, 4, dtype=DOUBLE), torch.ones(3, 4, dtype=DOUBLE)
@@ -90,3 +96,21 @@ def test_optimal_values_of_single_points_have_derivatives() -> None:
     expected = torch.autograd.grad(model(f, given).sum(), (f, given))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_infeasible_depends_neither_on_units_of_rows_nor_on_the_batch() -> None:
+    """A large number in one row, or in another set of the batch, let violations of other rows pass."""
+    model = shaken(MODELS["soc"](3))
+    base = Polyhedron(3, -1.0, 1.0, np.eye(3), np.zeros(3), [[1e6, 0, 0], [0, 1.0, 0]], [1e6, 1.0])
+    f = torch.tensor([[0.0, 0.5, 0.0], [0.0, 0.5 + 1e-5, 0.0], [0.0, 0.5, 0.0]], dtype=DOUBLE)
+    h = torch.tensor([[1e6, 0.5], [1e6, 0.5], [1e9, 0.5]], dtype=DOUBLE)
+    decision = soctk.minimize(model, base.at(f=f, h=h), context(3))
+    assert decision.status.tolist() == [Status.OPTIMAL, Status.INFEASIBLE, Status.OPTIMAL]
+
+
+def test_single_points_among_other_sets_are_optimal() -> None:
+    """A gap of 1e-14 was measured in units of the range over the set, which is zero but for rounding."""
+    model, lower = shaken(MODELS["softplus"](1)), torch.linspace(-1.0, 1.0, 30, dtype=DOUBLE).unsqueeze(1)
+    upper = lower.clone()
+    upper[0] = 2.0
+    assert soctk.minimize(model, Box(1).at(lower=lower, upper=upper), context(30)).optimal.all()
