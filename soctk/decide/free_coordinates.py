@@ -114,7 +114,11 @@ class Reduction:
 
     def ends(self) -> Ends:
         """Return the ends of all directions as functions of the right-hand sides."""
-        return Ends(self.low, self.high, self.elimination.R)
+        lower, upper, f, h = (side.requires_grad for side in self.sets.sides)
+        n = self.sets.dim
+        moving = torch.tensor([upper or f] * n + [lower or f] * n + [h or f] * self.sets.h.shape[-1])
+        several = self.elimination.met_by_several(self.sides.detach(), moving)
+        return Ends(self.low, self.high, self.elimination.R, several=several)
 
     # -- multipliers ---------------------------------------------------------------------------------------
 

@@ -114,3 +114,18 @@ def test_single_points_among_other_sets_are_optimal() -> None:
     upper = lower.clone()
     upper[0] = 2.0
     assert soctk.minimize(model, Box(1).at(lower=lower, upper=upper), context(30)).optimal.all()
+
+
+def test_decisions_that_turn_where_constraints_meet_have_no_derivative() -> None:
+    """Two rows gave one end; each had half of a derivative that is there to one side alone."""
+    model, given = shaken(MODELS["soc"](3)), context(1)
+    layer = soctk.DecisionLayer(model, Polyhedron(3, 0.0, 1.0, G=[[1, 1, 1], [2, 2, 2.0]], h=[1.0, 2.0]))
+    h = torch.tensor([[0.3, 0.6]], dtype=DOUBLE, requires_grad=True)
+    with pytest.raises(RuntimeError, match="no derivative"):
+        layer(given, h=h)[0, 1].backward()
+    slack = torch.tensor([[0.3, 0.7]], dtype=DOUBLE, requires_grad=True)
+    layer(given, h=slack)[0].sum().backward()
+    torch.testing.assert_close(slack.grad, torch.tensor([[1.0, 0.0]], dtype=DOUBLE), rtol=1e-6, atol=1e-6)
+    moved = given.clone().requires_grad_()
+    layer(moved, h=h.detach())[0, 1].backward()
+    assert moved.grad is not None
