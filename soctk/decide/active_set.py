@@ -55,6 +55,8 @@ class Ends:
         R: (m, n), of length one; m may be 0.
         rows: (k, n), orthonormal rows of equalities; None where there are none.
         sums: whether the only one is on the sum of x.
+        several: which lower and upper ends are those of several constraints that move, bool (1 or N, n + m) each: the
+            decision turns where one of them moves alone. None for none.
     """
 
     low: Tensor
@@ -62,6 +64,7 @@ class Ends:
     R: Tensor
     rows: Tensor | None = None
     sums: bool = False
+    several: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, bounds: Bounds) -> Ends:
@@ -100,6 +103,14 @@ def sides(ends: Ends, final: Final) -> Tensor:
     width = torch.where(torch.isinf(high - low), final.x.abs().amax(dim=1, keepdim=True), high - low)
     side = (final.low * width.square() > at - low).to(at.dtype)
     return side if final.high is None else side - (final.high * width.square() > high - at).to(at.dtype)
+
+
+def turns(ends: Ends, final: Final) -> Tensor:
+    """Return whether a direction rests at an end of several constraints, bool (N,)."""
+    if ends.several is None or not ends.requires_grad:
+        return torch.zeros(final.x.shape[0], dtype=torch.bool, device=final.x.device)
+    side, (low, high) = sides(ends.detach(), final), ends.several
+    return ((side > 0) & low | (side < 0) & high).any(dim=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,7 +95,8 @@ def certify(
         form = dataclasses.replace(form, batch_shape=tuple(points.shape[:-1]))
     value = form.value(points)
     internal = points.to(form.dtype).reshape((-1, 1, model.dim) if form.batch_shape else (1, -1, model.dim))
-    lower = best_bound(form, feasible_set, internal).reshape(value.shape)
+    lower = best_bound(form, feasible_set, internal).expand(internal.shape[:2])  # an affine f has one for all
+    lower = lower.reshape(value.shape)
     doubtful = relative_gap(value, lower) > tol
     if bool(doubtful.any()):
         lower = torch.where(doubtful, torch.maximum(lower, _solved_bound(form, feasible_set, doubtful)), lower)

@@ -47,6 +47,7 @@ class Ray(NamedTuple):
     """A proof that {lower <= x <= upper, E x = f, G x <= h} is empty: no x satisfies nu'E x = nu'f and z'G x <= z'h.
 
     -nu'f - z'h + min over lower <= x <= upper of (E'nu + G'z)'x is positive (Farkas): `SetAt.refutes` computes it.
+    Where a lower bound lies above its upper one, that is proof enough, and both are zero.
     """
 
     nu: Tensor

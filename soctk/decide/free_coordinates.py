@@ -15,14 +15,13 @@ from torch import Tensor
 from soctk.decide.active_set import Ends
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import SetAt
+from soctk.sets.at import CROSSED
 from soctk.sets.elimination import Elimination
 
 NARROW = 1e-9
 """Directions with less than this between their ends, relative to them, are widened to it: barriers need an interior."""
 WIDER = 0.25
 """Finite ends in place of infinite bounds lie this share of their distance outside of what rows imply."""
-CROSSED = 1e-9
-"""Ends that cross by more than this, relative to them, leave nothing between them; below it is rounding."""
 WARM_SHARE = 0.02
 """A warm start keeps this share of the distance between the bounds from each."""
 
@@ -115,7 +114,11 @@ class Reduction:
 
     def ends(self) -> Ends:
         """Return the ends of all directions as functions of the right-hand sides."""
-        return Ends(self.low, self.high, self.elimination.R)
+        lower, upper, f, h = (side.requires_grad for side in self.sets.sides)
+        n = self.sets.dim
+        moving = torch.tensor([upper or f] * n + [lower or f] * n + [h or f] * self.sets.h.shape[-1])
+        several = self.elimination.met_by_several(self.sides.detach(), moving)
+        return Ends(self.low, self.high, self.elimination.R, several=several)
 
     # -- multipliers ---------------------------------------------------------------------------------------
 
@@ -140,18 +143,18 @@ class Reduction:
     def contradictions(self, size: int) -> tuple[Tensor, Tensor, Tensor] | None:
         """Return which of `size` instances contradict themselves on sight, and nu and z that prove it; None for none.
 
-        Either dependent equalities do not agree, or a constraint that is the same for every w is violated, or the ends
-        of a direction cross.
+        Either bounds cross, which needs no multipliers, or dependent equalities do not agree, or a constraint that is
+        the same for every w is violated, or the ends of a direction cross.
         """
         e, k = self.elimination, self.sets.f.shape[-1]
         crossed = self.low - self.high - CROSSED * (1 + torch.minimum(self.low.abs(), self.high.abs()))
-        excess = -self.sides[:, e.constant] - CROSSED * self.sets.magnitude
+        excess = -self.sides[:, e.constant] - CROSSED * self._added()[:, e.constant]
         off = self.f @ e.null.T
         off = torch.where(off.abs() > CROSSED * (self.f.abs() @ e.null.abs().T + e.null.abs().sum(dim=1)), off, 0.0)
-        if not any(bool((part > 0).any()) for part in (crossed, excess, off.abs())):
+        known = self.sets.crossed.expand(size).clone()
+        if not any(bool((part > 0).any()) for part in (crossed, excess, off.abs(), known)):
             return None
         constraints = torch.zeros(size, self.sides.shape[-1], dtype=torch.float64)
-        known = torch.zeros(size, dtype=torch.bool)
         for amounts, put in ((crossed, self._cross), (excess, self._violate)):
             if amounts.shape[1] > 0:
                 most, place = (part.expand(size) for part in amounts.max(dim=1))
@@ -167,6 +170,11 @@ class Reduction:
             known[index] = True
         rows = torch.nonzero(known).flatten()
         return rows, nu[rows], z[rows]
+
+    def _added(self) -> Tensor:
+        """Return the size of what each constraint adds at x_p, (1 or N, any); coordinates count as at least 1."""
+        size, G, h = self.origin.abs().clamp(min=1.0), self.sets.rows.G, torch.atleast_2d(self.sets.h)
+        return torch.cat(wide(size, size, size @ G.abs().T + h.abs()), dim=1)
 
     def _cross(self, constraints: Tensor, index: Tensor, place: Tensor) -> None:
         """Give the two constraints whose ends cross their multipliers."""

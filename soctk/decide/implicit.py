@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from soctk.decide.active_set import Ends, find_active_set, sides
+from soctk.decide.active_set import Ends, find_active_set, sides, turns
 from soctk.decide.batched import solve_factored
 from soctk.decide.decision import relative_gap
 from soctk.decide.result import Final, Result, picker
@@ -60,7 +60,7 @@ def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float) 
     final, size = result.final, form.size
     if final is None or size == 0:
         return result.x + 0.0 * form.constant
-    gap = relative_gap(result.value, result.lower_bound)
+    gap, turning = relative_gap(result.value, result.lower_bound), turns(ends, final)
     plain, fixed, rest, systems = form.detach(), ends.detach(), torch.arange(size, device=gap.device), []
     if not is_polyhedral(form):
         barrier = Barrier.of(plain, fixed, final)
@@ -74,7 +74,7 @@ def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float) 
         [
             _Implicit.apply(
                 system.equations(_part(form, rows), ends.select(rows, size), final.x[rows]),
-                *(result.x[rows], system, rows, gap, max_gap),
+                *(result.x[rows], system, rows, system.verified & ~turning[rows], gap, max_gap),
             )
             for rows, system in systems
         ]
@@ -158,9 +158,16 @@ class _Implicit(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, equations: Tensor, x: Tensor, system: System, rows: Tensor, gap: Tensor, max_gap: float
+        ctx: Any,
+        equations: Tensor,
+        x: Tensor,
+        system: System,
+        rows: Tensor,
+        verified: Tensor,
+        gap: Tensor,
+        max_gap: float,
     ) -> Tensor:
-        ctx.save_for_backward(rows, gap)
+        ctx.save_for_backward(rows, verified, gap)
         ctx.system, ctx.max_gap = system, max_gap
         return x.clone()
 
@@ -168,11 +175,11 @@ class _Implicit(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError("create_graph=True: second derivatives of a decision are not available")
-        (rows, gap), (incoming,) = ctx.saved_tensors, outer
+        (rows, verified, gap), (incoming,) = ctx.saved_tensors, outer
         weighty = (incoming != 0).any(dim=-1)
         _check_gaps(rows, gap, weighty, ctx.max_gap)
-        _check_verified(rows, gap.numel(), ~ctx.system.verified & weighty)
-        return -ctx.system.solve(incoming), None, None, None, None, None
+        _check_verified(rows, gap.numel(), ~verified & weighty)
+        return -ctx.system.solve(incoming), None, None, None, None, None, None
 
 
 def _check_gaps(rows: Tensor, gap: Tensor, weighty: Tensor, max_gap: float) -> None:

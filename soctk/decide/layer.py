@@ -152,6 +152,9 @@ class DecisionLayer(nn.Module):
                 form.detach(), sets.detach(), tol=self.tol, max_iter=self.max_iter, keep_final=keep
             )
         reduction = Reduction.of(sets)
+        if reduction.elimination.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
+            x = reduction.expand(result.x)
+            return x, form.evaluate(x.unsqueeze(1)).squeeze(-1)
         inner, ends = reduction.form(form), reduction.ends()
         w, envelope = result.x, None
         if result.final is not None:

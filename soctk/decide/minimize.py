@@ -25,7 +25,7 @@ from soctk.decide.result import Result
 from soctk.decide.solver import Solver
 from soctk.forms.rounding import directed
 from soctk.function import ConvexFunction, check_function
-from soctk.sets import FeasibleSet, SetAt
+from soctk.sets import FeasibleSet, Polyhedron, SetAt
 from soctk.sets.elastic import nearest
 from soctk.status import Status
 
@@ -268,7 +268,12 @@ def _verify(result: Result, feasible_set: FeasibleSet | SetAt, tol: float) -> Te
     """Return how far points are outside of the set as the user gave it; settle the statuses by that and the gaps."""
     result.judge(tol)
     violation = feasible_set._violation(result.x)
-    outside = violation > FEASIBLE[violation.dtype] * max(1.0, feasible_set.magnitude)
+    if type(feasible_set) is Polyhedron:
+        feasible_set = feasible_set.at()
+    if isinstance(feasible_set, SetAt):
+        outside = feasible_set.outside(result.x, FEASIBLE[violation.dtype])
+    else:
+        outside = violation > FEASIBLE[violation.dtype] * max(1.0, feasible_set.magnitude)
     if bool(outside.any()):
         result.status[outside.cpu().numpy()] = Status.INACCURATE
     return violation

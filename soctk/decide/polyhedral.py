@@ -34,9 +34,9 @@ from soctk.terms.base import Dual
 RELAXED = 2e-10
 """By how much, relative to it, every end is moved out where there is no interior and the first search fails."""
 FEASIBLE = 1e-9
-"""What a point may violate its set by, in units of the set's numbers."""
+"""What a point may violate its set by, as a share of what a row adds (`SetAt.outside`)."""
 ROUNDING = 1e-13
-"""What rounding may put a point outside of its set by, in units of the set's numbers."""
+"""What rounding may put a point outside of its set by, as such a share."""
 MOST_MEANWHILE = 100
 """Instances that an outside solver decides sooner than the method is compiled."""
 
@@ -61,8 +61,9 @@ def prove_empty(result: Result, sets: SetAt, rows: Tensor) -> None:
 def put_proofs(result: Result, sets: SetAt, rows: Tensor, nu: Tensor, z: Tensor) -> Tensor:
     """Say that the sets of the instances `rows` are empty where multipliers prove it; return where, bool."""
     assert result.rows is not None
-    proof = RowMultipliers.of(sets.select(rows), torch.zeros(rows.numel(), sets.dim, dtype=torch.float64), nu, z)
-    proved = proof.level > 0
+    some = sets.select(rows)
+    proof = RowMultipliers.of(some, torch.zeros(rows.numel(), sets.dim, dtype=torch.float64), nu, z)
+    proved = (proof.level > 0) | some.crossed
     result.rows.put(rows[proved], proof.select(proved))
     result.refuse(rows[proved])
     return proved
@@ -150,7 +151,7 @@ class _Search:
         multiplied = RowMultipliers.of(sets, held, nu, z)
         proved = self._prove(packed, box, points, found.passes, (multiplied.w - held).numpy())
         bound = torch.from_numpy(proved.bound) + multiplied.beside
-        usable = (sets._violation(x) <= FEASIBLE * sets.magnitude) & ~empty
+        usable = ~sets.outside(x, FEASIBLE) & ~empty
         value = torch.where(usable, torch.from_numpy(proved.value), torch.inf)
         bound = torch.where(empty | torch.isnan(bound), -torch.inf, bound)
         higher = bound > result.lower_bound[rows]
@@ -202,7 +203,7 @@ class _Search:
 
 def project_points(value: Callable[[Tensor, Tensor], Tensor], sets: SetAt, result: Result, tol: float) -> None:
     """Project points that violate their set by more than rounding; `value` of instances (1,) and points (1, n)."""
-    off = torch.nonzero(sets._violation(result.x) > ROUNDING * sets.magnitude).flatten()
+    off = torch.nonzero(sets.outside(result.x, ROUNDING)).flatten()
     for row in off.tolist():
         index = torch.tensor([row])
         try:
@@ -233,8 +234,8 @@ def minimise_in_free_coordinates(
     known = reduction.contradictions(form.size)
     if known is not None:
         _refuse_empty(known[0], form.size)
-    if reduction.elimination.dim == 0:
-        w = form.linear.new_zeros(form.size, 0)
+    if form.size == 0 or reduction.elimination.dim == 0:
+        w = form.linear.new_zeros(form.size, reduction.elimination.dim)
         value = form.evaluate(reduction.expand(w).unsqueeze(1)).squeeze(-1)
         return Result(w, value, value, torch.zeros_like(value), repeated(Status.OPTIMAL, form.size))
     inner = reduction.form(form)

@@ -31,7 +31,9 @@ def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tens
     if index.numel() == 0:
         return
     found = gap[index]
-    if not isinstance(problem.feasible_set, SetAt):  # over a set of each one's own the gap will have to do
+    if isinstance(problem.feasible_set, SetAt):  # over a set of each one's own the gap will have to do
+        found = torch.where(found > ROUNDING[found.dtype] * usual[index], found, torch.inf)
+    else:
         found = torch.maximum(found, _range(problem.select(index), result.x[index]))
     result.unit = usual.index_copy(0, index, torch.minimum(usual[index], LARGEST_SHARE * found))
     index = index[result.relative_gap(index) > limits.tol]

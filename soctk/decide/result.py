@@ -152,6 +152,11 @@ class RowMultipliers:
         """Return those of some instances."""
         return RowMultipliers(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
+    def times(self, scale: Tensor) -> RowMultipliers:
+        """Return those of functions that are so many times as large, (N,)."""
+        parts = [getattr(self, name) for name in self.__dataclass_fields__]
+        return RowMultipliers(*(part * (scale if part.ndim == 1 else scale.unsqueeze(1)) for part in parts))
+
     def put(self, index: Tensor, other: RowMultipliers) -> None:
         """Overwrite the instances `index`."""
         for name in self.__dataclass_fields__:

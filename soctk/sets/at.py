@@ -19,6 +19,8 @@ from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
 
 NAMES = ("lower", "upper", "f", "h")
+CROSSED = 1e-9
+"""Ends that cross by more than this, relative to them, leave nothing between them; below it is rounding."""
 
 
 class Base(Matrices, Protocol):
@@ -77,11 +79,9 @@ class SetAt:
             name: getattr(rows, name) if value is None else _side(value, name, getattr(rows, name))
             for name, value in zip(NAMES, (lower, upper, f, h), strict=True)
         }
-        try:
-            np.broadcast_shapes(*(side.shape[:-1] for side in sides.values()))
-        except ValueError:
+        if len({side.shape[:-1] for side in sides.values() if side.ndim > 1}) > 1:
             shapes = ", ".join(f"{name} {tuple(side.shape)}" for name, side in sides.items() if side.ndim > 1)
-            raise ValueError(f"expected right-hand sides of one batch shape, got {shapes}") from None
+            raise ValueError(f"expected right-hand sides of one batch shape, got {shapes}")
         return cls(base, **sides)
 
     @property
@@ -137,6 +137,12 @@ class SetAt:
         """(lo, hi), finite, (..., n): boxes around the sets; the bounds where they are finite."""
         return implied_box(self.base, *(side.detach() for side in self.sides))
 
+    @property
+    def crossed(self) -> Tensor:
+        """Whether a lower bound lies above its upper one by more than rounding, bool (*batch)."""
+        lower, upper = self.lower.detach(), self.upper.detach()
+        return (lower - upper > CROSSED * (1 + torch.minimum(lower.abs(), upper.abs()))).any(dim=-1)
+
     @cached_property
     def reach(self) -> tuple[Tensor, float]:
         """The largest |x_i| in any of the sets, (n,), and a bound of |x|_1."""
@@ -189,8 +195,25 @@ class SetAt:
             worst = torch.maximum(worst, (x @ rows.G.to(x).T - h).amax(dim=-1))
         return worst
 
+    def outside(self, x: Tensor, share: float) -> Tensor:
+        """Return whether points (..., n) violate their set by more than a share of what a row adds, bool (...).
+
+        Coordinates count as at least 1. The answer for one set does not depend on the others of the batch, nor on the
+        units of rows.
+        """
+        (lower, upper, f, h), rows = (side.to(x) for side in self.sides), self.rows
+        size = x.abs().clamp(min=1.0)
+        found = (torch.maximum(lower - x, x - upper) > share * size).any(dim=-1)
+        for matrix, side, both in ((rows.E.to(x), f, True), (rows.G.to(x), h, False)):
+            excess = x @ matrix.T - side
+            excess = excess.abs() if both else excess
+            found = found | (excess > share * (size @ matrix.abs().T + side.abs())).any(dim=-1)
+        return found
+
     def refutes(self, nu: ArrayLike, z: ArrayLike) -> Tensor:
         """Return -nu'f - z'h + min over lower <= x <= upper of (E'nu + G'z)'x, (*batch): positive where a set is empty.
+
+        inf where a lower bound lies above its upper one.
 
         Args:
             nu: (*batch, k).
@@ -206,7 +229,8 @@ class SetAt:
             raise ValueError(f"z: expected multipliers of at least 0, got {float(two.min()):g}")
         rows, (lo, hi) = self.rows, self.box
         w = one @ rows.E + two @ rows.G
-        return torch.minimum(w * lo, w * hi).sum(dim=-1) - (one * self.f).sum(dim=-1) - (two * self.h).sum(dim=-1)
+        amount = torch.minimum(w * lo, w * hi).sum(dim=-1) - (one * self.f).sum(dim=-1) - (two * self.h).sum(dim=-1)
+        return torch.where((self.lower > self.upper).any(dim=-1), torch.inf, amount)
 
     def project(self, y: ArrayLike) -> Tensor:
         """Return the Euclidean projection of each y onto its own set: (*batch, n) -> (*batch, n).
@@ -267,7 +291,7 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
         raise ValueError(f"{name}: the set has no such rows")
     bound = name in ("lower", "upper")
     given = value if isinstance(value, Tensor) else torch.tensor(np.asarray(value), dtype=torch.float64)
-    endless = torch.isinf(given) & bound
+    endless = (given == (-torch.inf if name == "lower" else torch.inf)) & bound
     side = as_tensor(torch.where(endless, torch.zeros_like(given), given), name).to(torch.float64)
     side = torch.where(endless, given.to(torch.float64), side) if bool(endless.any()) else side
     if side.ndim == 0:

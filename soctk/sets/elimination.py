@@ -27,6 +27,8 @@ DEPENDENT = 1e-10
 """Pivots of rows of length one below this, relative to the first, are none."""
 NO_LENGTH = 1e-11
 """A constraint shorter than this in w, where its row has length one, is the same for every w."""
+TOGETHER = 1e-9
+"""Constraints whose sides differ by less than this, relative to them, give an end together."""
 DIGITS = 11
 """Directions that agree to so many digits are one."""
 
@@ -107,6 +109,17 @@ class Elimination:
         padded = torch.cat([sides, torch.full_like(sides[..., :1], torch.inf)], dim=-1)
         low = -padded[..., self.below.to(sides.device)].amin(dim=-1)
         return low, padded[..., self.above.to(sides.device)].amin(dim=-1)
+
+    def met_by_several(self, sides: Tensor, moving: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which lower and upper ends several constraints give, one of `moving` (2 n + rows of G,) among them."""
+        padded = torch.cat([sides, torch.full_like(sides[..., :1], torch.inf)], dim=-1)
+        moving, found = torch.cat([moving, moving.new_zeros(1)]), []
+        for group in (self.below, self.above):
+            members = padded[..., group]
+            least = members.amin(dim=-1, keepdim=True)
+            there = torch.isfinite(members) & (members <= least + TOGETHER * (1 + least.abs()))
+            found.append((there.sum(dim=-1) > 1) & (there & moving[group]).any(dim=-1))
+        return found[0], found[1]
 
     def attribute(self, multipliers: Tensor, sides: Tensor) -> Tensor:
         """Return the multipliers >= 0 of the constraints, (N, 2 n + rows of G), from those of directions (N, d + m).

@@ -210,7 +210,8 @@ def _in_lanes(packed: Packed) -> bool:
 def _result(packed: Packed, state: np.ndarray) -> Result:
     at = packed.layout.state
     kept = {}
-    if packed.layout.sizes["kept"] > 0 or packed.layout.sizes["constraints"] > 0:
+    sizes = packed.layout.sizes
+    if sizes["kept"] > 0 or sizes["constraints"] > 0 or sizes["rows"] == 0:  # without terms there is nothing to keep
         kept = {"multipliers": state[:, at.best_multiplier].copy(), "passes": state[:, at.best_cache].copy()}
     return Result(
         x=torch.from_numpy(state[:, at.best_x].copy()),

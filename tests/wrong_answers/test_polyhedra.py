@@ -1,0 +1,131 @@
+"""Decisions over polyhedra with right-hand sides of their own that went wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tolerances import DOUBLE
+from zoo import MODELS, shaken
+
+import soctk
+from soctk import Box, Budget, Polyhedron, Status
+
+
+def context(count: int) -> torch.Tensor:
+    """Contexts of the zoo's models."""
+    return torch.randn(count, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+
+
+@pytest.mark.parametrize(
+    "sides", [{}, {"E": np.ones(4), "f": 1.5}, {"G": [[1.0, 1, 0, 0], [0, 1, 1, 0]], "h": [0.7, 1]}]
+)
+def test_affine_models_have_decisions(sides: dict) -> None:
+    """They have no terms, and it was taken for granted that there are some."""
+    model = shaken(MODELS["affine"](4))
+    base = Polyhedron(4, 0.0, 1.0, **sides)
+    decision = soctk.minimize(model, base.at(lower=torch.zeros(3, 4)), context(3))
+    assert (decision.status == Status.OPTIMAL).all()
+    x = decision.x.clone().requires_grad_()
+    best = base.linear_minimizer(torch.autograd.grad(model(x, context(3)).sum(), x)[0])
+    torch.testing.assert_close(decision.value, model(best, context(3)).detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_affine_functions_are_certified_over_sets_of_their_own() -> None:
+    model, sets = soctk.from_quadratic(np.zeros((3, 3)), [1.0, -1.0, 0.5]), Budget(3, 1.0).at(total=[0.5, 1.0, 2.0])
+    decision = soctk.minimize(model, sets)
+    assert float(soctk.certify(model, sets, decision.x).relative_gap.max()) <= 1e-6
+
+
+def test_bounds_that_cross_are_said_to_and_are_moved_apart() -> None:
+    """No multipliers of rows prove it, and where there were no rows the search was said to have stopped."""
+    lower, upper = torch.zeros(3, 4, dtype=DOUBLE), torch.ones(3, 4, dtype=DOUBLE)
+    lower[1, 2], upper[1, 2] = 0.8, 0.3
+    for base in (Box(4), Budget(4, 1.5), Polyhedron(4, 0.0, 1.0, G=np.ones(4), h=2.0)):
+        model, sets = shaken(MODELS["soc"](4)), base.at(lower=lower, upper=upper)
+        decision = soctk.minimize(model, sets, context(3))
+        assert decision.status.tolist() == [Status.OPTIMAL, Status.INFEASIBLE, Status.OPTIMAL]
+        assert float(sets.refutes(*decision.ray)[1]) > 0
+        near = soctk.minimize(model, sets, context(3), infeasible="nearest")
+        assert near.optimal.all()
+        assert float(near.relaxation[1]) == pytest.approx(0.5, abs=1e-6)
+        assert float(near.x[1, 2]) == pytest.approx(0.8, abs=1e-6)
+        assert soctk.minimize(model, sets, context(3), method="cvxpy").status[1] == Status.INFEASIBLE
+        with pytest.raises(RuntimeError, match=r"1 of 3 sets are empty \(instances 1\)"):
+            soctk.DecisionLayer(model, base)(context(3), lower=lower, upper=upper)
+
+
+def test_prices_are_in_the_units_of_the_value() -> None:
+    """Those of a problem that is solved in units of its own were in these."""
+    model, sets = shaken(MODELS["soc"](4)), Polyhedron(4, 0.0, 1.0, np.ones(4), 1.5, np.eye(4)[:2], [0.4, 0.4]).at()
+    expected = soctk.minimize(model, sets, context(3), tol=1e-9).prices
+    prices = soctk.minimize(model, sets, context(3), tol=1e-9, scale=[0.01, 100.0, 1.0]).prices
+    for name in ("lower", "upper", "f", "h"):
+        torch.testing.assert_close(getattr(prices, name), getattr(expected, name), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", [{"lower": [np.inf, 0, 0]}, {"upper": [-np.inf, 1, 1]}])
+def test_infinite_bounds_on_the_wrong_side_are_refused(side: dict) -> None:
+    with pytest.raises(ValueError, match="expected finite numbers"):
+        Box(3).at(**side)
+
+
+def test_right_hand_sides_of_two_batch_shapes_are_refused() -> None:
+    """They were broadcast against each other."""
+    base = Polyhedron(3, 0.0, 1.0, np.ones(3), 1.0, np.eye(3)[:2], [1.0, 1.0])
+    with pytest.raises(ValueError, match="one batch shape"):
+        base.at(f=np.ones((3, 1, 1)), h=np.ones((1, 4, 2)))
+    with pytest.raises(ValueError, match="one batch shape"):
+        base.at(f=np.ones((2, 3, 1)), h=np.ones((3, 2)))
+
+
+def test_layers_take_no_contexts_with_right_hand_sides() -> None:
+    totals = torch.zeros(0, dtype=DOUBLE, requires_grad=True)
+    layer = soctk.DecisionLayer(shaken(MODELS["soc"](3)), Budget(3, 1.0))
+    assert layer(context(3)[:0], total=totals).shape == (0, 3)
+    layer.optimal_value(context(3)[:0], total=totals).sum().backward()
+
+
+def test_optimal_values_of_single_points_have_derivatives() -> None:
+    """They were constants."""
+    model = shaken(MODELS["soc"](2))
+    f = torch.tensor([[0.3, 0.2], [0.1, 0.4]], dtype=DOUBLE, requires_grad=True)
+    given = context(2).requires_grad_()
+    layer = soctk.DecisionLayer(model, Polyhedron(2, -5.0, 5.0, np.eye(2), [0.3, 0.2]))
+    found = torch.autograd.grad(layer.optimal_value(given, f=f).sum(), (f, given))
+    expected = torch.autograd.grad(model(f, given).sum(), (f, given))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_infeasible_depends_neither_on_units_of_rows_nor_on_the_batch() -> None:
+    """A large number in one row, or in another set of the batch, let violations of other rows pass."""
+    model = shaken(MODELS["soc"](3))
+    base = Polyhedron(3, -1.0, 1.0, np.eye(3), np.zeros(3), [[1e6, 0, 0], [0, 1.0, 0]], [1e6, 1.0])
+    f = torch.tensor([[0.0, 0.5, 0.0], [0.0, 0.5 + 1e-5, 0.0], [0.0, 0.5, 0.0]], dtype=DOUBLE)
+    h = torch.tensor([[1e6, 0.5], [1e6, 0.5], [1e9, 0.5]], dtype=DOUBLE)
+    decision = soctk.minimize(model, base.at(f=f, h=h), context(3))
+    assert decision.status.tolist() == [Status.OPTIMAL, Status.INFEASIBLE, Status.OPTIMAL]
+
+
+def test_single_points_among_other_sets_are_optimal() -> None:
+    """A gap of 1e-14 was measured in units of the range over the set, which is zero but for rounding."""
+    model, lower = shaken(MODELS["softplus"](1)), torch.linspace(-1.0, 1.0, 30, dtype=DOUBLE).unsqueeze(1)
+    upper = lower.clone()
+    upper[0] = 2.0
+    assert soctk.minimize(model, Box(1).at(lower=lower, upper=upper), context(30)).optimal.all()
+
+
+def test_decisions_that_turn_where_constraints_meet_have_no_derivative() -> None:
+    """Two rows gave one end; each had half of a derivative that is there to one side alone."""
+    model, given = shaken(MODELS["soc"](3)), context(1)
+    layer = soctk.DecisionLayer(model, Polyhedron(3, 0.0, 1.0, G=[[1, 1, 1], [2, 2, 2.0]], h=[1.0, 2.0]))
+    h = torch.tensor([[0.3, 0.6]], dtype=DOUBLE, requires_grad=True)
+    with pytest.raises(RuntimeError, match="no derivative"):
+        layer(given, h=h)[0, 1].backward()
+    slack = torch.tensor([[0.3, 0.7]], dtype=DOUBLE, requires_grad=True)
+    layer(given, h=slack)[0].sum().backward()
+    torch.testing.assert_close(slack.grad, torch.tensor([[1.0, 0.0]], dtype=DOUBLE), rtol=1e-6, atol=1e-6)
+    moved = given.clone().requires_grad_()
+    layer(moved, h=h.detach())[0, 1].backward()
+    assert moved.grad is not None
