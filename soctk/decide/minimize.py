@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive
 from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
+from soctk.decide.constrained import check_constraints, decide_under
 from soctk.decide.decision import Decision, Prices, Ray
 from soctk.decide.external import External
 from soctk.decide.newton import SmoothingNewton
@@ -56,6 +57,7 @@ def minimize(
     seed: int | None = None,
     scale: ArrayLike | None = None,
     infeasible: Literal["status", "nearest"] = "status",
+    subject_to: Sequence[ConvexFunction] = (),
 ) -> Decision:
     """Minimise f(., context) over the set, for every context of the batch.
 
@@ -84,6 +86,9 @@ def minimize(
             1, their standard deviation over the decisions in question. By default as said at `tol`.
         infeasible: what to do where right-hand sides leave no point: "status" says so, with a proof in `Decision.ray`;
             "nearest" moves rows as little as need be, in the sum of the moves, and says by how much.
+        subject_to: learned constraints, surrogates g of the same decision and context with g(x, context) <= 0; decided
+            by Clarabel and certified by us (`soctk.decide.constrained`), over one set for all contexts, without `x0`,
+            `method` and `max_iter`.
 
     What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; but
     not an instance that ran into a `max_iter` below the default. `Decision.solver` says whose answer each one has.
@@ -111,6 +116,12 @@ def minimize(
         contexts, batch, feasible_set = spread(model, contexts, batch, feasible_set)
     problem = Problem.at(model, model.context_rows(contexts), feasible_set, _check_scale(scale, batch, model))
     problem.size = int(np.prod(batch))
+    if subject_to:
+        if isinstance(feasible_set, SetAt) or not (method is x0 is max_iter is None):
+            raise ValueError("subject_to: expected one feasible set, and neither method, x0 nor max_iter beside it")
+        check_constraints(subject_to, model)
+        deadline = float("inf") if time_limit is None else started + time_limit
+        return decide_under(problem, subject_to, Limits(tol, None, deadline), batch, started)
     start = check_start(x0, problem, batch)
     limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
     solver = chosen_solver(problem, make)

@@ -53,6 +53,7 @@ def prove_empty(result: Result, sets: SetAt, rows: Tensor) -> None:
     if rows.numel() == 0:
         return
     _, _, nu, z = nearest(sets.select(rows))
+    nu, z = (part.expand(rows.numel(), -1) for part in (nu, z))  # one set may be all contexts'
     proved = put_proofs(result, sets, rows, nu, z)
     result.status[rows[~proved].numpy()] = Status.INACCURATE
 
@@ -122,7 +123,8 @@ class _Search:
 
     def rest(self) -> Tensor:
         """Return the instances that are neither solved nor known to be empty."""
-        return torch.from_numpy(np.flatnonzero(~np.isin(self.result.status, (Status.OPTIMAL, Status.INFEASIBLE))))
+        status = self.result.status
+        return torch.from_numpy(np.flatnonzero((status != Status.OPTIMAL) & (status != Status.INFEASIBLE)))
 
     def solve(self, rows: Tensor, share: float, start: Tensor | None) -> None:
         """Solve the instances `rows`, ends moved out by a share, and put what is proved into the result."""

@@ -92,7 +92,7 @@ class SetAt:
     @cached_property
     def batch_shape(self) -> tuple[int, ...]:
         """The batch shape of the right-hand sides; () where there is one set."""
-        return tuple(torch.broadcast_shapes(*(side.shape[:-1] for side in self.sides)))
+        return tuple(np.broadcast_shapes(*(side.shape[:-1] for side in self.sides)))
 
     @property
     def sides(self) -> tuple[Tensor, ...]:
@@ -271,7 +271,7 @@ class SetAt:
 
     def _each(self, points: Tensor, answer: Callable[[FeasibleSet, Tensor], Tensor]) -> Tensor:
         """Return the answers of one set at a time."""
-        batch = torch.broadcast_shapes(points.shape[:-1], self.batch_shape)
+        batch = np.broadcast_shapes(points.shape[:-1], self.batch_shape)
         wide, flat = points.detach().expand(*batch, self.dim).reshape(-1, self.dim), self.flat(tuple(batch)).detach()
         if self.batch_shape == ():
             return answer(flat.one(0), wide).reshape(*batch, self.dim)

@@ -98,8 +98,8 @@ class Elimination:
 
     def sides(self, lower: Tensor, upper: Tensor, h: Tensor, G: Tensor, origin: Tensor) -> Tensor:
         """Return b of every constraint, divided by its length: (..., 2 n + rows of G); differentiable."""
-        origin = origin.expand(torch.broadcast_shapes(origin.shape, lower.shape, upper.shape))
-        batch = torch.broadcast_shapes(origin.shape[:-1], h.shape[:-1])
+        origin = origin.expand(np.broadcast_shapes(origin.shape, lower.shape, upper.shape))
+        batch = np.broadcast_shapes(origin.shape[:-1], h.shape[:-1])
         parts = upper - origin, origin - lower, h - origin @ G.to(h).T
         b = torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], dim=-1)
         return b / self.length.to(b)

@@ -47,7 +47,7 @@ def implied_box(base: Matrices, lower: Tensor, upper: Tensor, f: Tensor, h: Tens
     if bool(torch.isfinite(lower).all()) and bool(torch.isfinite(upper).all()):
         return lower, upper
     rows = base.rows()
-    batch = torch.broadcast_shapes(*(side.shape[:-1] for side in (lower, upper, f, h)))
+    batch = np.broadcast_shapes(*(side.shape[:-1] for side in (lower, upper, f, h)))
     lo, hi, f, h = (side.expand(*batch, side.shape[-1]).clone() for side in (lower, upper, f, h))
     A = torch.cat([rows.E, -rows.E, rows.G])
     b = torch.cat([f, -f, h], dim=-1)

@@ -144,11 +144,13 @@ def substituted(packed: Packed, basis: np.ndarray, origin: np.ndarray, constrain
         return replace(packed, layout=layout)
     A = packed.shared[:, : rows * n].reshape(len(packed.shared), rows, n)
     inner = A @ basis
-    parts = inner.reshape(len(A), -1), inner.transpose(0, 2, 1).reshape(len(A), -1), packed.shared[:, 2 * rows * n :]
+    across = inner.transpose(0, 2, 1)
+    parts = (part.reshape(len(A), rows * d) for part in (inner, across))
     b0, v, offset, others = np.split(packed.data, [1, 1 + n, 1 + n + rows], axis=1)
     moved = origin @ A[0].T if len(A) == 1 else np.einsum("ikj,ij->ik", A, np.broadcast_to(origin, v.shape))
     data = b0 + (v * origin).sum(axis=1, keepdims=True), v @ basis, offset + moved, others
-    return replace(packed, layout=layout, shared=np.concatenate(parts, axis=1), data=np.concatenate(data, axis=1))
+    shared = np.concatenate([*parts, packed.shared[:, 2 * rows * n :]], axis=1)
+    return replace(packed, layout=layout, shared=shared, data=np.concatenate(data, axis=1))
 
 
 def _shapes(term: Term, kinds: tuple[type[Term], ...]) -> Shapes:

@@ -1,0 +1,75 @@
+"""Decisions under learned constraints: feasible, certified by a Lagrangian bound, or proved infeasible."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from tolerances import CERTIFIED, DOUBLE
+from zoo import MODELS, SETS, shaken
+
+import soctk
+from soctk import Box, Polyhedron, Status
+
+CONTEXT = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+
+
+def shifted(model: soctk.ConvexSurrogate, feasible_set: soctk.FeasibleSet, share: float) -> soctk.ConvexSurrogate:
+    """Return the surrogate less a level that it has between its least and its largest value over the set."""
+    values = model(feasible_set.sample((200,), torch.Generator().manual_seed(1)), CONTEXT[:1].expand(200, -1)).detach()
+    level = float(values.min() + share * (values.max() - values.min()))
+    with torch.no_grad():
+        model.value_mean.sub_(level)
+    return model
+
+
+@pytest.mark.parametrize("set_name", SETS)
+@pytest.mark.parametrize(("kind", "other"), [("soc", "relu"), ("relu", "soc"), ("softplus", "hyperbolic")])
+def test_decisions_are_feasible_certified_and_right(kind: str, other: str, set_name: str) -> None:
+    feasible_set, model = SETS[set_name](4), shaken(MODELS[kind](4))
+    limit = shifted(shaken(MODELS[other](4)), feasible_set, 0.4)
+    decision = soctk.minimize(model, feasible_set, CONTEXT[:1], subject_to=[limit])
+    assert (decision.status == Status.OPTIMAL).all()
+    assert float(limit(decision.x, CONTEXT[:1]).max()) <= 1e-7
+    assert float(decision.relative_gap.max()) <= CERTIFIED
+    x = cp.Variable(4)
+    bounds = [*feasible_set.constraints(x), limit.to_cvxpy(x, CONTEXT[0]) <= 0]
+    optimum = cp.Problem(cp.Minimize(model.to_cvxpy(x, CONTEXT[0])), bounds).solve(solver="CLARABEL")
+    size = max(1.0, abs(optimum))
+    assert float(decision.lower_bound[0]) <= optimum + 1e-7 * size
+    assert float(decision.value[0]) == pytest.approx(optimum, abs=3e-6 * size)
+    free = soctk.minimize(model, feasible_set, CONTEXT[:1])
+    assert float(decision.value[0]) >= float(free.lower_bound[0])
+
+
+def test_the_closest_point_of_a_ball() -> None:
+    """min |x - c|^2 subject to |x|^2 <= 1: c / |c|."""
+    center = torch.tensor([3.0, 4.0], dtype=DOUBLE)
+    f = soctk.from_quadratic(2 * np.eye(2), (-2 * center).numpy(), float(center @ center))
+    ball = soctk.from_quadratic(2 * np.eye(2), np.zeros(2), -1.0)
+    decision = soctk.minimize(f, Box(2, -5.0, 5.0), subject_to=[ball])
+    torch.testing.assert_close(decision.x, center / 5, rtol=0, atol=1e-5)
+    assert float(decision.value) == pytest.approx(16.0, abs=1e-5)
+    slack = soctk.minimize(f, Box(2, -5.0, 5.0), subject_to=[soctk.from_quadratic(2 * np.eye(2), np.zeros(2), -100.0)])
+    torch.testing.assert_close(slack.x, center, rtol=0, atol=1e-4)
+
+
+def test_what_cannot_be_met_is_proved() -> None:
+    f = soctk.from_quadratic(np.eye(2), np.zeros(2), 0.0)
+    never, half = (soctk.from_quadratic(np.eye(2), np.array([a, 0.0]), b) for a, b in ((0.0, 1.0), (1.0, 0.0)))
+    assert soctk.minimize(f, Box(2), subject_to=[never]).status == Status.INFEASIBLE
+    other = soctk.from_quadratic(np.eye(2), np.array([-1.0, 0.0]), 0.0)
+    both = soctk.minimize(f, Polyhedron(2, -1.0, 1.0, G=[[0.0, -1.0]], h=[-0.5]), subject_to=[half, other])
+    assert both.status == Status.INFEASIBLE
+    assert bool(both.x.isnan().all())
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    model, feasible_set = MODELS["soc"](3), Box(3)
+    with pytest.raises(ValueError, match=r"subject_to\[0\]: expected a surrogate of 3 variables"):
+        soctk.minimize(model, feasible_set, CONTEXT, subject_to=[MODELS["soc"](2)])
+    with pytest.raises(ValueError, match="neither method"):
+        soctk.minimize(model, feasible_set, CONTEXT, subject_to=[MODELS["soc"](3)], method="newton")
+    with pytest.raises(TypeError, match=r"subject_to\[0\]: expected a soctk surrogate"):
+        soctk.minimize(model, feasible_set, CONTEXT, subject_to=[torch.nn.Linear(3, 1)])
