@@ -17,7 +17,7 @@ from soctk.sets.at import SetAt
 from soctk.sets.linear_programs import linear_program
 
 ROUNDED_UP = 1e-9
-"""What is added to every move, relative to the numbers of the set: the linear programme's tolerance."""
+"""What is added to every move of h, as a share of what a row adds: the linear programme's tolerance."""
 
 
 def nearest(sets: SetAt) -> tuple[SetAt, Tensor, Tensor, Tensor]:
@@ -42,11 +42,15 @@ def nearest(sets: SetAt) -> tuple[SetAt, Tensor, Tensor, Tensor]:
         answer = linear_program(cost, below, h[i].numpy(), equal, f[i].numpy(), bounds)
         if answer.status != 0:
             raise RuntimeError(f"a linear programme over the set was not solved ({answer.message})")
-        p, q, r = np.split(answer.x[n:], [k, 2 * k])
-        moved[i] += float(answer.fun)
+        x = np.clip(answer.x[:n], lower[i].numpy(), upper[i].numpy())
+        size, r = np.maximum(np.abs(x), 1.0), answer.x[n + 2 * k :]
+        # What the programme's tolerance leaves open is moved as well, so that x is a point of the set.
+        room = ROUNDED_UP * (np.abs(G) @ size + np.abs(h[i].numpy())) * (r > 0)
+        past = torch.from_numpy(G @ x - h[i].numpy()).clamp(min=0)
+        moved[i] += float((torch.from_numpy(E @ x) - f[i]).abs().sum() + past.sum())
         nu[i] = torch.from_numpy(-answer.eqlin.marginals) if k else nu[i]
         z[i] = torch.from_numpy(np.maximum(-answer.ineqlin.marginals, 0.0)) if m else z[i]
-        f[i] += torch.from_numpy(q - p)
-        h[i] += torch.from_numpy(r + ROUNDED_UP * sets.magnitude * (r > 0))
+        f[i] = torch.from_numpy(E @ x)
+        h[i] += past + torch.from_numpy(room)
     sides = [side[0] if sets.batch_shape == () else side for side in (lower, upper, f, h)]
     return SetAt(sets.base, *sides), moved, nu, z

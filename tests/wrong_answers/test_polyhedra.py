@@ -129,3 +129,13 @@ def test_decisions_that_turn_where_constraints_meet_have_no_derivative() -> None
     moved = given.clone().requires_grad_()
     layer(moved, h=h.detach())[0, 1].backward()
     assert moved.grad is not None
+
+
+def test_nearest_sets_have_points_whatever_the_units_of_rows() -> None:
+    """A linear programme is solved to 1e-10, which for a row divided by a million is much."""
+    generator, units = torch.Generator().manual_seed(0), torch.tensor([[1e2], [1e-5], [1e3]], dtype=DOUBLE)
+    base = Polyhedron(4, -1.0, 1.0, units * torch.randn(3, 4, generator=generator, dtype=DOUBLE), np.zeros(3))
+    f = 500 * torch.randn(20, 3, generator=generator, dtype=DOUBLE)
+    decision = soctk.minimize(shaken(MODELS["soc"](4)), base.at(f=f), context(20), infeasible="nearest")
+    assert (decision.status != Status.INFEASIBLE).all()
+    assert bool((decision.violation <= decision.relaxation * (1 + 1e-6)).all())
