@@ -145,7 +145,11 @@ class DecisionLayer(nn.Module):
         return presolved.expand(x)
 
     def _over_rows(self, form: ConicForm, sets: SetAt) -> tuple[Tensor, Tensor]:
-        """Return decisions (N, n) and values (N,) over sets, flat, as functions of what form and sets depend on."""
+        """Return decisions (N, n) and values (N,) over sets, flat, as functions of what form and sets depend on.
+
+        Computed by the processor, on whatever device these are.
+        """
+        device, form, sets = form.linear.device, form.apply(Tensor.cpu), sets.cpu()
         keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
         with torch.no_grad():
             result = minimise_in_free_coordinates(
@@ -154,13 +158,13 @@ class DecisionLayer(nn.Module):
         reduction = Reduction.of(sets)
         if reduction.elimination.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
             x = reduction.expand(result.x)
-            return x, form.evaluate(x.unsqueeze(1)).squeeze(-1)
+            return x.to(device), form.evaluate(x.unsqueeze(1)).squeeze(-1).to(device)
         inner, ends = reduction.form(form), reduction.ends()
         w, envelope = result.x, None
         if result.final is not None:
             w = differentiable(inner, ends, result, self.max_gap)
             envelope = _envelope(inner, result.final) + _moved_by_ends(ends, result.final)
-        return reduction.expand(w), _held(result, envelope)
+        return reduction.expand(w).to(device), _held(result, envelope).to(device)
 
     def _dtype(self, context: ArrayLike | None) -> torch.dtype:
         return torch.promote_types(self.model.check_context(context).dtype, self.model.dtype)

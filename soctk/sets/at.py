@@ -121,6 +121,10 @@ class SetAt:
         """Return the sets cut from autograd, on the CPU."""
         return self._map(lambda side: side.detach().cpu())
 
+    def cpu(self) -> SetAt:
+        """Return the sets in the processor's memory, part of whatever graph they are of."""
+        return self._map(Tensor.cpu)
+
     def _map(self, fn: Callable[[Tensor], Tensor]) -> SetAt:
         return SetAt(self.base, *map(fn, self.sides))
 
