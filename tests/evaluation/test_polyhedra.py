@@ -13,9 +13,10 @@ from soctk_evaluation.experiments import polyhedra
 
 def test_a_race_is_stored_once_and_shown(tmp_path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polyhedra, "MEASURED_FOR", 0.0)
-    store, table = tmp_path / "polyhedra.jsonl", tmp_path / "polyhedra.md"
+    store, table, figure = (tmp_path / f"polyhedra.{kind}" for kind in ("jsonl", "md", "svg"))
     args = ["polyhedra", "--models", "soc", "--sets", "control", "--store", str(store)]
-    assert main([*args, "--markdown", str(table)]) == 0
+    assert main([*args, "--markdown", str(table), "--figure", str(figure)]) == 0
+    assert "<svg" in figure.read_text()
     rows = [json.loads(line) for line in store.read_text().splitlines()]
     own = [row for row in rows if row["method"] in ("newton", "prepared")]
     assert [(row["method"], row["config"]["batch"]) for row in own] == list(polyhedra.OWN)

@@ -83,7 +83,7 @@ class Race:
         try:
             import moreau  # pyright: ignore[reportMissingImports]
         except ImportError:
-            return {"status": "not installed: pip install moreau"}
+            return {"status": 'not installed: pip install "soctk[rivals]"'}
         form, sets = self.model.conic_form(self.context[:batch]).detach(), self.sets.flat((CONTEXTS,))
         programs = [cone_program(form.select(torch.tensor([k])), None, sets.one(k)) for k in range(batch)]
         matrices, one = [program.A.tocsr() for program in programs], programs[0]
@@ -188,7 +188,6 @@ EXPERIMENT = Experiment(
     MEASURED,
     write_polyhedra,
     needed=NEEDED,
-    kinds=("markdown",),
     code=lambda cell: (*SOLVER, "soctk_tasks.polyhedra"),
     together=_race_of,
 )

@@ -150,6 +150,26 @@ def _timed(row: Row) -> str:
     return f"soctk, batch {row['config']['batch']}" if own else str(row["method"]).replace("_", " ")
 
 
+def polyhedra_figure(races: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    """Draw milliseconds for a decision, by race and then by who decides; the first name is ours."""
+    if not races:
+        return
+    figure, axes = plt.subplots(figsize=(7.2, 0.3 * len(races) + 1.3), layout="constrained")
+    names = list(dict.fromkeys(name for race in races.values() for name in race))
+    for marker, name in zip("o^sD", names, strict=False):
+        points = [(race[name], place) for place, race in enumerate(reversed(races.values())) if name in race]
+        color = LEARNED if name == names[0] else TRIVIAL
+        axes.plot(
+            *zip(*points, strict=True), marker, ms=6, color=color, mfc=color if marker in "o^" else "none", label=name
+        )
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(races)), list(races)[::-1])
+    axes.set_xlabel("milliseconds for a decision, one thread, log scale")
+    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=len(names))
+    open_frame(axes, "x")
+    save_figure(figure, path)
+
+
 SOURCES = {"closed form": LEARNED, "Clarabel": PUBLISHED, "SCS": "#8a6d1f"}
 """The colour of each source of a diagnostic."""
 SMALLEST = 1e-18
