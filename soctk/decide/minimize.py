@@ -238,8 +238,9 @@ def _of_rows(result: Result, problem: Problem, batch: tuple[int, ...], dtype: to
     """Return what `Decision` says of a polyhedron's rows, nothing where they are not known."""
     if result.rows is None:
         return {}
-    assert isinstance(problem.by_rows().feasible_set, SetAt)
-    lower, upper, *_ = problem.by_rows().feasible_set.sides
+    sets = problem.by_rows().feasible_set
+    assert isinstance(sets, SetAt)
+    lower, upper, *_ = sets.sides
     empty = torch.from_numpy(result.status == Status.INFEASIBLE).unsqueeze(-1)
     unknown = empty | torch.isinf(result.lower_bound).unsqueeze(-1)
     w, nu, z = result.rows.w, result.rows.nu, result.rows.z

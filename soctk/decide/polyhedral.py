@@ -143,7 +143,8 @@ class _Search:
         result.status[names[empty.numpy()]] = Status.STALLED  # unless it is proved
         result.iterations[rows] += found.iterations
         assert result.first_gap is not None
-        result.first_gap[rows] = found.first_gap if found.first_gap is not None else torch.inf
+        assert found.first_gap is not None
+        result.first_gap[rows] = found.first_gap
         points, box = np.ascontiguousarray(x.numpy()), [np.atleast_2d(end.numpy()) for end in sets.box]
         slope = self._prove(packed, box, points, found.passes, np.zeros_like(points)).slope
         held = torch.from_numpy(np.where(empty.numpy()[:, None], 0.0, slope))
@@ -192,7 +193,6 @@ class _Search:
 
         def value(index: Tensor, x: Tensor) -> Tensor:
             assert self.packed is not None
-            assert result.passes is None
             part = self.packed.select(index.numpy())
             passes = np.zeros((1, part.layout.sizes["cache_size"]))
             box = [np.atleast_2d(end.numpy()) for end in self.sets.select(index).box]

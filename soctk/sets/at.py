@@ -181,23 +181,19 @@ class SetAt:
 
     def violation(self, x: ArrayLike) -> Tensor:
         """Return the largest violation of any constraint of its own set by each point, (*batch, n) -> (*batch)."""
-        points = as_tensor(x, "x")
-        check_last_dim(points, self.dim, "x")
-        return self._violation(points)
+        return self._violation(self._check(x, "x"))
 
     def contains(self, x: ArrayLike, atol: float = 1e-9) -> Tensor:
         """Return whether each x satisfies every constraint of its own set to `atol`, (*batch, n) -> bool (*batch)."""
         return self.violation(x) <= atol
 
     def _violation(self, x: Tensor) -> Tensor:
-        lower, upper, f, h = (side.to(x) for side in self.sides)
-        rows = self.rows
-        worst = torch.maximum(lower - x, x - upper).amax(dim=-1).clamp(min=0)
-        if len(rows.E):
-            worst = torch.maximum(worst, (x @ rows.E.to(x).T - f).abs().amax(dim=-1))
-        if len(rows.G):
-            worst = torch.maximum(worst, (x @ rows.G.to(x).T - h).amax(dim=-1))
-        return worst
+        return self.rows.violation(x, *(side.to(x) for side in self.sides))
+
+    def _check(self, value: ArrayLike, name: str) -> Tensor:
+        tensor = as_tensor(value, name)
+        check_last_dim(tensor, self.dim, name)
+        return tensor
 
     def outside(self, x: Tensor, share: float) -> Tensor:
         """Return whether points (..., n) violate their set by more than a share of what a row adds, bool (...).
@@ -242,9 +238,7 @@ class SetAt:
         Raises:
             ValueError: a wrong shape, a NaN, an empty set.
         """
-        points = as_tensor(y, "y")
-        check_last_dim(points, self.dim, "y")
-        return self._project(points)
+        return self._project(self._check(y, "y"))
 
     def _project(self, y: Tensor) -> Tensor:
         if self.rows.at_most_a_sum and self.rows.total is None:
@@ -257,9 +251,7 @@ class SetAt:
         Raises:
             ValueError: a wrong shape, a NaN, an empty set.
         """
-        slopes = as_tensor(g, "g")
-        check_last_dim(slopes, self.dim, "g")
-        return self._linear_minimizer(slopes)
+        return self._linear_minimizer(self._check(g, "g"))
 
     def _linear_minimizer(self, g: Tensor) -> Tensor:
         return self._each(g, lambda one, slope: one.linear_minimizer(slope))

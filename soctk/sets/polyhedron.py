@@ -230,15 +230,7 @@ class Polyhedron(FeasibleSet):
 
     def _violation(self, x: Tensor) -> Tensor:
         rows = self._rows
-        lo, hi = self._oracles.bounds_like(x)
-        worst = torch.maximum(lo - x, x - hi).amax(dim=-1).clamp(min=0)
-        if rows.total is not None:
-            return torch.maximum(worst, (x.sum(dim=-1) - rows.total).abs())
-        if len(rows.E):
-            worst = torch.maximum(worst, (x @ rows.E.to(x).T - rows.f.to(x)).abs().amax(dim=-1))
-        if len(rows.G):
-            worst = torch.maximum(worst, (x @ rows.G.to(x).T - rows.h.to(x)).amax(dim=-1))
-        return worst
+        return rows.violation(x, *self._oracles.bounds_like(x), rows.f.to(x), rows.h.to(x))
 
     def center(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> Tensor:
         return self._center.to(dtype=dtype, device=device, copy=True)

@@ -50,6 +50,17 @@ class Rows:
         """f of the sum where `at_most_a_sum` holds and there is one, else None."""
         return float(self.f) if self.at_most_a_sum and self.E.shape[0] == 1 else None
 
+    def violation(self, x: Tensor, lower: Tensor, upper: Tensor, f: Tensor, h: Tensor) -> Tensor:
+        """Return the largest violation of the rows with these right-hand sides, each like x: (..., n) -> (...)."""
+        worst = torch.maximum(lower - x, x - upper).amax(dim=-1).clamp(min=0)
+        if self.total is not None:
+            return torch.maximum(worst, (x.sum(dim=-1) - f[..., 0]).abs())
+        if len(self.E):
+            worst = torch.maximum(worst, (x @ self.E.to(x).T - f).abs().amax(dim=-1))
+        if len(self.G):
+            worst = torch.maximum(worst, (x @ self.G.to(x).T - h).amax(dim=-1))
+        return worst
+
 
 def rows_of(
     dim: int,
