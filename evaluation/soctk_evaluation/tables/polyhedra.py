@@ -20,7 +20,7 @@ its best batch size. Largest gaps and violations are computed by `soctk.certify`
 where a point that violates its set has a value below the bound.
 
 Batches are where this library is fast. A single decision in few variables waits for Python: Moreau, given finished cone
-data, is then quicker, and CVXPY with Clarabel sometimes.
+data, is then mostly quicker, and CVXPY with Clarabel sometimes.
 
 ![Milliseconds for a decision over each polyhedron](images/polyhedra.svg)
 
