@@ -20,10 +20,13 @@ class Progress:
         enabled: whether anything is shown.
         name: of what is in progress.
         figure: what `advance` is given, in a word.
+        unit: of the steps.
     """
 
-    def __init__(self, total: int, *, enabled: bool, name: str = "fit", figure: str = "loss") -> None:
-        self._total, self._name, self._figure = max(1, total), name, figure
+    def __init__(
+        self, total: int, *, enabled: bool, name: str = "fit", figure: str = "loss", unit: str = "steps"
+    ) -> None:
+        self._total, self._name, self._figure, self._unit = max(1, total), name, figure, unit
         self._enabled, self._done, self._bar = enabled, 0, None
         self._console = Console(stderr=True) if enabled else None
         if self._console is not None and (self._console.is_terminal or self._console.is_jupyter):
@@ -58,5 +61,5 @@ class Progress:
         assert self._console is not None
         self._last = time.monotonic()
         share, seconds = min(1.0, self._done / self._total), self._last - self._started
-        text = f"{self._name}: {share:.0%} of at most {self._total} steps, {self._figure} {figure:.3g}, {seconds:.0f} s"
+        text = f"{self._name}: {share:.0%} of {self._total} {self._unit}, {self._figure} {figure:.3g}, {seconds:.0f} s"
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
