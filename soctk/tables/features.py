@@ -141,12 +141,12 @@ def _day(times: Any) -> Any:
 
 
 def _year(times: Any) -> Any:
-    return (times.dt.dayofyear - 1 + _day(times)) / (365 + times.dt.is_leap_year)
+    return (times.dt.day_of_year - 1 + _day(times)) / (365 + times.dt.is_leap_year)
 
 
 SEASONS = {
     "hour": Season("hour of day", 1.0, _day),
-    "weekday": Season("weekday", 7.0, lambda times: times.dt.dayofweek / 7),
+    "weekday": Season("weekday", 7.0, lambda times: times.dt.day_of_week / 7),
     "year": Season("time of year", 365.0, _year),
 }
 

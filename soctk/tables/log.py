@@ -33,7 +33,7 @@ class Log:
         rows: (N,), the row of `source` with each instance's optimum.
         shape: how many contexts and decisions there are, in words.
         source: what was read, without the rows that were left out.
-        missing: the rows that were left out for missing values; None where that was not asked for.
+        missing: the rows that were left out for missing values; None where the file has arrays.
     """
 
     data: ValueData
@@ -108,11 +108,11 @@ def _from_table(source: Any, roles: Roles | Columns, drop_missing: bool) -> Log:
     else:
         context, x, value = [feature.name for feature in columns.context], list(columns.x), columns.value
     optimum = _optimum(table, meaning, x)
-    missing = None
-    if drop_missing:
-        table, missing = table.without_missing(list(dict.fromkeys([*context, *x, value, *optimum, *meaning.more])))
+    table, missing = table.without_missing(list(dict.fromkeys([*context, *x, value, *optimum, *meaning.more])))
+    if missing.count and not drop_missing:
+        raise TableError(f"{table.source}: {missing}; leave them out with --drop-missing (drop_missing=True)")
     if len(table) == 0:
-        left = f"; {missing}" if missing is not None and missing.count else ""
+        left = f": {missing}" if missing.count else ""
         raise TableError(f"{table.source}: expected at least one row, got none{left}")
     decisions, values = table.numbers(x), table.number(value)
     if columns is None:

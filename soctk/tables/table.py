@@ -93,7 +93,7 @@ class Table:
             missing = bool(pd.isna(found))
             found = "a missing value" if missing else repr(str(found))
             more = f" ({wrong.size} rows are so)" if wrong.size > 1 else ""
-            place = f"{self.source}: column {name}, row {self.rows[wrong[0]] + 1}"
+            place = f"{self.source}: column {quoted(name)}, row {self.rows[wrong[0]] + 1}"
             raise TableError(f"{place}: expected {expected}, got {found}{more}")
 
     def number(self, name: str) -> np.ndarray:
@@ -134,13 +134,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Missing:
-    """Rows that were left out for missing values.
+    """Rows with missing values.
 
     Attributes:
         count: how many.
         total: of how many.
         counts: missing values by column.
-        first: the numbers of the first such rows, from 1, and their columns without a value.
+        first: the numbers of the first of them, from 1, and their columns without a value.
     """
 
     count: int
@@ -151,9 +151,9 @@ class Missing:
     def __str__(self) -> str:
         if not self.count:
             return f"no missing values in {self.total} rows"
-        by_column = ", ".join(f"{name} {count}" for name, count in self.counts.items())
-        rows = ", ".join(f"row {row} ({', '.join(names)})" for row, names in self.first)
-        return f"left out {self.count} of {self.total} rows for missing values ({by_column}); the first: {rows}"
+        by_column = ", ".join(f"{quoted(name)} {count}" for name, count in self.counts.items())
+        rows = ", ".join(f"row {row} ({listed(names)})" for row, names in self.first)
+        return f"{self.count} of {self.total} rows have missing values ({by_column}); the first: {rows}"
 
 
 def read_pieces(path: Path, rows: int | None, wanted: Callable[[str], bool] | None = None) -> Iterator[Table]:
@@ -199,9 +199,14 @@ def check_format(path: Path) -> None:
         raise TableError(f'{path}: Parquet files need the package pyarrow: pip install "soctk[parquet]"')
 
 
+def quoted(name: object) -> str:
+    """Return a name as it is, or between quotation marks where it would be taken for several."""
+    return f'"{name}"' if set(str(name)) & set(",;") or str(name) != str(name).strip() else str(name)
+
+
 def listed(names: Sequence[object]) -> str:
     """Return the first of some names in one line."""
-    shown = ", ".join(map(str, names[:SHOWN])) or "none"
+    shown = ", ".join(map(quoted, names[:SHOWN])) or "none"
     return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
 
 

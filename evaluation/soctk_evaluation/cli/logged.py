@@ -16,6 +16,7 @@ from soctk import ConvexSurrogate, FitConfig, Log, Roles, ValueData
 from soctk.learn.data import HELD_OUT, split_indices
 from soctk.losses import value_loss
 from soctk.sets import SetAt
+from soctk.tables.table import quoted
 from soctk_baselines import QuadraticRegression
 from soctk_evaluation.cli.commands import Fit
 from soctk_evaluation.cli.feasible import column_names, make_region
@@ -28,8 +29,8 @@ def fit_logged(command: Fit) -> int:
     """Learn from a file, measure on held-out contexts, save the model."""
     logged = soctk.read_log(command.data, _roles(command), drop_missing=command.drop_missing)
     data, output = logged.data, command.output or command.data.with_suffix(".safetensors")
-    if logged.missing is not None:
-        print(logged.missing)
+    if logged.missing is not None and logged.missing.count:
+        print(f"left out: {logged.missing}")
     if data.value.numel() < 2:
         raise UsageError(f"{command.data}: expected at least two decisions, one to measure the error on, got one")
     check_output(output, ("data", command.data))
@@ -84,7 +85,7 @@ def _print_columns(logged: Log) -> None:
     """Say what each column of the context was taken for, where some are not plain numbers."""
     kinds = {feature.name: str(feature) for feature in logged.columns.context}
     if set(kinds.values()) - {"a number"}:
-        print("context: " + "; ".join(f"{name}: {kind}" for name, kind in kinds.items()))
+        print("context: " + "; ".join(f"{quoted(name)} is {kind}" for name, kind in kinds.items()))
 
 
 def _refuse(reason: str) -> int:
