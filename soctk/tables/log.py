@@ -166,27 +166,54 @@ def _by_context(
     source: Table | Arrays,
     missing: Missing | None,
 ) -> Log:
-    """Put the rows of a context together, as its candidates.
+    """Return a log of one decision in each row."""
+    groups = Groups.of(context)
+    known = None if optima is None else torch.from_numpy(optima[groups.first])
+    ids, first = torch.from_numpy(groups.contexts), torch.from_numpy(groups.first)
+    return Log(groups.data(context, x, value), columns, known, ids, first, groups.shape, source, missing)
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The rows of each context together, as its candidates.
 
     Where contexts have unequally many rows, shorter ones repeat some of theirs, up to `MOST_REPEATS` times: what
     values vary by within a context is what decides. Beyond that each row stands alone.
+
+    Attributes:
+        rows: (N, M), the rows of each instance.
+        contexts: (N,), which of the different contexts each instance has.
+        shape: how many contexts and decisions there are, in words.
     """
-    contexts, ids = _different(context)
-    counts = np.bincount(ids)
-    least, most = int(counts.min()), int(counts.max())
-    told = f"{contexts} contexts of {context.shape[1]} numbers, "
-    if most > MOST_REPEATS * least:
-        rows, told = np.arange(len(x))[:, None], told + f"{least} to {most} decisions each, taken one by one"
-    else:
-        order, ends = np.argsort(ids, kind="stable"), np.cumsum(counts)
-        places = (ends - counts)[:, None] + np.arange(most) % counts[:, None]
-        rows = order[places]
-        told += f"{most} decision(s) each" if least == most else f"{least} to {most} decisions each, some repeated"
-    first = rows[:, 0]
-    data, known = _value_data(context[first], x[rows], value[rows]), None if optima is None else optima[first]
-    optimal = None if known is None else torch.from_numpy(known)
-    ids, first = torch.from_numpy(ids[first]), torch.from_numpy(first)
-    return Log(data, columns, optimal, ids, first, told, source, missing)
+
+    rows: np.ndarray
+    contexts: np.ndarray
+    shape: str
+
+    @classmethod
+    def of(cls, context: np.ndarray) -> Groups:
+        """Return the groups of contexts (rows, p)."""
+        contexts, ids = _different(context)
+        counts = np.bincount(ids)
+        least, most = int(counts.min()), int(counts.max())
+        told = f"{contexts} contexts of {context.shape[1]} numbers, "
+        if most > MOST_REPEATS * least:
+            rows, told = np.arange(len(ids))[:, None], told + f"{least} to {most} decisions each, taken one by one"
+        else:
+            order, ends = np.argsort(ids, kind="stable"), np.cumsum(counts)
+            places = (ends - counts)[:, None] + np.arange(most) % counts[:, None]
+            rows = order[places]
+            told += f"{most} decision(s) each" if least == most else f"{least} to {most} decisions each, some repeated"
+        return cls(rows, ids[rows[:, 0]], told)
+
+    @property
+    def first(self) -> np.ndarray:
+        """The first row of each instance."""
+        return self.rows[:, 0]
+
+    def data(self, context: np.ndarray, x: np.ndarray, value: np.ndarray) -> ValueData:
+        """Return rows of contexts (rows, p), decisions (rows, n) and values (rows,) as data to learn from."""
+        return _value_data(context[self.first], x[self.rows], value[self.rows])
 
 
 def _different(context: np.ndarray) -> tuple[int, np.ndarray]:
