@@ -134,9 +134,9 @@ class Columns:
         return tuple(label for feature in self.context for label in feature.labels)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """All columns of the log."""
-        return (*(feature.name for feature in self.context), *self.x, self.value)
+    def context_names(self) -> tuple[str, ...]:
+        """The columns of the context."""
+        return tuple(feature.name for feature in self.context)
 
     def contexts(self, source: Any) -> np.ndarray:
         """Return the contexts of a file, a data frame or a `Table`, (rows, context_dim).
@@ -144,8 +144,7 @@ class Columns:
         Raises:
             TableError: a column is missing, or a cell is missing, not of its column's kind or an unknown category.
         """
-        names = {feature.name for feature in self.context}
-        table = Table.of(source, names.__contains__)
-        table.check_names([feature.name for feature in self.context])
+        table = Table.of(source, self.context_names.__contains__)
+        table.check_names(self.context_names)
         parts = [np.zeros((len(table), 0)), *(feature.encode(table) for feature in self.context)]
         return np.concatenate(parts, axis=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,13 @@ class Roles:
     optimum: Sequence[str] | None = None
     category: Sequence[str] = ()
     date_format: str | None = None
-    more: Sequence[str] = field(default=())
+    more: Sequence[str] = ()
+
+    def reads(self, name: str) -> bool:
+        """Return whether a column of a file may be one of these."""
+        given = {"context": self.context, "x": self.x, "optimum": self.optimum}
+        named = {self.value, *self.more, *(name for names in given.values() for name in names or ())}
+        return name in named or any(name.startswith(f"{kind}_") for kind, names in given.items() if names is None)
 
 
 def read_log(source: Any, roles: Roles | Columns | None = None, *, drop_missing: bool = False) -> Log:
@@ -94,19 +100,18 @@ def read_log(source: Any, roles: Roles | Columns | None = None, *, drop_missing:
 
 
 def _from_table(source: Any, roles: Roles | Columns, drop_missing: bool) -> Log:
-    table, columns = Table.of(source), roles if isinstance(roles, Columns) else None
-    meaning = Roles() if isinstance(roles, Columns) else roles
-    if columns is None:
-        context, x = (
-            table.names_of(kind) if names is None else list(names)
-            for kind, names in (("context", meaning.context), ("x", meaning.x))
-        )
-        if not x:
-            expected = "expected columns x_*, the decisions, or their names (--decision)"
-            raise TableError(f"{table.source}: {expected}; the columns are {', '.join(table.names)}")
-        value = meaning.value
-    else:
-        context, x, value = [feature.name for feature in columns.context], list(columns.x), columns.value
+    columns, meaning = (
+        (roles, Roles(roles.context_names, roles.x, roles.value)) if isinstance(roles, Columns) else (None, roles)
+    )
+    table = Table.of(source, meaning.reads)
+    context, x = (
+        table.names_of(kind) if names is None else list(names)
+        for kind, names in (("context", meaning.context), ("x", meaning.x))
+    )
+    if not x:
+        expected = "expected columns x_*, the decisions, or their names (--decision)"
+        raise TableError(f"{table.source}: {expected}; {table.listing}")
+    value = meaning.value
     optimum = _optimum(table, meaning, x)
     table, missing = table.without_missing(list(dict.fromkeys([*context, *x, value, *optimum, *meaning.more])))
     if missing.count and not drop_missing:

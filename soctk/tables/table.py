@@ -68,11 +68,22 @@ class Table:
         """Return the columns named `kind`_*, in the file's order."""
         return [name for name in self.names if name.startswith(f"{kind}_")]
 
+    @property
+    def listing(self) -> str:
+        """What columns there are, in words."""
+        other = any(set(name) & set(";\t") for name in self.names)
+        remedy = " (expected fields that are separated by commas, not by semicolons or tabs)" if other else ""
+        return f"the columns are {listed(self.names)}{remedy}"
+
     def check_names(self, names: Sequence[str]) -> None:
         """Raise TableError where a column is missing."""
         missing = [name for name in names if name not in self.names]
         if missing:
-            raise TableError(f"{self.source}: no column {listed(missing)}; the columns are {listed(self.names)}")
+            one = len(self.names) == 1 and set(self.names[0]) & set(";\t")
+            remedy = "; fields are separated by commas, which here gives a single column" if one else ""
+            raise TableError(
+                f"{self.source}: no column {listed(missing)}; the columns are {listed(self.names)}{remedy}"
+            )
 
     def column(self, name: str) -> Any:
         """Return a column as a series.

@@ -174,3 +174,27 @@ def test_a_model_without_context_needs_no_file(files: Path, capsys) -> None:
     assert main(["decide", str(files / "plain.safetensors"), *SET]) == 0
     assert len(pd.read_csv(files / "plain.decisions.csv")) == 1
     assert "1 of 1 decisions" in capsys.readouterr().out
+
+
+def test_columns_of_any_names_are_learned_and_found_again(tmp_path: Path, capsys) -> None:
+    random = np.random.default_rng(0)
+    log = pd.DataFrame({"Tag": pd.date_range("2024-01-01", periods=300, freq="h").strftime("%d.%m.%Y %H:%M")})
+    log["Ort, ca."] = ["Nord"] * 295 + ["Süd"] * 5
+    log[["-u", "v w"]] = random.uniform(size=(300, 2))
+    log["€"] = ((log[["-u", "v w"]] - 0.3) ** 2).sum(axis=1)
+    log.loc[[10, 20], "€"] = np.nan
+    log.to_csv(tmp_path / "log.csv", index=False)
+    names = ["--context", "Tag", "Ort, ca.", "--decision=-u", "v w", "--value", "€", "--date-format", "%d.%m.%Y %H:%M"]
+    fit = ["fit", str(tmp_path / "log.csv"), *names, "--model", "quadratic"]
+    assert main(fit) == 2
+    assert "2 of 300 rows have missing values (€ 2); the first: row 11 (€), row 21 (€)" in capsys.readouterr().err
+    assert main([*fit, "--drop-missing"]) == 0
+    said = capsys.readouterr().out
+    assert "left out: 2 of 300 rows have missing values" in said
+    assert 'Tag is a date, by hour of day, weekday; "Ort, ca." is 2 categories, Nord, Süd' in said
+    assert '"Ort, ca.": few rows have Süd (5)' in said
+    log[["Ort, ca.", "Tag"]].head(7).to_csv(tmp_path / "days.csv", index=False)
+    assert main(["decide", str(tmp_path / "log.safetensors"), str(tmp_path / "days.csv"), "--set", "box"]) == 0
+    plan = pd.read_csv(tmp_path / "log.decisions.csv")
+    assert list(plan)[:3] == ["-u", "v w", "value"]
+    np.testing.assert_allclose(plan[["-u", "v w"]], 0.3, atol=1e-4)

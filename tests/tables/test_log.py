@@ -69,6 +69,15 @@ def test_rows_with_missing_values_are_left_out_where_asked(frame: pd.DataFrame, 
         soctk.read_log(frame.assign(**{"u, 1": np.nan}), ROLES, drop_missing=True)
 
 
+def test_only_columns_that_may_matter_are_read(frame: pd.DataFrame, tmp_path: Path) -> None:
+    frame.assign(x_0=1.0, x_1=2.0, context_0=3.0, value=4.0).to_csv(tmp_path / "log.csv", index=False)
+    assert list(soctk.read_log(tmp_path / "log.csv", ROLES).source.frame) == list(frame)
+    assert list(soctk.read_log(tmp_path / "log.csv").source.frame) == ["x_0", "x_1", "context_0", "value"]
+    frame.to_csv(tmp_path / "semicolons.csv", index=False, sep=";")
+    with pytest.raises(TableError, match="expected fields that are separated by commas"):
+        soctk.read_log(tmp_path / "semicolons.csv", ROLES)
+
+
 def test_optima_have_names_of_their_own(frame: pd.DataFrame) -> None:
     best = frame.assign(b2=frame["u, 2"] + 1, b1=frame["u, 1"] + 1)
     log = soctk.read_log(best, Roles(ROLES.context, ROLES.x, ROLES.value, optimum=["b1", "b2"]))

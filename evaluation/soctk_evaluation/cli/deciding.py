@@ -84,7 +84,7 @@ class Planner:
 
     def reads(self, name: str) -> bool:
         """Return whether a column of the contexts' file is read."""
-        return name in {*self.sides, *self.command.keep, *(feature.name for feature in self.columns.context)}
+        return name in {*self.sides, *self.command.keep, *self.columns.context_names}
 
     def read(self, path: Path | None) -> Table | Arrays | None:
         """Return a file of contexts as a whole, None where there is none."""

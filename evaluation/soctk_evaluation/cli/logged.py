@@ -16,13 +16,17 @@ from soctk import ConvexSurrogate, FitConfig, Log, Roles, ValueData
 from soctk.learn.data import HELD_OUT, split_indices
 from soctk.losses import value_loss
 from soctk.sets import SetAt
-from soctk.tables.table import quoted
+from soctk.tables.features import Category
+from soctk.tables.table import listed, quoted
 from soctk_baselines import QuadraticRegression
 from soctk_evaluation.cli.commands import Fit
 from soctk_evaluation.cli.feasible import column_names, make_region
 from soctk_evaluation.cli.interrupts import first_interrupt
 from soctk_evaluation.cli.plan import check_names
 from soctk_evaluation.harness.request import UsageError
+
+FEW_ROWS = 20
+"""Rows of a category below which it is mentioned."""
 
 
 def fit_logged(command: Fit) -> int:
@@ -86,6 +90,12 @@ def _print_columns(logged: Log) -> None:
     kinds = {feature.name: str(feature) for feature in logged.columns.context}
     if set(kinds.values()) - {"a number"}:
         print("context: " + "; ".join(f"{quoted(name)} is {kind}" for name, kind in kinds.items()))
+    for feature in logged.columns.context:
+        if isinstance(feature, Category):
+            counts = zip(feature.levels, feature.encode(logged.source).sum(axis=0), strict=True)
+            few = [f"{level} ({count:.0f})" for level, count in counts if count < FEW_ROWS]
+            if few:
+                print(f"{quoted(feature.name)}: few rows have {listed(few)}; decisions there rest on little")
 
 
 def _refuse(reason: str) -> int:
