@@ -100,9 +100,8 @@ def read_log(source: Any, roles: Roles | Columns | None = None, *, drop_missing:
 
 
 def _from_table(source: Any, roles: Roles | Columns, drop_missing: bool) -> Log:
-    columns, meaning = (
-        (roles, Roles(roles.context_names, roles.x, roles.value)) if isinstance(roles, Columns) else (None, roles)
-    )
+    columns = roles if isinstance(roles, Columns) else None
+    meaning = roles if isinstance(roles, Roles) else Roles(roles.context_names, roles.x, roles.value)
     table = Table.of(source, meaning.reads)
     context, x = (
         table.names_of(kind) if names is None else list(names)

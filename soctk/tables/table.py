@@ -79,11 +79,7 @@ class Table:
         """Raise TableError where a column is missing."""
         missing = [name for name in names if name not in self.names]
         if missing:
-            one = len(self.names) == 1 and set(self.names[0]) & set(";\t")
-            remedy = "; fields are separated by commas, which here gives a single column" if one else ""
-            raise TableError(
-                f"{self.source}: no column {listed(missing)}; the columns are {listed(self.names)}{remedy}"
-            )
+            raise TableError(f"{self.source}: no column {listed(missing)}; {self.listing}")
 
     def column(self, name: str) -> Any:
         """Return a column as a series.
