@@ -18,7 +18,6 @@ from soctk_evaluation.cli.deciding import Planner
 
 ROWS, AT_ONCE = 50, 8
 SET = ["--set", "box", "--lower", "-1"]
-FOLDER = Path(".plan.csv.pieces")
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +34,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     days["site"] = random.choice(["a", "b"], ROWS)
     days.to_csv("days.csv", index=False)
     days.to_parquet("days.parquet")
+
+
+def folders() -> list[Path]:
+    """Return what is kept of interrupted plans."""
+    return list(Path().glob(".*.pieces"))
 
 
 def decide(
@@ -79,8 +83,9 @@ def test_an_interrupted_plan_goes_on_where_it_stopped(monkeypatch: pytest.Monkey
         decide(code=130)
     assert "interrupted: 3 of 7 pieces are decided; the same command goes on from there" in capsys.readouterr().err
     assert not Path("plan.csv").exists()
-    kept = {path.name: path.stat().st_mtime_ns for path in FOLDER.glob("*.csv")}
-    (FOLDER / "000001.csv").write_text("cut off")
+    (kept,) = folders()
+    assert len(list(kept.glob("*.csv"))) == 3
+    (kept / "000001.csv").write_text("cut off")
     with monkeypatch.context() as patch:
         stop = Stop(patch, 7)
         decide()
@@ -89,8 +94,7 @@ def test_an_interrupted_plan_goes_on_where_it_stopped(monkeypatch: pytest.Monkey
     assert "going on: 2 of 7 pieces were decided before" in said.err
     assert f"{ROWS} of {ROWS} decisions certified" in said.out
     assert Path("plan.csv").read_bytes() == Path("whole.csv").read_bytes()
-    assert len(kept) == 3
-    assert not FOLDER.exists()
+    assert not folders()
 
 
 OTHERS = {
@@ -117,6 +121,7 @@ def test_another_job_takes_nothing_from_an_interrupted_one(name: str, monkeypatc
     more = other.pop("more", [])
     decide(*more, **other)
     assert "of other files or options: starting anew" in capsys.readouterr().err
+    assert not folders()
     decide(*more, output="whole.csv", **other)
     assert Path("plan.csv").read_bytes() == Path("whole.csv").read_bytes()
 
@@ -128,7 +133,7 @@ def test_nothing_is_decided_before_every_row_has_been_read(capsys) -> None:
     decide(code=2)
     said = "soctk: days.csv: column site, row 48: expected a category that the model knows, a, b, got 'c'\n"
     assert capsys.readouterr().err == said
-    assert not FOLDER.exists()
+    assert not folders()
     days.drop(columns="load, MW").to_csv("days.csv", index=False)
     decide(code=2)
     assert 'days.csv: no column "load, MW"; the columns are day, total, site' in capsys.readouterr().err
@@ -149,3 +154,24 @@ def test_pieces_that_cannot_be_written_leave_what_is_there(monkeypatch: pytest.M
     decide()
     assert "going on: 7 of 7 pieces" in capsys.readouterr().err
     assert len(pd.read_csv("plan.csv")) == ROWS
+
+
+def test_two_jobs_at_the_same_time_do_not_meet(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """In the middle of one job another one writes the same plan: the first one ends without a plan or with its own."""
+    decide(output="whole.csv")
+    decide("--tol", "1e-8", output="other.csv")
+    planned, calls = Planner.decide, []
+
+    def meanwhile(planner: Planner, source: object) -> object:
+        calls.append(source)
+        if len(calls) == 4:
+            decide("--tol", "1e-8")
+            assert Path("plan.csv").read_bytes() == Path("other.csv").read_bytes()
+        return planned(planner, source)
+
+    monkeypatch.setattr(Planner, "decide", meanwhile)
+    decide(code=1)
+    assert "No such file" in capsys.readouterr().err
+    assert Path("plan.csv").read_bytes() == Path("other.csv").read_bytes()
+    decide()
+    assert Path("plan.csv").read_bytes() == Path("whole.csv").read_bytes()

@@ -144,7 +144,7 @@ def _in_pieces(planner: Planner, path: Path, output: Path) -> Tally | None:
         lengths.append(len(piece))
     if len(lengths) == 1:
         return _at_once(planner, planner.read(path), output)
-    pieces = Pieces(output, _key(command, output), len(lengths))
+    pieces = Pieces(output, _key(command, path, output), len(lengths))
     if pieces.others:
         _say("what was kept beside the output is of other files or options: starting anew")
     elif pieces.done:
@@ -172,10 +172,10 @@ def _decided(planner: Planner, path: Path, pieces: Pieces) -> Iterator[Tally]:
         yield tally
 
 
-def _key(command: Decide, output: Path) -> str:
+def _key(command: Decide, contexts: Path, output: Path) -> str:
     """Return what tells a job: all that its plan depends on."""
-    options = asdict(command) | {"output": output.suffix, "model": None, "contexts": command.contexts.suffix}
-    files = [command.model, command.contexts]
+    options = asdict(command) | {"output": output.suffix, "model": None, "contexts": contexts.suffix}
+    files = [command.model, contexts]
     if command.feasible.set not in SETS:
         files.append(Path(str(command.feasible.set)))
     return job_key(options, files)

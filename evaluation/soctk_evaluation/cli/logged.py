@@ -17,7 +17,7 @@ from soctk.learn.data import HELD_OUT, split_indices
 from soctk.losses import value_loss
 from soctk.sets import SetAt
 from soctk.tables.features import Category
-from soctk.tables.table import listed, quoted
+from soctk.tables.table import Table, listed, quoted
 from soctk_baselines import QuadraticRegression
 from soctk_evaluation.cli.commands import Fit
 from soctk_evaluation.cli.feasible import column_names, make_region
@@ -91,7 +91,7 @@ def _print_columns(logged: Log) -> None:
     if set(kinds.values()) - {"a number"}:
         print("context: " + "; ".join(f"{quoted(name)} is {kind}" for name, kind in kinds.items()))
     for feature in logged.columns.context:
-        if isinstance(feature, Category):
+        if isinstance(feature, Category) and isinstance(logged.source, Table):
             counts = zip(feature.levels, feature.encode(logged.source).sum(axis=0), strict=True)
             few = [f"{level} ({count:.0f})" for level, count in counts if count < FEW_ROWS]
             if few:

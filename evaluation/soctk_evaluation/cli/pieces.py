@@ -6,6 +6,7 @@ version. A job never takes another's pieces.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import shutil
@@ -19,7 +20,8 @@ from soctk.lazy import parquet
 from soctk_evaluation.cli.plan import Tally
 from soctk_evaluation.cli.tabular import replacing, write_columns
 
-JOB = "job.json"
+KEY_LENGTH = 32
+"""Characters of a key that a folder is named by, 128 bits."""
 
 
 def job_key(options: Mapping[str, Any], files: Sequence[Path]) -> str:
@@ -45,14 +47,13 @@ class Pieces:
 
     def __init__(self, output: Path, key: str, count: int) -> None:
         self.output, self.count = output, count
-        self.folder = output.with_name(f".{output.name}.pieces")
-        found = _read(self.folder / JOB)
-        self.others = self.folder.exists() and found != {"key": key}
-        if self.others:
-            shutil.rmtree(self.folder)
-        if not self.folder.exists():
-            self.folder.mkdir()
-            _write({"key": key}, self.folder / JOB)
+        # Each job has a folder of its own, so that even two that run at the same time never meet.
+        self.folder = output.with_name(f".{output.name}.{key[:KEY_LENGTH]}.pieces")
+        others = set(output.parent.glob(f".{glob.escape(output.name)}.{'?' * KEY_LENGTH}.pieces")) - {self.folder}
+        self.others = bool(others)
+        for other in others:
+            shutil.rmtree(other)
+        self.folder.mkdir(exist_ok=True)
 
     def tally(self, number: int) -> Tally | None:
         """Return what a piece holds, None where it is not there, or not as it was written."""
