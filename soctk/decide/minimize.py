@@ -240,16 +240,17 @@ def _of_rows(result: Result, problem: Problem, batch: tuple[int, ...], dtype: to
         return {}
     sets = problem.by_rows().feasible_set
     assert isinstance(sets, SetAt)
-    lower, upper, *_ = sets.sides
-    empty = torch.from_numpy(result.status == Status.INFEASIBLE).unsqueeze(-1)
-    unknown = empty | torch.isinf(result.lower_bound).unsqueeze(-1)
-    w, nu, z = result.rows.w, result.rows.nu, result.rows.z
-    prices = (torch.where(lower > -torch.inf, w.clamp(min=0), 0.0), torch.where(upper < torch.inf, w.clamp(max=0), 0.0))
-    parts = [
-        torch.where(unknown, torch.nan, part).reshape(*batch, part.shape[-1]).to(dtype) for part in (*prices, -nu, -z)
-    ]
-    ray = Ray(*(torch.where(empty, part, 0.0).reshape(*batch, part.shape[-1]) for part in (nu, z)))
-    return {"prices": Prices(*parts), "ray": ray}
+    rows, empty = result.rows, result.status == Status.INFEASIBLE
+    unknown = empty | np.isinf(result.lower_bound.numpy(force=True))
+    prices = np.maximum(rows.w, 0.0), np.minimum(rows.w, 0.0), -rows.nu, -rows.z
+    for part, side in zip(prices[:2], sets.arrays.sides, strict=False):
+        part[np.broadcast_to(np.isinf(side), part.shape)] = 0.0
+    if unknown.any():
+        for part in prices:
+            part[unknown] = np.nan
+    ray = [np.where(empty[:, None], part, 0.0) for part in (rows.nu, rows.z)]
+    shaped = [torch.from_numpy(part).reshape(*batch, part.shape[-1]) for part in (*prices, *ray)]
+    return {"prices": Prices(*(part.to(dtype) for part in shaped[:4])), "ray": Ray(*shaped[4:])}
 
 
 def _round(result: Result, problem: Problem, dtype: torch.dtype) -> None:
@@ -272,11 +273,11 @@ def _verify(result: Result, feasible_set: FeasibleSet | SetAt, tol: float) -> Te
     if type(feasible_set) is Polyhedron:
         feasible_set = feasible_set.at()
     if isinstance(feasible_set, SetAt):
-        outside = feasible_set.outside(result.x, FEASIBLE[violation.dtype])
+        outside = feasible_set.arrays.share(result.x.numpy(force=True)) > FEASIBLE[violation.dtype]
     else:
-        outside = violation > FEASIBLE[violation.dtype] * max(1.0, feasible_set.magnitude)
-    if bool(outside.any()):
-        result.status[outside.cpu().numpy()] = Status.INACCURATE
+        outside = (violation > FEASIBLE[violation.dtype] * max(1.0, feasible_set.magnitude)).numpy(force=True)
+    if outside.any():
+        result.status[outside] = Status.INACCURATE
     return violation
 
 

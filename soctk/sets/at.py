@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,25 +13,16 @@ import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim
+from soctk.sets.arrays import Eliminated, SetArrays
 from soctk.sets.base import Device, FeasibleSet, Presolved
-from soctk.sets.elimination import Elimination
-from soctk.sets.implied import Matrices, implied_box
 from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
 
 NAMES = ("lower", "upper", "f", "h")
-CROSSED = 1e-9
-"""Ends that cross by more than this, relative to them, leave nothing between them; below it is rounding."""
 
 
-class Base(Matrices, Protocol):
+class Base(Eliminated, Protocol):
     """The polyhedron that the matrices come from."""
-
-    dim: int
-
-    def elimination(self, fixed: tuple[int, ...] = ()) -> Elimination:
-        """Return its elimination, some coordinates held by equalities."""
-        ...
 
     def replaced(self, lower: Tensor, upper: Tensor, f: Tensor, h: Tensor) -> FeasibleSet:
         """Return the set with other right-hand sides."""
@@ -137,15 +129,19 @@ class SetAt:
         return self.base.replaced(*(to_row(side, index) for side in self.sides))
 
     @cached_property
-    def box(self) -> tuple[Tensor, Tensor]:
-        """(lo, hi), finite, (..., n): boxes around the sets; the bounds where they are finite."""
-        return implied_box(self.base, *(side.detach() for side in self.sides))
+    def arrays(self) -> SetArrays:
+        """The sets cut from autograd as arrays, flattened."""
+        sides = (side.detach().cpu().numpy() for side in self.sides)
+        return SetArrays(self.base, *(side.reshape(math.prod(side.shape[:-1]), side.shape[-1]) for side in sides))
 
-    @property
-    def crossed(self) -> Tensor:
-        """Whether a lower bound lies above its upper one by more than rounding, bool (*batch)."""
-        lower, upper = self.lower.detach(), self.upper.detach()
-        return (lower - upper > CROSSED * (1 + torch.minimum(lower.abs(), upper.abs()))).any(dim=-1)
+    @cached_property
+    def box(self) -> tuple[Tensor, Tensor]:
+        """(lo, hi), finite, (n,) or (*batch, n): boxes around the sets; the bounds where they are finite."""
+        lo, hi = (
+            torch.from_numpy(end).reshape(*(() if len(end) == 1 else self.batch_shape), self.dim)
+            for end in self.arrays.box
+        )
+        return lo, hi
 
     @cached_property
     def reach(self) -> tuple[Tensor, float]:
@@ -195,21 +191,6 @@ class SetAt:
         check_last_dim(tensor, self.dim, name)
         return tensor
 
-    def outside(self, x: Tensor, share: float) -> Tensor:
-        """Return whether points (..., n) violate their set by more than a share of what a row adds, bool (...).
-
-        Coordinates count as at least 1. The answer for one set does not depend on the others of the batch, nor on the
-        units of rows.
-        """
-        (lower, upper, f, h), rows = (side.to(x) for side in self.sides), self.rows
-        size = x.abs().clamp(min=1.0)
-        found = (torch.maximum(lower - x, x - upper) > share * size).any(dim=-1)
-        for matrix, side, both in ((rows.E.to(x), f, True), (rows.G.to(x), h, False)):
-            excess = x @ matrix.T - side
-            excess = excess.abs() if both else excess
-            found = found | (excess > share * (size @ matrix.abs().T + side.abs())).any(dim=-1)
-        return found
-
     def refutes(self, nu: ArrayLike, z: ArrayLike) -> Tensor:
         """Return -nu'f - z'h + min over lower <= x <= upper of (E'nu + G'z)'x, (*batch): positive where a set is empty.
 
@@ -227,10 +208,10 @@ class SetAt:
         check_last_dim(two, self.h.shape[-1], "z")
         if bool((two < 0).any()):
             raise ValueError(f"z: expected multipliers of at least 0, got {float(two.min()):g}")
-        rows, (lo, hi) = self.rows, self.box
-        w = one @ rows.E + two @ rows.G
-        amount = torch.minimum(w * lo, w * hi).sum(dim=-1) - (one * self.f).sum(dim=-1) - (two * self.h).sum(dim=-1)
-        return torch.where((self.lower > self.upper).any(dim=-1), torch.inf, amount)
+        batch = np.broadcast_shapes(one.shape[:-1], two.shape[:-1], self.batch_shape)
+        parts = (part.expand(*batch, -1).reshape(math.prod(batch), part.shape[-1]).numpy() for part in (one, two))
+        amount = torch.from_numpy(self.flat(tuple(batch)).arrays.refutes(*parts))
+        return amount.reshape(batch)
 
     def project(self, y: ArrayLike) -> Tensor:
         """Return the Euclidean projection of each y onto its own set: (*batch, n) -> (*batch, n).

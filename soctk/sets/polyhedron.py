@@ -17,6 +17,7 @@ from soctk.sets.at import SetAt
 from soctk.sets.base import Device, FeasibleSet, Presolved
 from soctk.sets.elimination import Elimination
 from soctk.sets.general import General
+from soctk.sets.implied import SingleRows
 from soctk.sets.linear_programs import System
 from soctk.sets.oracles import Between, Capped, Oracles
 from soctk.sets.rows import Rows, rows_of
@@ -145,6 +146,10 @@ class Polyhedron(FeasibleSet):
             self._ends[j, sign] = self._system.end_multipliers(j, sign)
         return self._ends[j, sign]
 
+    def single_rows(self) -> SingleRows:
+        """Return [E; -E; G] row by row, as what ends follow from; kept."""
+        return self._single_rows
+
     def elimination(self, fixed: tuple[int, ...] = ()) -> Elimination:
         """Return the set's elimination, with the coordinates `fixed` held by equalities after those of E; kept."""
         if fixed not in self._eliminations:
@@ -152,6 +157,10 @@ class Polyhedron(FeasibleSet):
             held = torch.eye(self.dim, dtype=torch.float64)[list(fixed)]
             self._eliminations[fixed] = Elimination.of(dataclasses.replace(rows, E=torch.cat([rows.E, held])))
         return self._eliminations[fixed]
+
+    @cached_property
+    def _single_rows(self) -> SingleRows:
+        return SingleRows.of(np.concatenate([self._rows.E, -self._rows.E, self._rows.G]))
 
     @cached_property
     def _ends(self) -> dict[tuple[int, float], tuple[np.ndarray, np.ndarray]]:

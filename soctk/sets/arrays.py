@@ -1,0 +1,124 @@
+"""Polyhedra with right-hand sides of their own as arrays: what solvers compute with, in NumPy for one set or many.
+
+These computations have no derivatives and few numbers, for which an operation of NumPy takes a fraction of PyTorch's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from soctk.sets.elimination import Elimination
+from soctk.sets.implied import Ends, Matrices, implied_box
+from soctk.sets.rows import Rows
+
+CROSSED = 1e-9
+"""Ends that cross by more than this, relative to them, leave nothing between them; below it is rounding."""
+TINY = 1e-300
+
+
+class Eliminated(Matrices, Protocol):
+    """The polyhedron that the matrices come from."""
+
+    dim: int
+
+    def elimination(self, fixed: tuple[int, ...] = ()) -> Elimination:
+        """Return its elimination, some coordinates held by equalities."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class SetArrays:
+    """{lower <= x <= upper, E x = f, G x <= h} for right-hand sides (1 or N, any) each, where 1 stands for all.
+
+    Attributes:
+        base: the polyhedron that E and G are those of.
+        lower: (1 or N, n).
+        upper: (1 or N, n).
+        f: (1 or N, k).
+        h: (1 or N, m).
+    """
+
+    base: Eliminated
+    lower: np.ndarray
+    upper: np.ndarray
+    f: np.ndarray
+    h: np.ndarray
+
+    @property
+    def sides(self) -> tuple[np.ndarray, ...]:
+        """lower, upper, f and h."""
+        return self.lower, self.upper, self.f, self.h
+
+    @property
+    def rows(self) -> Rows:
+        """The matrices, and the right-hand sides of `base`."""
+        return self.base.rows()
+
+    def select(self, index: np.ndarray) -> SetArrays:
+        """Return the sets of the instances `index`."""
+        return SetArrays(self.base, *(side if len(side) == 1 else side[index] for side in self.sides))
+
+    @cached_property
+    def box(self) -> Ends:
+        """(lo, hi), finite, (1 or N, n): boxes around the sets; the bounds where they are finite."""
+        return implied_box(self.base, *self.sides)
+
+    @cached_property
+    def largest(self) -> np.ndarray:
+        """The largest |x_i| in each box, (1 or N, n)."""
+        lo, hi = self.box
+        return np.maximum(np.abs(lo), np.abs(hi))
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """f and h one after the other, (1 or N, k + m)."""
+        return joined(self.f, self.h)
+
+    def crossed(self) -> np.ndarray:
+        """Return whether a lower bound lies above its upper one by more than rounding, bool (1 or N,)."""
+        size = 1 + np.minimum(np.abs(self.lower), np.abs(self.upper))
+        return (self.lower - self.upper > CROSSED * size).any(axis=1)
+
+    def share(self, x: np.ndarray) -> np.ndarray:
+        """Return by how much points (N, n) violate their set, as the largest share of what a row adds, (N,).
+
+        Coordinates count as at least 1. The answer for one set does not depend on the others of the batch, nor on the
+        units of rows. Not positive in the set; NaN where the point has one.
+        """
+        size = np.maximum(np.abs(x), 1.0)
+        most = (np.maximum(self.lower - x, x - self.upper) / size).max(axis=1)
+        matrix, absolute, k = self.rows.transposed, self.rows.sizes, self.f.shape[1]
+        if matrix.shape[1] == 0:
+            return most
+        excess = x @ matrix - self.right
+        np.abs(excess[:, :k], out=excess[:, :k])
+        added = size @ absolute + np.abs(self.right)
+        return np.maximum(most, (excess / np.maximum(added, TINY)).max(axis=1))
+
+    def priced(self, slope: np.ndarray | float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return w = slope + E'nu + G'z, (N, n), and the products of y = (nu, z) with f and h, (N, k + m).
+
+        Every x of a set has slope'x >= w'x - nu'f - z'h where z is not negative.
+        """
+        return slope + y @ self.rows.transposed.T, y * self.right
+
+    def refutes(self, nu: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """Return -nu'f - z'h + min over lower <= x <= upper of (E'nu + G'z)'x, (N,): positive where a set is empty.
+
+        inf where a lower bound lies above its upper one.
+        """
+        w, products = self.priced(0.0, joined(nu, z))
+        amount = np.minimum(w * self.box[0], w * self.box[1]).sum(axis=1) - products.sum(axis=1)
+        return np.where((self.lower > self.upper).any(axis=1), np.inf, amount)
+
+
+def joined(*parts: np.ndarray) -> np.ndarray:
+    """Return matrices with leading sizes 1 or N side by side, N rows where one has so many."""
+    if len({len(part) for part in parts}) > 1:
+        size = max(map(len, parts))
+        parts = tuple(np.broadcast_to(part, (size, part.shape[1])) for part in parts)
+    return np.concatenate(parts, axis=1)
