@@ -59,6 +59,12 @@ def _to_tensor(value: ArrayLike, name: str) -> Tensor:
         raise TypeError(f"{name}: expected a numeric tensor or array, got {type(value).__name__} ({error})") from None
 
 
+def as_array(tensor: Tensor) -> np.ndarray:
+    """Return a tensor cut from autograd as an array of its own type, which shares its memory where it can."""
+    tensor = tensor.detach() if tensor.requires_grad else tensor
+    return tensor.numpy() if tensor.is_cpu else tensor.cpu().numpy()
+
+
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """Return a tensor as a float64 array, cut from autograd: what solvers and CVXPY take."""
     return tensor.detach().cpu().double().numpy()

@@ -146,10 +146,8 @@ class External(Solver):
         bound, rows = bound_by_rows(form, sets, Dual(tuple(duals)), y.numpy())
         result = self._result(problem, x, status, limits.tol, lambda points: bound)
         result.rows = rows
-        off = np.flatnonzero(sets.arrays.share(result.x.cpu().numpy()) > ROUNDING)
-        project_points(
-            lambda k, x: form.select(k).evaluate(x.unsqueeze(1)).squeeze(-1), sets, result, off, limits.tol
-        )
+        off = np.flatnonzero(sets.arrays.excess(result.x.cpu().numpy())[1] > ROUNDING)
+        project_points(lambda k, x: form.select(k).evaluate(x.unsqueeze(1)).squeeze(-1), sets, result, off, limits.tol)
         prove_empty(result, sets, np.flatnonzero(status == Status.INFEASIBLE))
         return result
 

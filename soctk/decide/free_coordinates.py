@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from soctk.sets.arrays import CROSSED, SetArrays, joined
+from soctk.sets.arrays import CROSSED, SetArrays
+from soctk.sets.batches import joined
 from soctk.sets.elimination import Elimination
 
 NARROW = 1e-9

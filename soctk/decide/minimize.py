@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive
+from soctk.checks import ArrayLike, as_array, as_tensor, check_count, check_last_dim, check_positive
 from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
 from soctk.decide.constrained import check_constraints, decide_under
 from soctk.decide.decision import Decision, Prices, Ray
@@ -240,16 +240,18 @@ def _of_rows(result: Result, problem: Problem, batch: tuple[int, ...], dtype: to
         return {}
     sets = problem.by_rows().feasible_set
     assert isinstance(sets, SetAt)
-    rows, empty = result.rows, result.status == Status.INFEASIBLE
-    unknown = empty | np.isinf(result.lower_bound.numpy(force=True))
+    rows, none = result.rows, None if result.all_optimal else result.status == Status.INFEASIBLE
     prices = np.maximum(rows.w, 0.0), np.minimum(rows.w, 0.0), -rows.nu, -rows.z
     for part, side in zip(prices[:2], sets.arrays.sides, strict=False):
-        part[np.broadcast_to(np.isinf(side), part.shape)] = 0.0
-    if unknown.any():
+        endless = np.isinf(side)
+        if endless.any():
+            part[np.broadcast_to(endless, part.shape)] = 0.0
+    ray = np.zeros_like(rows.nu), np.zeros_like(rows.z)
+    if none is not None:
         for part in prices:
-            part[unknown] = np.nan
-    ray = [np.where(empty[:, None], part, 0.0) for part in (rows.nu, rows.z)]
-    shaped = [torch.from_numpy(part).reshape(*batch, part.shape[-1]) for part in (*prices, *ray)]
+            part[none | np.isinf(as_array(result.lower_bound))] = np.nan
+        ray[0][none], ray[1][none] = rows.nu[none], rows.z[none]
+    shaped = [torch.from_numpy(part.reshape(*batch, part.shape[1])) for part in (*prices, *ray)]
     return {"prices": Prices(*(part.to(dtype) for part in shaped[:4])), "ray": Ray(*shaped[4:])}
 
 
@@ -269,16 +271,21 @@ def _round(result: Result, problem: Problem, dtype: torch.dtype) -> None:
 def _verify(result: Result, feasible_set: FeasibleSet | SetAt, tol: float) -> Tensor:
     """Return how far points are outside of the set as the user gave it; settle the statuses by that and the gaps."""
     result.judge(tol)
-    violation = feasible_set._violation(result.x)
-    if type(feasible_set) is Polyhedron:
-        feasible_set = feasible_set.at()
-    if isinstance(feasible_set, SetAt):
-        outside = feasible_set.arrays.share(result.x.numpy(force=True)) > FEASIBLE[violation.dtype]
-    else:
-        outside = (violation > FEASIBLE[violation.dtype] * max(1.0, feasible_set.magnitude)).numpy(force=True)
+    worst, share = _excess(feasible_set, result.x)
+    outside = share > FEASIBLE[result.x.dtype]
     if outside.any():
         result.status[outside] = Status.INACCURATE
-    return violation
+    return torch.from_numpy(worst).to(result.x)
+
+
+def _excess(feasible_set: FeasibleSet | SetAt, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return by how much points (N, n) violate the set, and that in units of its numbers, (N,) each."""
+    if not isinstance(feasible_set, (SetAt, Polyhedron)):
+        worst = as_array(feasible_set._violation(x))
+        return worst, worst / max(1.0, feasible_set.magnitude)
+    worst, share = feasible_set.arrays.excess(as_array(x))
+    by_rows = isinstance(feasible_set, SetAt) or type(feasible_set) is Polyhedron
+    return worst, share if by_rows else worst / max(1.0, feasible_set.magnitude)
 
 
 def _solver(method: Method | Solver | None, options: dict[str, Any]) -> Callable[[Problem], Solver]:

@@ -42,8 +42,8 @@ class PackedModel:
 
     coefficients: ContextMap
     template: Packed
-    mean: Tensor
-    scale: Tensor
+    mean: np.ndarray
+    scale: np.ndarray
     outer: tuple[np.ndarray, ...]
     columns: np.ndarray
     gain: np.ndarray
@@ -73,7 +73,7 @@ class PackedModel:
         bias[0], bias[columns] = float(model.value_mean), 0.0
         gain[0], gain[1 : 1 + form.dim], gain[columns] = scale, scale * factor, scale
         outer = to_numpy(coefficients.ridges), to_numpy(coefficients.units), coefficients.index.numpy()
-        mean, unit = model.context_mean, model.context_scale
+        mean, unit = to_numpy(model.context_mean).copy(), to_numpy(model.context_scale).copy()
         return cls(coefficients, template, mean, unit, outer, columns, gain, bias, shift)
 
     @property
@@ -90,10 +90,12 @@ class PackedModel:
         """Return the packed functions at contexts (N, p); None where a coefficient is not finite."""
         from soctk.decide.compiled.coefficients import assemble  # Numba is loaded when there is something to solve
 
-        data, finite = np.empty((contexts.shape[0], self.gain.size)), True
+        rows, finite = to_numpy(contexts), True
+        data = np.empty((rows.shape[0], self.gain.size))
         for first in range(0, data.shape[0], AT_A_TIME):
             here = slice(first, first + AT_A_TIME)
-            responses = self.coefficients.responses((contexts[here] - self.mean) / self.scale)
+            given = torch.from_numpy((rows[here] - self.mean) / self.scale)
+            responses = self.coefficients.responses(given)
             arrays = [part.numpy() for part in responses]
             finite &= assemble(*arrays, *self.outer, self.columns, self.gain, self.bias, self.shift, data[here])
         return dataclasses.replace(self.template, data=data) if finite else None

@@ -34,7 +34,7 @@ from soctk.terms.base import Dual
 RELAXED = 2e-10
 """By how much, relative to it, every end is moved out where there is no interior and the first search fails."""
 FEASIBLE = 1e-9
-"""What a point may violate its set by, as a share of what a row adds (`SetArrays.share`)."""
+"""What a point may violate its set by, as a share of what a row adds (`SetArrays.excess`)."""
 ROUNDING = 1e-13
 """What rounding may put a point outside of its set by, as such a share."""
 MOST_MEANWHILE = 100
@@ -123,7 +123,7 @@ class _Search:
         self.result.first_gap = torch.full((size,), torch.inf, dtype=torch.float64)
         self.result.rows = RowMultipliers.zero(self.sets, size)
         self.share = np.zeros(size)
-        """By how much the points violate their sets (`SetArrays.share`)."""
+        """By how much the points violate their sets (`SetArrays.excess`)."""
         known = self.reduction.contradictions(size)
         if known is not None:
             rows, nu, z = known
@@ -153,7 +153,7 @@ class _Search:
         multiplied = RowMultipliers.of(sets, slope, reduction.multipliers(slope, found.multipliers))
         value, bound = self._prove(packed, sets, x, found.passes, multiplied.w - slope)
         bound = bound + multiplied.beside
-        violated = sets.share(x)
+        violated = sets.excess(x)[1]
         value[~(violated <= FEASIBLE) | empty] = np.inf
         bound[np.isnan(bound) | empty] = -np.inf
         self._keep(rows, found, (x, value, bound, violated), multiplied)
@@ -184,10 +184,13 @@ class _Search:
         result.iterations.numpy()[rows] += found.iterations.numpy()
         result.first_gap.numpy()[rows] = found.first_gap.numpy()
         better, higher = value < values[rows], bound > bounds[rows]
-        points[rows[better]], values[rows[better]] = x[better], value[better]
-        self.share[rows[better]] = violated[better]
+        place = rows[better]
+        points[place], values[place], self.share[place] = x[better], value[better], violated[better]
         bounds[rows[higher]] = bound[higher]
-        result.rows.put(rows[higher], multiplied.select(higher))
+        if rows.size == self.size and higher.all():
+            result.rows = multiplied
+        else:
+            result.rows.put(rows[higher], multiplied.select(higher))
         result.judge(self.tol)
 
     def _iterate(self, packed: Packed, reduction: Reduction, start: np.ndarray | None, share: float) -> Result:

@@ -132,12 +132,14 @@ class ContextMap:
     def responses(self, context: Tensor) -> tuple[Tensor, ...]:
         """Return the rows of b0, v and d at contexts (N, p), the weights, and the ridges and units themselves."""
         rows, weights, ridges, units = linear(context, self.slope, self.constant).split(self.sizes, dim=-1)
-        weights, ridges = self.floors + softplus(weights), torch.relu(ridges)
+        weights, ridges = self.floors + softplus(weights), torch.relu(ridges) if self.sizes[2] > 0 else ridges
         if self.gains is not None:
             weights = self.gains * weights
         if self.tilt is not None:
             rows = torch.cat([rows[:, :1] + linear(ridges, self.tilt.unsqueeze(0)), rows[:, 1:]], dim=-1)
-        return rows, weights, ridges, 2 * torch.sigmoid(2 * units) - 1  # tanh, in less than half of its time
+        if self.sizes[3] > 0:
+            units = 2 * torch.sigmoid(2 * units) - 1  # tanh, in less than half of its time
+        return rows, weights, ridges, units
 
     def form(self, context: Tensor) -> ConicForm:
         """Return the form at contexts (N, p), differentiable in the context and in whatever the map was made of."""

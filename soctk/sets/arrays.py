@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from soctk.sets.batches import joined
 from soctk.sets.elimination import Elimination
 from soctk.sets.implied import Ends, Matrices, implied_box
 from soctk.sets.rows import Rows
@@ -83,21 +84,21 @@ class SetArrays:
         size = 1 + np.minimum(np.abs(self.lower), np.abs(self.upper))
         return (self.lower - self.upper > CROSSED * size).any(axis=1)
 
-    def share(self, x: np.ndarray) -> np.ndarray:
-        """Return by how much points (N, n) violate their set, as the largest share of what a row adds, (N,).
+    def excess(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return by how much points (N, n) violate their set at most, and as a share of what a row adds, (N,) each.
 
-        Coordinates count as at least 1. The answer for one set does not depend on the others of the batch, nor on the
-        units of rows. Not positive in the set; NaN where the point has one.
+        In the share coordinates count as at least 1: it does not depend on the units of rows. Neither depends on the
+        other sets of the batch, and both are NaN where a point has a NaN. In the set the share is not positive.
         """
-        size = np.maximum(np.abs(x), 1.0)
-        most = (np.maximum(self.lower - x, x - self.upper) / size).max(axis=1)
-        matrix, absolute, k = self.rows.transposed, self.rows.sizes, self.f.shape[1]
-        if matrix.shape[1] == 0:
-            return most
-        excess = x @ matrix - self.right
-        np.abs(excess[:, :k], out=excess[:, :k])
-        added = size @ absolute + np.abs(self.right)
-        return np.maximum(most, (excess / np.maximum(added, TINY)).max(axis=1))
+        beyond, size = np.maximum(self.lower - x, x - self.upper), np.maximum(np.abs(x), 1.0)
+        worst, share = beyond.max(axis=1), (beyond / size).max(axis=1)
+        matrix, k = self.rows.transposed, self.f.shape[1]
+        if matrix.shape[1] > 0:
+            past = x @ matrix - self.right
+            np.abs(past[:, :k], out=past[:, :k])
+            added = np.maximum(size @ self.rows.sizes + np.abs(self.right), TINY)
+            worst, share = np.maximum(worst, past.max(axis=1)), np.maximum(share, (past / added).max(axis=1))
+        return np.maximum(worst, 0.0), share
 
     def priced(self, slope: np.ndarray | float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return w = slope + E'nu + G'z, (N, n), and the products of y = (nu, z) with f and h, (N, k + m).
@@ -114,11 +115,3 @@ class SetArrays:
         w, products = self.priced(0.0, joined(nu, z))
         amount = np.minimum(w * self.box[0], w * self.box[1]).sum(axis=1) - products.sum(axis=1)
         return np.where((self.lower > self.upper).any(axis=1), np.inf, amount)
-
-
-def joined(*parts: np.ndarray) -> np.ndarray:
-    """Return matrices with leading sizes 1 or N side by side, N rows where one has so many."""
-    if len({len(part) for part in parts}) > 1:
-        size = max(map(len, parts))
-        parts = tuple(np.broadcast_to(part, (size, part.shape[1])) for part in parts)
-    return np.concatenate(parts, axis=1)

@@ -103,6 +103,8 @@ class SetAt:
                 f"feasible_set: expected right-hand sides of batch shape {batch} as the contexts', "
                 f"got {self.batch_shape}"
             )
+        if len(batch) == 1 and self.batch_shape in ((), batch):  # flat already
+            return self
         return self._map(lambda side: side if side.ndim == 1 else side.expand(*batch, -1).reshape(-1, side.shape[-1]))
 
     def select(self, index: Tensor | slice) -> SetAt:
@@ -111,6 +113,8 @@ class SetAt:
 
     def detach(self) -> SetAt:
         """Return the sets cut from autograd, on the CPU."""
+        if not any(side.requires_grad or not side.is_cpu for side in self.sides):
+            return self
         return self._map(lambda side: side.detach().cpu())
 
     def cpu(self) -> SetAt:
@@ -160,6 +164,10 @@ class SetAt:
 
     def presolve(self) -> Presolved:
         """Return the sets as they are."""
+        return self._presolved
+
+    @cached_property
+    def _presolved(self) -> Presolved:
         return Presolved(torch.zeros(self.dim), torch.arange(self.dim), self)
 
     def center(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> Tensor:
@@ -266,11 +274,7 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
     count = usual.shape[-1]
     if count == 0:
         raise ValueError(f"{name}: the set has no such rows")
-    bound = name in ("lower", "upper")
-    given = value if isinstance(value, Tensor) else torch.tensor(np.asarray(value), dtype=torch.float64)
-    endless = (given == (-torch.inf if name == "lower" else torch.inf)) & bound
-    side = as_tensor(torch.where(endless, torch.zeros_like(given), given), name).to(torch.float64)
-    side = torch.where(endless, given.to(torch.float64), side) if bool(endless.any()) else side
+    side = _bound(value, name) if name in ("lower", "upper") else as_tensor(value, name).to(torch.float64)
     if side.ndim == 0:
         return side.expand(count)
     if side.shape[-1] != count:
@@ -278,3 +282,11 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
             raise ValueError(f"{name}: expected last dimension {count}, one number a row, got {tuple(side.shape)}")
         side = side.unsqueeze(-1)
     return side
+
+
+def _bound(value: ArrayLike, name: str) -> Tensor:
+    """Return bounds as a float64 tensor, infinite on their own side alone."""
+    given = value if isinstance(value, Tensor) else torch.tensor(np.asarray(value), dtype=torch.float64)
+    endless = given == (-torch.inf if name == "lower" else torch.inf)
+    side = as_tensor(torch.where(endless, torch.zeros_like(given), given), name).to(torch.float64)
+    return torch.where(endless, given.to(torch.float64), side) if bool(endless.any()) else side

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from soctk.lazy import linalg
+from soctk.sets.batches import size_of
 from soctk.sets.rows import Rows
 
 DEPENDENT = 1e-10
@@ -101,7 +102,7 @@ class Elimination:
 
     def sides(self, lower: np.ndarray, upper: np.ndarray, h: np.ndarray, origin: np.ndarray) -> np.ndarray:
         """Return b of every constraint, divided by its length, (N, 2 n + rows of G), from sides (1 or N, any)."""
-        n, size = lower.shape[1], max(map(len, (lower, upper, h, origin)))
+        n, size = lower.shape[1], size_of(lower, upper, h, origin)
         found = np.empty((size, self.length.size))
         np.subtract(upper, origin, out=found[:, :n])
         np.subtract(origin, lower, out=found[:, n : 2 * n])

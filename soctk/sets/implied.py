@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from soctk.sets.batches import size_of
 from soctk.sets.rows import Rows
 
 ROUNDS = 5
@@ -148,7 +149,7 @@ def implied_box(base: Matrices, lower: np.ndarray, upper: np.ndarray, f: np.ndar
     """
     if np.isfinite(lower).all() and np.isfinite(upper).all():
         return lower, upper
-    size = max(map(len, (lower, upper, f, h)))
+    size = size_of(lower, upper, f, h)
     f, h = (np.broadcast_to(side, (size, side.shape[1])) for side in (f, h))
     ends = (np.broadcast_to(side, (size, side.shape[1])) for side in (lower, upper))
     lo, hi = base.single_rows().fill(np.concatenate([f, -f, h], axis=1), *ends)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, check_count
 from soctk.lazy import cvxpy as cp
+from soctk.sets.arrays import SetArrays
 from soctk.sets.at import SetAt
 from soctk.sets.base import Device, FeasibleSet, Presolved
 from soctk.sets.elimination import Elimination
@@ -250,6 +251,16 @@ class Polyhedron(FeasibleSet):
 
     def rows(self) -> Rows:
         return self._rows
+
+    @property
+    def arrays(self) -> SetArrays:
+        """The set as arrays; kept."""
+        return self._arrays
+
+    @cached_property
+    def _arrays(self) -> SetArrays:
+        rows = self._rows
+        return SetArrays(self, *(side.numpy()[None] for side in (rows.lower, rows.upper, rows.f, rows.h)))
 
     def presolve(self) -> Presolved:
         """Return the set without the coordinates that its bounds and rows leave no choice, the rest in few rows."""

@@ -17,7 +17,7 @@ from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.rounding import rounding
 from soctk.sets import FeasibleSet
-from soctk.sets.arrays import joined
+from soctk.sets.batches import joined
 from soctk.simd.lanes import WIDTH, aligned_zeros
 from soctk.terms import Term
 from soctk.terms.kernel import EPS
