@@ -34,7 +34,7 @@ class Reduction:
         elimination: of their matrices and these equalities.
         f: right-hand sides of all equalities, (1 or N, any).
         origin: x_p, (1 or N, n).
-        sides: b of every constraint, (1 or N, any).
+        sides: b of every constraint, and +inf, (1 or N, any).
         low, high: the ends of all directions, finite along the axes, (1 or N, d + m).
     """
 
@@ -152,7 +152,7 @@ class Reduction:
         crossed = self.low - self.high - CROSSED * (1 + np.minimum(np.abs(self.low), np.abs(self.high)))
         excess = -self.sides[:, e.constant] - CROSSED * self._added()[:, e.constant]
         known = np.broadcast_to(sets.crossed(), (size,)).copy()
-        constraints = np.zeros((size, self.sides.shape[1]))
+        constraints = np.zeros((size, e.length.size))
         for amounts, put in ((crossed, self._cross), (excess, self._violate)):
             index, place = _worst(amounts, known)
             put(constraints, index, place)
@@ -172,7 +172,7 @@ class Reduction:
         """Give the two constraints whose ends cross their multipliers."""
         unit = np.zeros((len(index), self.low.shape[1]))
         unit[np.arange(len(index)), place] = 1.0
-        sides = np.broadcast_to(self.sides, constraints.shape)[index]
+        sides = np.broadcast_to(self.sides, (len(constraints), self.sides.shape[1]))[index]
         constraints[index] = self.elimination.attribute(unit, unit, sides)
 
     def _violate(self, constraints: np.ndarray, index: np.ndarray, place: np.ndarray) -> None:

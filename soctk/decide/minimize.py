@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
@@ -106,7 +107,8 @@ def minimize(
         NotImplementedError: a method that cannot solve the problem; the message says which can.
     """
     started = time.perf_counter()
-    check_arguments(model, feasible_set, tol, max_iter, time_limit)
+    check_arguments(model, feasible_set)
+    check_limits(tol, max_iter, time_limit)
     make = _solver(method, {"solver": solver, "solver_options": solver_options, "seed": seed})
     if infeasible not in ("status", "nearest"):
         raise ValueError(f'infeasible: expected "status" or "nearest", got {infeasible!r}')
@@ -115,7 +117,7 @@ def minimize(
     if isinstance(feasible_set, SetAt):
         contexts, batch, feasible_set = spread(model, contexts, batch, feasible_set)
     problem = Problem.at(model, model.context_rows(contexts), feasible_set, _check_scale(scale, batch, model))
-    problem.size = int(np.prod(batch))
+    problem.size = math.prod(batch)
     if subject_to:
         if isinstance(feasible_set, SetAt) or not (method is x0 is max_iter is None):
             raise ValueError("subject_to: expected one feasible set, and neither method, x0 nor max_iter beside it")
@@ -340,19 +342,17 @@ def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexF
     return unit.expand(batch).reshape(-1)
 
 
-def check_arguments(
-    model: ConvexFunction,
-    feasible_set: FeasibleSet | SetAt,
-    tol: float = 1e-6,
-    max_iter: int | None = None,
-    time_limit: float | None = None,
-) -> None:
-    """Raise ValueError unless model and set go together and the limits are limits."""
+def check_arguments(model: ConvexFunction, feasible_set: FeasibleSet | SetAt) -> None:
+    """Raise ValueError unless model and set go together."""
     check_function(model)
     if feasible_set.dim != model.dim:
         raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
     if model.device.type == "meta":
         raise ValueError("model: its weights are on the meta device, which holds no numbers; load or draw them first")
+
+
+def check_limits(tol: float, max_iter: int | None, time_limit: float | None) -> None:
+    """Raise ValueError unless the limits are limits."""
     check_positive(tol, "tol")
     if max_iter is not None:
         check_count(max_iter, "max_iter")

@@ -119,21 +119,30 @@ class _Search:
         self.limits = {"tol": tol, "max_iter": max_iter, "deadline": deadline}
         self.sets = sets.arrays
         self.reduction = Reduction.of(self.sets)
-        self.result = Result.unanswered(torch.zeros(size, sets.dim, dtype=torch.float64))
-        self.result.first_gap = torch.full((size,), torch.inf, dtype=torch.float64)
-        self.result.rows = RowMultipliers.zero(self.sets, size)
         self.share = np.zeros(size)
         """By how much the points violate their sets (`SetArrays.excess`)."""
+        self._result: Result | None = None
         known = self.reduction.contradictions(size)
         if known is not None:
             rows, nu, z = known
             put_proofs(self.result, self.sets.select(rows), rows, np.concatenate([nu, z], axis=1))
 
+    @property
+    def result(self) -> Result:
+        """What is known; that of the first search, where it is one for all instances."""
+        if self._result is None:
+            self._result = Result.unanswered(torch.zeros(self.size, self.given.dim, dtype=torch.float64))
+            self._result.first_gap = torch.full((self.size,), torch.inf, dtype=torch.float64)
+            self._result.rows = RowMultipliers.zero(self.sets, self.size)
+        return self._result
+
     def rest(self) -> np.ndarray:
         """Return the instances that are neither solved nor known to be empty."""
-        if self.result.all_optimal:
+        if self._result is None:
+            return np.arange(self.size)
+        if self._result.all_optimal:
             return np.zeros(0, dtype=np.int64)
-        status = self.result.status
+        status = self._result.status
         return np.flatnonzero((status != Status.OPTIMAL) & (status != Status.INFEASIBLE))
 
     def solve(self, rows: np.ndarray, share: float, start: np.ndarray | None) -> None:
@@ -144,54 +153,55 @@ class _Search:
             packed, sets = packed.select(rows), sets.select(rows)
             reduction = Reduction.of(sets)
         found = self._iterate(packed, reduction, start, share)
-        x, empty = reduction.expand(found.x.numpy()), found.status == Status.INFEASIBLE
-        assert found.multipliers is not None
-        assert found.passes is not None
-        slope = packed.slopes(found.passes)
+        empty = found.status == Status.INFEASIBLE
+        found, violated = self._certified(packed, reduction, sets, found, empty)
+        assert found.rows is not None
+        if self._result is None:
+            self._result, self.share = found, violated
+        else:
+            self._merge(rows, found, violated)
+        self.result.judge(self.tol)
         if empty.any():
-            slope[empty] = 0.0  # a proof is looked for
-        multiplied = RowMultipliers.of(sets, slope, reduction.multipliers(slope, found.multipliers))
-        value, bound = self._prove(packed, sets, x, found.passes, multiplied.w - slope)
-        bound = bound + multiplied.beside
-        violated = sets.excess(x)[1]
-        value[~(violated <= FEASIBLE) | empty] = np.inf
-        bound[np.isnan(bound) | empty] = -np.inf
-        self._keep(rows, found, (x, value, bound, violated), multiplied)
-        if empty.any():
-            proved = empty & (multiplied.level(sets) > 0)
+            proved = empty & (found.rows.level(sets) > 0)
             assert self.result.rows is not None
-            self.result.rows.put(rows[proved], multiplied.select(proved))
+            self.result.rows.put(rows[proved], found.rows.select(proved))
             self.result.refuse(torch.from_numpy(rows[proved]))
 
-    def _keep(
-        self, rows: np.ndarray, found: Result, certified: tuple[np.ndarray, ...], multiplied: RowMultipliers
-    ) -> None:
-        """Keep, for the instances `rows`, whatever point and whatever bound are better.
+    def _certified(
+        self, packed: Packed, reduction: Reduction, sets: SetArrays, found: Result, empty: np.ndarray
+    ) -> tuple[Result, np.ndarray]:
+        """Return what iterations found as points, values and bounds over the sets as given; the points' violations.
 
-        Args:
-            rows: see above.
-            found: where the iterations ended.
-            certified: points, values, bounds, and by how much the points violate their sets.
-            multiplied: the multipliers of the bounds.
+        Where the iterations call a set `empty`, with the multipliers that may prove it in place of a bound's.
         """
-        result, (x, value, bound, violated) = self.result, certified
+        assert found.multipliers is not None
+        assert found.passes is not None
+        x, slope = reduction.expand(found.x.numpy()), packed.slopes(found.passes)
+        if empty.any():
+            slope[empty], found.status[empty] = 0.0, Status.STALLED  # unless it is proved
+        rows = RowMultipliers.of(sets, slope, reduction.multipliers(slope, found.multipliers))
+        value, bound = self._prove(packed, sets, x, found.passes, rows.w - slope)
+        bound = bound + rows.beside
+        violated = sets.excess(x)[1]
+        value = np.where((violated <= FEASIBLE) & ~empty, value, np.inf)
+        bound[np.isnan(bound) | empty] = -np.inf
+        numbers = (torch.from_numpy(part) for part in (x, value, bound))
+        return Result(*numbers, found.iterations, found.status, first_gap=found.first_gap, rows=rows), violated
+
+    def _merge(self, index: np.ndarray, found: Result, violated: np.ndarray) -> None:
+        """Keep, for the instances `index`, whatever point and whatever bound are better."""
+        result, rows = self.result, torch.from_numpy(index)
+        assert result.rows is not None
+        assert found.rows is not None
         assert result.first_gap is not None
         assert found.first_gap is not None
-        assert result.rows is not None
-        points, values, bounds = result.x.numpy(), result.value.numpy(), result.lower_bound.numpy()
-        result.status[rows] = found.status
-        result.status[rows[found.status == Status.INFEASIBLE]] = Status.STALLED  # unless it is proved
-        result.iterations.numpy()[rows] += found.iterations.numpy()
-        result.first_gap.numpy()[rows] = found.first_gap.numpy()
-        better, higher = value < values[rows], bound > bounds[rows]
-        place = rows[better]
-        points[place], values[place], self.share[place] = x[better], value[better], violated[better]
-        bounds[rows[higher]] = bound[higher]
-        if rows.size == self.size and higher.all():
-            result.rows = multiplied
-        else:
-            result.rows.put(rows[higher], multiplied.select(higher))
-        result.judge(self.tol)
+        higher = (found.lower_bound > result.lower_bound[rows]).numpy()
+        result.rows.put(index[higher], found.rows.select(higher))
+        better = result.improve(rows, found.x, found.value, found.lower_bound).numpy()
+        self.share[index[better]] = violated[better]
+        result.status[index] = found.status
+        result.iterations[rows] += found.iterations
+        result.first_gap[rows] = found.first_gap
 
     def _iterate(self, packed: Packed, reduction: Reduction, start: np.ndarray | None, share: float) -> Result:
         """Take Newton steps in the free coordinates."""

@@ -84,7 +84,7 @@ class SetAt:
     @cached_property
     def batch_shape(self) -> tuple[int, ...]:
         """The batch shape of the right-hand sides; () where there is one set."""
-        return tuple(np.broadcast_shapes(*(side.shape[:-1] for side in self.sides)))
+        return next((tuple(side.shape[:-1]) for side in self.sides if side.ndim > 1), ())
 
     @property
     def sides(self) -> tuple[Tensor, ...]:

@@ -101,26 +101,30 @@ class Elimination:
         return found
 
     def sides(self, lower: np.ndarray, upper: np.ndarray, h: np.ndarray, origin: np.ndarray) -> np.ndarray:
-        """Return b of every constraint, divided by its length, (N, 2 n + rows of G), from sides (1 or N, any)."""
+        """Return b of every constraint divided by its length, and +inf, (N, 2 n + rows of G + 1).
+
+        Args:
+            lower, upper, h, origin: (1 or N, any) each.
+        """
         n, size = lower.shape[1], size_of(lower, upper, h, origin)
-        found = np.empty((size, self.length.size))
+        found = np.empty((size, self.length.size + 1))
         np.subtract(upper, origin, out=found[:, :n])
         np.subtract(origin, lower, out=found[:, n : 2 * n])
-        np.subtract(h, origin @ self.G.T, out=found[:, 2 * n :])
-        found /= self.length
+        np.subtract(h, origin @ self.G.T, out=found[:, 2 * n : -1])
+        found[:, :-1] /= self.length
+        found[:, -1] = np.inf
         return found
 
     def ends(self, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return l and u of every direction, (N, d + m) each."""
-        padded = _padded_sides(sides)
-        low, high = (_least(padded, group) for group in (self.below, self.above))
+        low, high = (_least(sides, group) for group in (self.below, self.above))
         return np.negative(low, out=low), high
 
     def met_by_several(self, sides: np.ndarray, moving: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return which lower and upper ends several constraints give, one of `moving` (2 n + rows of G,) among them."""
-        padded, moving, found = _padded_sides(sides), np.append(moving, False), []
+        moving, found = np.append(moving, False), []
         for group in (self.below, self.above):
-            members = padded[:, group]
+            members = sides[:, group]
             least = members.min(axis=1, keepdims=True)
             there = np.isfinite(members) & (members <= least + TOGETHER * (1 + np.abs(least)))
             found.append((there.sum(axis=1) > 1) & (there & moving[group]).any(axis=1))
@@ -131,27 +135,19 @@ class Elimination:
 
         Each belongs to the constraint that gives the direction that end.
         """
-        padded = _padded_sides(sides)
-        found = np.zeros((len(low), padded.shape[1]))
+        found = np.zeros((len(low), sides.shape[1]))
         for group, part in ((self.above, high), (self.below, low)):
-            chosen = 0 if len(group) == 1 else padded[:, group].argmin(axis=1)
+            chosen = 0 if len(group) == 1 else sides[:, group].argmin(axis=1)
             for place, column in enumerate(group):
                 found[:, column] = np.where(chosen == place, part, 0.0)
         return found[:, :-1] / self.length
 
 
-def _padded_sides(sides: np.ndarray) -> np.ndarray:
-    """Return the sides with one more that bounds nothing."""
-    padded = np.empty((len(sides), sides.shape[1] + 1))
-    padded[:, :-1], padded[:, -1] = sides, np.inf
-    return padded
-
-
-def _least(padded: np.ndarray, group: np.ndarray) -> np.ndarray:
+def _least(sides: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Return the least of the sides that each column of `group` names, (N, d + m)."""
-    least = padded[:, group[0]]
+    least = sides[:, group[0]]
     for column in group[1:]:
-        np.minimum(least, padded[:, column], out=least)
+        np.minimum(least, sides[:, column], out=least)
     return least
 
 

@@ -149,7 +149,7 @@ def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: 
         common[at.R], common[at.R_transposed] = region.R.ravel(), region.R.T.ravel()
     common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
     common[at.tol], common[at.max_iter], common[at.first_share] = tol, max_iter, schedule.first_share
-    common[at.last_share], common[at.rules] = schedule.last_share, np.ravel(schedule.rules)
+    common[at.last_share], common[at.rules] = schedule.last_share, [*schedule.rules[0], *schedule.rules[1]]
     sides = joined(region.lo, region.hi, region.R_lo, region.R_hi)
     state, at = np.zeros((packed.data.shape[0], sizes["state_size"])), packed.layout.state
     state[:, at.x] = state[:, at.best_x] = region.start
