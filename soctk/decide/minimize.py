@@ -254,7 +254,9 @@ def _of_rows(result: Result, problem: Problem, batch: tuple[int, ...], dtype: to
             part[none | np.isinf(as_array(result.lower_bound))] = np.nan
         ray[0][none], ray[1][none] = rows.nu[none], rows.z[none]
     shaped = [torch.from_numpy(part.reshape(*batch, part.shape[1])) for part in (*prices, *ray)]
-    return {"prices": Prices(*(part.to(dtype) for part in shaped[:4])), "ray": Ray(*shaped[4:])}
+    if dtype != shaped[0].dtype:
+        shaped[:4] = [part.to(dtype) for part in shaped[:4]]
+    return {"prices": Prices(*shaped[:4]), "ray": Ray(*shaped[4:])}
 
 
 def _round(result: Result, problem: Problem, dtype: torch.dtype) -> None:

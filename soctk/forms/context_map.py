@@ -69,6 +69,7 @@ class Shell(NamedTuple):
 class Elementary(NamedTuple):
     """Functions of tensors or of arrays."""
 
+    linear: Callable[[Any, Any, Any], Any]
     softplus: Callable[[Any], Any]
     relu: Callable[[Any], Any]
     tanh: Callable[[Any], Any]
@@ -82,6 +83,7 @@ def _softplus(x: np.ndarray) -> np.ndarray:
 
 
 TENSORS = Elementary(
+    linear,
     softplus,
     torch.relu,
     lambda x: 2 * torch.sigmoid(2 * x) - 1,  # tanh, in less than half of its time
@@ -89,6 +91,7 @@ TENSORS = Elementary(
     lambda parts: torch.cat(parts, dim=-1),
 )
 ARRAYS = Elementary(
+    lambda x, slope, constant: x @ slope.T + constant,
     _softplus,
     lambda x: np.maximum(x, 0.0),
     np.tanh,
@@ -117,7 +120,7 @@ def responses(context: Any, numbers: Responses, sizes: list[int]) -> tuple[Any, 
     """
     functions = ARRAYS if isinstance(context, np.ndarray) else TENSORS
     slope, constant, floors, gains, tilt = numbers
-    rows, weights, ridges, units = functions.split(context @ slope.T + constant, sizes)
+    rows, weights, ridges, units = functions.split(functions.linear(context, slope, constant), sizes)
     weights = floors + functions.softplus(weights)
     ridges = functions.relu(ridges) if sizes[2] > 0 else ridges
     units = functions.tanh(units) if sizes[3] > 0 else units

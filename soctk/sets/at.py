@@ -162,12 +162,12 @@ class SetAt:
 
     # -- as solvers see them -------------------------------------------------------------------------------
 
-    def presolve(self) -> Presolved:
+    def presolve(self) -> Presolved[SetAt]:
         """Return the sets as they are."""
         return self._presolved
 
     @cached_property
-    def _presolved(self) -> Presolved:
+    def _presolved(self) -> Presolved[SetAt]:
         return Presolved(torch.zeros(self.dim), torch.arange(self.dim), self)
 
     def center(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> Tensor:

@@ -197,7 +197,7 @@ class Polyhedron(FeasibleSet):
         return self._oracles.hull()
 
     @cached_property
-    def _presolved(self) -> Presolved:
+    def _presolved(self) -> Presolved[Polyhedron]:
         free = self._oracles.free()
         columns = torch.from_numpy(np.flatnonzero(free.numpy()))
         count = columns.shape[0]
@@ -262,7 +262,7 @@ class Polyhedron(FeasibleSet):
         rows = self._rows
         return SetArrays(self, *(side.numpy()[None] for side in (rows.lower, rows.upper, rows.f, rows.h)))
 
-    def presolve(self) -> Presolved:
+    def presolve(self) -> Presolved[Polyhedron]:
         """Return the set without the coordinates that its bounds and rows leave no choice, the rest in few rows."""
         return self._presolved
 
