@@ -67,12 +67,12 @@ def as_array(tensor: Tensor) -> np.ndarray:
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """Return a tensor as a float64 array, cut from autograd: what solvers and CVXPY take."""
-    return tensor.detach().cpu().double().numpy()
+    return as_array(tensor if tensor.dtype == torch.float64 else tensor.double())
 
 
 def check_finite(tensor: Tensor, name: str) -> None:
     """Raise ValueError naming the first row of `tensor` that holds a NaN or an infinity."""
-    if math.isfinite(tensor.detach().sum()):
+    if math.isfinite((tensor.detach() if tensor.requires_grad else tensor).sum()):
         return  # no sum with a NaN or an infinity is finite
     finite = torch.isfinite(tensor)
     if bool(finite.all()):
@@ -90,6 +90,8 @@ def check_last_dim(tensor: Tensor, size: int, name: str) -> None:
 
 def check_positive(value: float, name: str) -> None:
     """Raise ValueError unless `value` is a positive number, of Python or NumPy."""
+    if type(value) is float and value > 0:
+        return
     if not (isinstance(value, Real) and not isinstance(value, bool) and value > 0):
         raise ValueError(f"{name}: expected a positive number, got {value!r}")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor, check_last_dim
+from soctk.checks import ArrayLike, as_array, as_tensor, check_last_dim
 from soctk.sets.arrays import Eliminated, SetArrays
 from soctk.sets.base import Device, FeasibleSet, Presolved
 from soctk.sets.rounding import rounded_down
@@ -135,7 +135,7 @@ class SetAt:
     @cached_property
     def arrays(self) -> SetArrays:
         """The sets cut from autograd as arrays, flattened."""
-        sides = (side.detach().cpu().numpy() for side in self.sides)
+        sides = map(as_array, self.sides)
         return SetArrays(self.base, *(side.reshape(math.prod(side.shape[:-1]), side.shape[-1]) for side in sides))
 
     @cached_property
@@ -168,7 +168,7 @@ class SetAt:
 
     @cached_property
     def _presolved(self) -> Presolved[SetAt]:
-        return Presolved(torch.zeros(self.dim), torch.arange(self.dim), self)
+        return Presolved(*_all_free(self.dim), self)
 
     def center(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> Tensor:
         """Return the middles of the boxes, (..., n); they need not be in the sets."""
@@ -262,6 +262,13 @@ class SetAt:
             return answer(flat.one(0), wide).reshape(*batch, self.dim)
         found = [answer(flat.one(k), point) for k, point in enumerate(wide)]
         return torch.stack(found).reshape(*batch, self.dim) if found else wide.reshape(*batch, self.dim)
+
+
+@cache
+def _all_free(dim: int) -> tuple[Tensor, Tensor]:
+    """Return a point and all coordinates."""
+    with torch.inference_mode(False):
+        return torch.zeros(dim, dtype=torch.float64), torch.arange(dim)
 
 
 def to_row(side: Tensor, index: int) -> Tensor:

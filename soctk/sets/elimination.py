@@ -40,6 +40,7 @@ class Elimination:
         basic: (r,), coordinates that the equalities give.
         free: (d,), the others.
         inverse: B+, (r, k).
+        lift: B+ on the basic coordinates and 0 on the others, (n, k).
         basis: Z, (n, d): x = x_p + Z w with x_p = c on the basic coordinates and 0 on the others.
         null: (k - r, k), orthonormal combinations of the rows of E that are zero: f must be so too.
         R: (m, d), the directions besides the axes, of length one.
@@ -54,6 +55,7 @@ class Elimination:
     basic: np.ndarray
     free: np.ndarray
     inverse: np.ndarray
+    lift: np.ndarray
     basis: np.ndarray
     null: np.ndarray
     R: np.ndarray
@@ -73,7 +75,8 @@ class Elimination:
         basic = _independent_columns(unit)
         free = np.setdiff1d(np.arange(n), basic)
         inverse = np.linalg.pinv(unit[:, basic]) / lengths
-        basis = np.zeros((n, len(free)))
+        lift, basis = np.zeros((n, len(E))), np.zeros((n, len(free)))
+        lift[basic] = inverse
         basis[free, np.arange(len(free))] = 1.0
         basis[basic] = -inverse @ E[:, free]
         basis[np.abs(basis) < NO_LENGTH] = 0.0
@@ -85,7 +88,7 @@ class Elimination:
         constant = length <= NO_LENGTH * np.maximum(whole, np.finfo(float).tiny)
         length[constant] = 1.0
         R, above, below = _directions(constraints / length[:, None], constant, len(free))
-        arrays = basic, free, inverse, basis, null, R, G, length, np.flatnonzero(constant), above.T, below.T
+        arrays = basic, free, inverse, lift, basis, null, R, G, length, np.flatnonzero(constant), above.T, below.T
         return cls(*map(np.ascontiguousarray, arrays))
 
     @property
@@ -95,10 +98,7 @@ class Elimination:
 
     def origin(self, f: np.ndarray) -> np.ndarray:
         """Return x_p, (N, n), for right-hand sides f (N, k)."""
-        found = np.zeros((len(f), len(self.basis)))
-        if self.basic.size > 0:
-            found[:, self.basic] = f @ self.inverse.T
-        return found
+        return f @ self.lift.T
 
     def sides(self, lower: np.ndarray, upper: np.ndarray, h: np.ndarray, origin: np.ndarray) -> np.ndarray:
         """Return b of every constraint divided by its length, and +inf, (N, 2 n + rows of G + 1).

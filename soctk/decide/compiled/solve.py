@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -78,7 +79,7 @@ class Region:
     @property
     def has_hi(self) -> bool:
         """Whether there are upper bounds."""
-        return bool(np.isfinite(self.hi[0, 0]))
+        return math.isfinite(self.hi[0, 0])
 
 
 def solve_compiled(
