@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from soctk.registry import make_surrogate, register_surrogate_class, surrogate_names
     from soctk.sets import Box, Budget, ConicSet, FeasibleSet, Polyhedron, Simplex
     from soctk.surrogate import ConvexSurrogate
+    from soctk.tables.columns import Columns
+    from soctk.tables.errors import TableError
+    from soctk.tables.log import Log, Roles, read_log
     from soctk.terms.base import Dual
 
 __version__ = "0.1.0"
@@ -56,6 +59,7 @@ __all__ = [
     "Budget",
     "Certificate",
     "CheckpointError",
+    "Columns",
     "ConeProgram",
     "ConeSolution",
     "ConicForm",
@@ -74,6 +78,7 @@ __all__ = [
     "FitConfig",
     "FitReport",
     "ImportedICNN",
+    "Log",
     "NewtonCG",
     "NormICNN",
     "PaperProtocol",
@@ -81,10 +86,12 @@ __all__ = [
     "QuadICNN",
     "ReLUICNN",
     "RecurrentSOCICNN",
+    "Roles",
     "Simplex",
     "SmoothingNewton",
     "SoftplusICNN",
     "Status",
+    "TableError",
     "ValueData",
     "affine_pieces",
     "average",
@@ -100,6 +107,7 @@ __all__ = [
     "make_surrogate",
     "minimize",
     "prepare",
+    "read_log",
     "register_surrogate_class",
     "save",
     "surrogate_names",
@@ -143,6 +151,9 @@ _NAMES = {
     "registry": "make_surrogate register_surrogate_class surrogate_names",
     "sets": "Box Budget ConicSet FeasibleSet Polyhedron Simplex",
     "surrogate": "ConvexSurrogate",
+    "tables.columns": "Columns",
+    "tables.errors": "TableError",
+    "tables.log": "Log Roles read_log",
     "terms.base": "Dual",
 }
 """The public names of each module. They are loaded when they are first used: torch alone takes seconds."""

@@ -59,14 +59,20 @@ def _to_tensor(value: ArrayLike, name: str) -> Tensor:
         raise TypeError(f"{name}: expected a numeric tensor or array, got {type(value).__name__} ({error})") from None
 
 
+def as_array(tensor: Tensor) -> np.ndarray:
+    """Return a tensor cut from autograd as an array of its own type, which shares its memory where it can."""
+    tensor = tensor.detach() if tensor.requires_grad else tensor
+    return tensor.numpy() if tensor.is_cpu else tensor.cpu().numpy()
+
+
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """Return a tensor as a float64 array, cut from autograd: what solvers and CVXPY take."""
-    return tensor.detach().cpu().double().numpy()
+    return as_array(tensor if tensor.dtype == torch.float64 else tensor.double())
 
 
 def check_finite(tensor: Tensor, name: str) -> None:
     """Raise ValueError naming the first row of `tensor` that holds a NaN or an infinity."""
-    if math.isfinite(tensor.detach().sum()):
+    if math.isfinite((tensor.detach() if tensor.requires_grad else tensor).sum()):
         return  # no sum with a NaN or an infinity is finite
     finite = torch.isfinite(tensor)
     if bool(finite.all()):
@@ -84,6 +90,8 @@ def check_last_dim(tensor: Tensor, size: int, name: str) -> None:
 
 def check_positive(value: float, name: str) -> None:
     """Raise ValueError unless `value` is a positive number, of Python or NumPy."""
+    if type(value) is float and value > 0:
+        return
     if not (isinstance(value, Real) and not isinstance(value, bool) and value > 0):
         raise ValueError(f"{name}: expected a positive number, got {value!r}")
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import cvxpy
+    import pandas
     import scs
     from scipy import linalg, optimize, sparse
 
     clarabel: Any  # a compiled module without type stubs
+    parquet: Any  # of pyarrow, which an extra brings
 else:
 
     class _Lazy:
@@ -26,7 +28,8 @@ else:
         def __getattr__(self, attribute: str) -> Any:
             return getattr(import_module(self._name), attribute)
 
-    clarabel, cvxpy, scs = (_Lazy(name) for name in ("clarabel", "cvxpy", "scs"))
+    clarabel, cvxpy, pandas, scs = (_Lazy(name) for name in ("clarabel", "cvxpy", "pandas", "scs"))
+    parquet = _Lazy("pyarrow.parquet")
     linalg, optimize, sparse = (_Lazy(f"scipy.{name}") for name in ("linalg", "optimize", "sparse"))
 
-__all__ = ["clarabel", "cvxpy", "linalg", "optimize", "scs", "sparse"]
+__all__ = ["clarabel", "cvxpy", "linalg", "optimize", "pandas", "parquet", "scs", "sparse"]

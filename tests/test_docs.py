@@ -23,13 +23,13 @@ def test_the_code_of_a_page_runs_in_order(page: Path, tmp_path, monkeypatch) -> 
         if language == "python":
             exec(compile(block, page.name, "exec"), namespace)
         else:
-            for line in block.splitlines():
+            for line in block.replace("\\\n", " ").splitlines():
                 program, *arguments = shlex.split(line)
                 assert (program, main(arguments)) == ("soctk", 0), line
 
 
 def test_some_pages_have_code() -> None:
-    assert {"value-function.md", "logged-decisions.md"} <= {page.name for page in WITH_CODE}
+    assert {"value-function.md", "logged-decisions.md", "logs.md"} <= {page.name for page in WITH_CODE}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -46,6 +46,8 @@ FLOORS = {
     "imports": 6,
     "exports": 6,
     "io": 7,
+    "tables": 7,
+    "sklearn": 7,
 }
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from soctk.checks import to_numpy
 from soctk.decide.lifted import LiftedProblem, solve_program
-from soctk.decide.polyhedral import bound_by_rows, project_points, prove_empty
+from soctk.decide.polyhedral import ROUNDING, bound_by_rows, project_points, prove_empty
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver
@@ -142,11 +142,13 @@ class External(Solver):
         x, status = self._solve_rows(problem, limits, start, solve_row)
         lower, upper = (side.to(x) for side in sets.sides[:2])
         x = torch.maximum(torch.minimum(x, upper), lower)
-        bound, rows = bound_by_rows(form, sets, Dual(tuple(duals)), nu, z.clamp(min=0))
+        y = torch.cat([nu, z.clamp(min=0)], dim=1)
+        bound, rows = bound_by_rows(form, sets, Dual(tuple(duals)), y.numpy())
         result = self._result(problem, x, status, limits.tol, lambda points: bound)
         result.rows = rows
-        project_points(lambda k, x: form.select(k).evaluate(x.unsqueeze(1)).squeeze(-1), sets, result, limits.tol)
-        prove_empty(result, sets, torch.from_numpy(np.flatnonzero(status == Status.INFEASIBLE)))
+        off = np.flatnonzero(sets.arrays.excess(result.x.cpu().numpy())[1] > ROUNDING)
+        project_points(lambda k, x: form.select(k).evaluate(x.unsqueeze(1)).squeeze(-1), sets, result, off, limits.tol)
+        prove_empty(result, sets, np.flatnonzero(status == Status.INFEASIBLE))
         return result
 
     def _by_expression(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:

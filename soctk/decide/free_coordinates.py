@@ -9,13 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from soctk.decide.active_set import Ends
-from soctk.forms.conic_form import ConicForm
-from soctk.sets import SetAt
-from soctk.sets.at import CROSSED
+from soctk.sets.arrays import CROSSED, SetArrays
+from soctk.sets.batches import joined
 from soctk.sets.elimination import Elimination
 
 NARROW = 1e-9
@@ -24,6 +21,7 @@ WIDER = 0.25
 """Finite ends in place of infinite bounds lie this share of their distance outside of what rows imply."""
 WARM_SHARE = 0.02
 """A warm start keeps this share of the distance between the bounds from each."""
+Contradictions = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,54 +29,51 @@ class Reduction:
     """The sets of N functions in the coordinates that the equalities leave free.
 
     Attributes:
-        sets: flat and detached.
-        elimination: of their matrices; coordinates that are fixed in all of them are held by equalities.
-        f: right-hand sides of these equalities, (1 or N, any).
+        sets: as arrays.
+        fixed: coordinates that are fixed in all of them, held by equalities.
+        elimination: of their matrices and these equalities.
+        f: right-hand sides of all equalities, (1 or N, any).
         origin: x_p, (1 or N, n).
-        sides: b of every constraint, (1 or N, any).
+        sides: b of every constraint, and +inf, (1 or N, any).
         low, high: the ends of all directions, finite along the axes, (1 or N, d + m).
     """
 
-    sets: SetAt
+    sets: SetArrays
+    fixed: np.ndarray
     elimination: Elimination
-    f: Tensor
-    origin: Tensor
-    sides: Tensor
-    low: Tensor
-    high: Tensor
+    f: np.ndarray
+    origin: np.ndarray
+    sides: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
     @classmethod
-    def of(cls, sets: SetAt) -> Reduction:
-        """Return the reduction of flat and detached sets."""
-        lower, upper, f, h = (torch.atleast_2d(side) for side in sets.sides)
-        fixed = torch.nonzero((lower == upper).all(dim=0)).flatten()
+    def of(cls, sets: SetArrays) -> Reduction:
+        """Return the reduction of sets."""
+        lower, upper, f, h = sets.sides
+        fixed = np.flatnonzero((lower == upper).all(axis=0))
         elimination = sets.base.elimination(tuple(fixed.tolist()))
-        if fixed.numel() > 0:
-            f = torch.cat(wide(f, lower[:, fixed]), dim=1)
+        if fixed.size > 0:
+            f = joined(f, lower[:, fixed])
         origin = elimination.origin(f)
-        sides = elimination.sides(lower, upper, h, sets.rows.G, origin)
+        sides = elimination.sides(lower, upper, h, origin)
         low, high = elimination.ends(sides)
-        d, (lo, hi) = elimination.dim, (torch.atleast_2d(end)[:, elimination.free] for end in sets.box)
-        beyond = WIDER * (1 + hi - lo)  # an end that only follows from rows is not to bind: they have the multipliers
-        lo, hi = lo - beyond, hi + beyond
-        low = torch.cat(wide(torch.where(torch.isinf(low[:, :d]), lo, low[:, :d]), low[:, d:]), dim=1)
-        high = torch.cat(wide(torch.where(torch.isinf(high[:, :d]), hi, high[:, :d]), high[:, d:]), dim=1)
-        return cls(sets, elimination, f, origin, sides, low, high)
+        axes = slice(elimination.dim)
+        endless = np.isinf(low[:, axes]), np.isinf(high[:, axes])
+        if endless[0].any() or endless[1].any():
+            # An end that only follows from rows is not to bind: they have the multipliers.
+            lo, hi = (end[:, elimination.free] for end in sets.box)
+            beyond = WIDER * (1 + hi - lo)
+            low[:, axes] = np.where(endless[0], lo - beyond, low[:, axes])
+            high[:, axes] = np.where(endless[1], hi + beyond, high[:, axes])
+        return cls(sets, fixed, elimination, f, origin, sides, low, high)
 
-    def form(self, form: ConicForm) -> ConicForm:
-        """Return the functions of w: f(x_p + Z w)."""
-        if self.elimination.basic.numel() == 0:
-            return form
-        return form.composed(self.elimination.basis, self.origin)
-
-    def expand(self, w: Tensor) -> Tensor:
+    def expand(self, w: np.ndarray) -> np.ndarray:
         """Return x, (N, n), within its bounds."""
         x = self.origin + w @ self.elimination.basis.T
-        with torch.no_grad():  # what rounding adds has no derivative
-            excess = x - torch.maximum(torch.minimum(x, self.sets.upper), self.sets.lower)
-        return x - excess
+        return np.maximum(np.minimum(x, self.sets.upper), self.sets.lower)
 
-    def region(self, start: Tensor | None, share: float) -> Any:
+    def region(self, start: np.ndarray | None, share: float) -> Any:
         """Return the sets as the compiled method takes them, each end moved out by a share of its size.
 
         Args:
@@ -87,108 +82,110 @@ class Reduction:
         """
         from soctk.decide.compiled.solve import Region  # Numba is loaded when it is needed
 
-        low, high = self.low, self.high
+        low, high, size = self.low, self.high, (np.abs(self.low), np.abs(self.high))
         if share > 0:
-            low, high = low - share * (1 + low.abs()), high + share * (1 + high.abs())
-        middle, room = 0.5 * (low + high), NARROW * (1 + torch.minimum(low.abs(), high.abs()))
+            low, high = low - share * (1 + size[0]), high + share * (1 + size[1])
+        room = NARROW * (1 + np.minimum(*size))
         narrow = high - low < room
-        low, high = torch.where(narrow, middle - 0.5 * room, low), torch.where(narrow, middle + 0.5 * room, high)
-        d = self.elimination.dim
+        if narrow.any():
+            middle = 0.5 * (low + high)
+            low, high = np.where(narrow, middle - 0.5 * room, low), np.where(narrow, middle + 0.5 * room, high)
+        d, R = self.elimination.dim, self.elimination.R
         lo, hi = low[:, :d], high[:, :d]
         first = 0.5 * (lo + hi)
         if start is not None:
             kept = WARM_SHARE * (hi - lo)
-            first = torch.maximum(torch.minimum(start[:, self.elimination.free], hi - kept), lo + kept)
-        largest = torch.maximum(lo.abs(), hi.abs()).amax(dim=0)
-        arrays = [part.numpy() for part in (lo, hi, self.elimination.R, low[:, d:], high[:, d:], largest, first)]
-        return Region(*arrays[:2], None, *arrays[2:6], float(largest.sum()), arrays[6])
+            first = np.maximum(np.minimum(start[:, self.elimination.free], hi - kept), lo + kept)
+        largest = np.maximum(np.abs(lo), np.abs(hi)).max(axis=0, initial=0.0)
+        return Region(lo, hi, None, R, low[:, d:], high[:, d:], largest, float(largest.sum()), first)
 
     def around_point(self) -> Any:
         """Return a narrow box around the only point, of all coordinates, as the compiled method takes it."""
         from soctk.decide.compiled.solve import Region  # Numba is loaded when it is needed
 
-        x, none = self.expand(self.origin[:, :0]).numpy(), self.origin[:1, :0].numpy()
-        room, R = NARROW * (1 + abs(x)), none.reshape(0, 1).repeat(x.shape[1], axis=1)
-        largest = (abs(x) + room).max(axis=0)
+        x, none = self.expand(self.origin[:, :0]), np.zeros((1, 0))
+        room, R = NARROW * (1 + np.abs(x)), np.zeros((0, x.shape[1]))
+        largest = (np.abs(x) + room).max(axis=0)
         return Region(x - room, x + room, None, R, none, none, largest, float(largest.sum()), x)
-
-    def ends(self) -> Ends:
-        """Return the ends of all directions as functions of the right-hand sides."""
-        lower, upper, f, h = (side.requires_grad for side in self.sets.sides)
-        n = self.sets.dim
-        moving = torch.tensor([upper or f] * n + [lower or f] * n + [h or f] * self.sets.h.shape[-1])
-        several = self.elimination.met_by_several(self.sides.detach(), moving)
-        return Ends(self.low, self.high, self.elimination.R, several=several)
 
     # -- multipliers ---------------------------------------------------------------------------------------
 
-    def originals(self, slope: Tensor, constraints: Tensor) -> tuple[Tensor, Tensor]:
-        """Return nu and z from a slope (N, n) and multipliers >= 0 of the constraints (N, any).
+    def originals(self, slope: np.ndarray, constraints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return nu, of the fixed coordinates as well, and z from a slope (N, n) and the constraints' multipliers.
 
         nu makes w the negative of the bounds' own multipliers on the basic coordinates.
         """
-        n, k = self.sets.dim, self.sets.f.shape[-1]
-        above, below, z = constraints[:, :n], constraints[:, n : 2 * n], constraints[:, 2 * n :]
-        wanted = (slope + z @ self.sets.rows.G + above - below)[:, self.elimination.basic]
-        return -(wanted @ self.elimination.inverse)[:, :k], z
+        e, n = self.elimination, slope.shape[1]
+        z = constraints[:, 2 * n :]
+        if e.basic.size == 0:
+            return np.zeros((len(slope), self.f.shape[1])), z
+        wanted = slope + z @ e.G + constraints[:, :n] - constraints[:, n : 2 * n]
+        return -(wanted[:, e.basic] @ e.inverse), z
 
-    def of_directions(self, slope: Tensor, multipliers: Tensor) -> Tensor:
-        """Return the constraints' multipliers from those of the directions besides the axes, (N, m).
+    def multipliers(self, slope: np.ndarray, directions: np.ndarray) -> np.ndarray:
+        """Return nu and z side by side, (N, k + m), from those of the directions besides the axes, (N, any).
 
         Along the axes they are what is left of the slope.
         """
-        left = slope @ self.elimination.basis + multipliers @ self.elimination.R
-        return self.elimination.attribute(torch.cat([-left, multipliers], dim=1), self.sides)
+        e = self.elimination
+        signed = np.empty((len(slope), self.low.shape[1]))
+        signed[:, : e.dim] = -(slope @ e.basis + directions @ e.R)
+        signed[:, e.dim :] = directions
+        constraints = e.attribute(np.maximum(-signed, 0.0), np.maximum(signed, 0.0), self.sides)
+        nu, z = self.originals(slope, constraints)
+        return np.concatenate([nu[:, : self.sets.f.shape[1]], z], axis=1)
 
-    def contradictions(self, size: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    def contradictions(self, size: int) -> Contradictions | None:
         """Return which of `size` instances contradict themselves on sight, and nu and z that prove it; None for none.
 
         Either bounds cross, which needs no multipliers, or dependent equalities do not agree, or a constraint that is
         the same for every w is violated, or the ends of a direction cross.
         """
-        e, k = self.elimination, self.sets.f.shape[-1]
-        crossed = self.low - self.high - CROSSED * (1 + torch.minimum(self.low.abs(), self.high.abs()))
-        excess = -self.sides[:, e.constant] - CROSSED * self._added()[:, e.constant]
-        off = self.f @ e.null.T
-        off = torch.where(off.abs() > CROSSED * (self.f.abs() @ e.null.abs().T + e.null.abs().sum(dim=1)), off, 0.0)
-        known = self.sets.crossed.expand(size).clone()
-        if not any(bool((part > 0).any()) for part in (crossed, excess, off.abs(), known)):
+        e, sets, off = self.elimination, self.sets, self.f[:, :0]
+        if len(e.null) > 0:
+            off = self.f @ e.null.T
+            least = CROSSED * (np.abs(self.f) @ np.abs(e.null).T + np.abs(e.null).sum(axis=1))
+            off = np.where(np.abs(off) > least, off, 0.0)
+        suspects = self.low > self.high, sets.lower > sets.upper, self.sides[:, e.constant] < 0, off
+        if not any(part.any() for part in suspects):
             return None
-        constraints = torch.zeros(size, self.sides.shape[-1], dtype=torch.float64)
+        crossed = self.low - self.high - CROSSED * (1 + np.minimum(np.abs(self.low), np.abs(self.high)))
+        excess = -self.sides[:, e.constant] - CROSSED * self._added()[:, e.constant]
+        known = np.broadcast_to(sets.crossed(), (size,)).copy()
+        constraints = np.zeros((size, e.length.size))
         for amounts, put in ((crossed, self._cross), (excess, self._violate)):
-            if amounts.shape[1] > 0:
-                most, place = (part.expand(size) for part in amounts.max(dim=1))
-                index = torch.nonzero((most > 0) & ~known).flatten()
-                put(constraints, index, place[index])
-                known[index] = True
-        nu, z = self.originals(torch.zeros(size, self.sets.dim, dtype=torch.float64), constraints)
-        if off.shape[1] > 0:
-            most, place = (part.expand(size) for part in off.abs().max(dim=1))
-            index = torch.nonzero((most > 0) & ~known).flatten()
-            signs = -torch.sign(off.expand(size, -1)[index, place[index]])
-            nu[index] = (signs.unsqueeze(1) * e.null[place[index]])[:, :k]
-            known[index] = True
-        rows = torch.nonzero(known).flatten()
-        return rows, nu[rows], z[rows]
+            index, place = _worst(amounts, known)
+            put(constraints, index, place)
+        nu, z = self.originals(np.zeros((size, sets.lower.shape[1])), constraints)
+        index, place = _worst(np.abs(off), known)
+        signs = -np.sign(np.broadcast_to(off, (size, off.shape[1]))[index, place])
+        nu[index] = signs[:, None] * e.null[place]
+        rows = np.flatnonzero(known)
+        return (rows, nu[rows, : sets.f.shape[1]], z[rows]) if rows.size > 0 else None
 
-    def _added(self) -> Tensor:
+    def _added(self) -> np.ndarray:
         """Return the size of what each constraint adds at x_p, (1 or N, any); coordinates count as at least 1."""
-        size, G, h = self.origin.abs().clamp(min=1.0), self.sets.rows.G, torch.atleast_2d(self.sets.h)
-        return torch.cat(wide(size, size, size @ G.abs().T + h.abs()), dim=1)
+        size = np.maximum(np.abs(self.origin), 1.0)
+        return joined(size, size, size @ np.abs(self.elimination.G).T + np.abs(self.sets.h))
 
-    def _cross(self, constraints: Tensor, index: Tensor, place: Tensor) -> None:
+    def _cross(self, constraints: np.ndarray, index: np.ndarray, place: np.ndarray) -> None:
         """Give the two constraints whose ends cross their multipliers."""
-        unit = torch.zeros(index.numel(), self.low.shape[1], dtype=torch.float64)
-        unit[torch.arange(index.numel()), place] = 1.0
-        sides = self.sides.expand(constraints.shape[0], -1)[index]
-        constraints[index] = self.elimination.attribute(unit, sides) + self.elimination.attribute(-unit, sides)
+        unit = np.zeros((len(index), self.low.shape[1]))
+        unit[np.arange(len(index)), place] = 1.0
+        sides = np.broadcast_to(self.sides, (len(constraints), self.sides.shape[1]))[index]
+        constraints[index] = self.elimination.attribute(unit, unit, sides)
 
-    def _violate(self, constraints: Tensor, index: Tensor, place: Tensor) -> None:
+    def _violate(self, constraints: np.ndarray, index: np.ndarray, place: np.ndarray) -> None:
         """Give the constraint that is violated a multiplier."""
-        constraints[index, torch.nonzero(self.elimination.constant).flatten()[place]] = 1.0
+        constraints[index, self.elimination.constant[place]] = 1.0
 
 
-def wide(*parts: Tensor) -> list[Tensor]:
-    """Return matrices with leading sizes 1 or N, all N where one is."""
-    size = max(len(part) for part in parts)
-    return [part.expand(size, -1) for part in parts]
+def _worst(amounts: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the unknown instances with a positive amount (1 or N, any) and where it is largest, and mark them."""
+    if amounts.shape[1] == 0:
+        none = np.zeros(0, dtype=np.int64)
+        return none, none
+    most, place = (np.broadcast_to(part, known.shape) for part in (amounts.max(axis=1), amounts.argmax(axis=1)))
+    index = np.flatnonzero((most > 0) & ~known)
+    known[index] = True
+    return index, place[index]

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from soctk.checks import ArrayLike, check_count, check_positive
 from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
-from soctk.decide.free_coordinates import Reduction
 from soctk.decide.implicit import differentiable
+from soctk.decide.moving_sides import FreeCoordinates, minimise_in_free_coordinates
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
-from soctk.decide.polyhedral import minimise_in_free_coordinates
 from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
@@ -155,16 +154,16 @@ class DecisionLayer(nn.Module):
             result = minimise_in_free_coordinates(
                 form.detach(), sets.detach(), tol=self.tol, max_iter=self.max_iter, keep_final=keep
             )
-        reduction = Reduction.of(sets)
-        if reduction.elimination.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
-            x = reduction.expand(result.x)
+        free = FreeCoordinates.of(sets)
+        if free.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
+            x = free.expand(result.x)
             return x.to(device), form.evaluate(x.unsqueeze(1)).squeeze(-1).to(device)
-        inner, ends = reduction.form(form), reduction.ends()
+        inner, ends = free.form(form), free.ends()
         w, envelope = result.x, None
         if result.final is not None:
             w = differentiable(inner, ends, result, self.max_gap)
             envelope = _envelope(inner, result.final) + _moved_by_ends(ends, result.final)
-        return reduction.expand(w).to(device), _held(result, envelope).to(device)
+        return free.expand(w).to(device), _held(result, envelope).to(device)
 
     def _dtype(self, context: ArrayLike | None) -> torch.dtype:
         return torch.promote_types(self.model.check_context(context).dtype, self.model.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive
+from soctk.checks import ArrayLike, as_array, as_tensor, check_count, check_last_dim, check_positive
 from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
 from soctk.decide.constrained import check_constraints, decide_under
 from soctk.decide.decision import Decision, Prices, Ray
@@ -106,7 +107,8 @@ def minimize(
         NotImplementedError: a method that cannot solve the problem; the message says which can.
     """
     started = time.perf_counter()
-    check_arguments(model, feasible_set, tol, max_iter, time_limit)
+    check_arguments(model, feasible_set)
+    check_limits(tol, max_iter, time_limit)
     make = _solver(method, {"solver": solver, "solver_options": solver_options, "seed": seed})
     if infeasible not in ("status", "nearest"):
         raise ValueError(f'infeasible: expected "status" or "nearest", got {infeasible!r}')
@@ -115,7 +117,7 @@ def minimize(
     if isinstance(feasible_set, SetAt):
         contexts, batch, feasible_set = spread(model, contexts, batch, feasible_set)
     problem = Problem.at(model, model.context_rows(contexts), feasible_set, _check_scale(scale, batch, model))
-    problem.size = int(np.prod(batch))
+    problem.size = math.prod(batch)
     if subject_to:
         if isinstance(feasible_set, SetAt) or not (method is x0 is max_iter is None):
             raise ValueError("subject_to: expected one feasible set, and neither method, x0 nor max_iter beside it")
@@ -240,16 +242,21 @@ def _of_rows(result: Result, problem: Problem, batch: tuple[int, ...], dtype: to
         return {}
     sets = problem.by_rows().feasible_set
     assert isinstance(sets, SetAt)
-    lower, upper, *_ = sets.sides
-    empty = torch.from_numpy(result.status == Status.INFEASIBLE).unsqueeze(-1)
-    unknown = empty | torch.isinf(result.lower_bound).unsqueeze(-1)
-    w, nu, z = result.rows.w, result.rows.nu, result.rows.z
-    prices = (torch.where(lower > -torch.inf, w.clamp(min=0), 0.0), torch.where(upper < torch.inf, w.clamp(max=0), 0.0))
-    parts = [
-        torch.where(unknown, torch.nan, part).reshape(*batch, part.shape[-1]).to(dtype) for part in (*prices, -nu, -z)
-    ]
-    ray = Ray(*(torch.where(empty, part, 0.0).reshape(*batch, part.shape[-1]) for part in (nu, z)))
-    return {"prices": Prices(*parts), "ray": ray}
+    rows, none = result.rows, None if result.all_optimal else result.status == Status.INFEASIBLE
+    prices = np.maximum(rows.w, 0.0), np.minimum(rows.w, 0.0), -rows.nu, -rows.z
+    for part, side in zip(prices[:2], sets.arrays.sides, strict=False):
+        endless = np.isinf(side)
+        if endless.any():
+            part[np.broadcast_to(endless, part.shape)] = 0.0
+    ray = np.zeros_like(rows.nu), np.zeros_like(rows.z)
+    if none is not None:
+        for part in prices:
+            part[none | np.isinf(as_array(result.lower_bound))] = np.nan
+        ray[0][none], ray[1][none] = rows.nu[none], rows.z[none]
+    shaped = [torch.from_numpy(part.reshape(*batch, part.shape[1])) for part in (*prices, *ray)]
+    if dtype != shaped[0].dtype:
+        shaped[:4] = [part.to(dtype) for part in shaped[:4]]
+    return {"prices": Prices(*shaped[:4]), "ray": Ray(*shaped[4:])}
 
 
 def _round(result: Result, problem: Problem, dtype: torch.dtype) -> None:
@@ -268,16 +275,21 @@ def _round(result: Result, problem: Problem, dtype: torch.dtype) -> None:
 def _verify(result: Result, feasible_set: FeasibleSet | SetAt, tol: float) -> Tensor:
     """Return how far points are outside of the set as the user gave it; settle the statuses by that and the gaps."""
     result.judge(tol)
-    violation = feasible_set._violation(result.x)
-    if type(feasible_set) is Polyhedron:
-        feasible_set = feasible_set.at()
-    if isinstance(feasible_set, SetAt):
-        outside = feasible_set.outside(result.x, FEASIBLE[violation.dtype])
-    else:
-        outside = violation > FEASIBLE[violation.dtype] * max(1.0, feasible_set.magnitude)
-    if bool(outside.any()):
-        result.status[outside.cpu().numpy()] = Status.INACCURATE
-    return violation
+    worst, share = _excess(feasible_set, result.x)
+    outside = share > FEASIBLE[result.x.dtype]
+    if outside.any():
+        result.status[outside] = Status.INACCURATE
+    return torch.from_numpy(worst).to(result.x)
+
+
+def _excess(feasible_set: FeasibleSet | SetAt, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return by how much points (N, n) violate the set, and that in units of its numbers, (N,) each."""
+    if not isinstance(feasible_set, (SetAt, Polyhedron)):
+        worst = as_array(feasible_set._violation(x))
+        return worst, worst / max(1.0, feasible_set.magnitude)
+    worst, share = feasible_set.arrays.excess(as_array(x))
+    by_rows = isinstance(feasible_set, SetAt) or type(feasible_set) is Polyhedron
+    return worst, share if by_rows else worst / max(1.0, feasible_set.magnitude)
 
 
 def _solver(method: Method | Solver | None, options: dict[str, Any]) -> Callable[[Problem], Solver]:
@@ -332,19 +344,17 @@ def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexF
     return unit.expand(batch).reshape(-1)
 
 
-def check_arguments(
-    model: ConvexFunction,
-    feasible_set: FeasibleSet | SetAt,
-    tol: float = 1e-6,
-    max_iter: int | None = None,
-    time_limit: float | None = None,
-) -> None:
-    """Raise ValueError unless model and set go together and the limits are limits."""
+def check_arguments(model: ConvexFunction, feasible_set: FeasibleSet | SetAt) -> None:
+    """Raise ValueError unless model and set go together."""
     check_function(model)
     if feasible_set.dim != model.dim:
         raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
     if model.device.type == "meta":
         raise ValueError("model: its weights are on the meta device, which holds no numbers; load or draw them first")
+
+
+def check_limits(tol: float, max_iter: int | None, time_limit: float | None) -> None:
+    """Raise ValueError unless the limits are limits."""
     check_positive(tol, "tol")
     if max_iter is not None:
         check_count(max_iter, "max_iter")

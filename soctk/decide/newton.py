@@ -100,7 +100,7 @@ def _solve_packed(problem: Problem, options: dict[str, Any]) -> Result | None:
     if not is_ready(prepared.kinds, problem.size):
         return None
     # where a coefficient is not finite, the form says which
-    packed = prepared.at(problem.contexts.detach().to(torch.float64))
+    packed = prepared.at(problem.contexts)
     return None if packed is None else solve_packed(packed, Region.of(problem.feasible_set), **options)
 
 
@@ -110,9 +110,7 @@ def _packed(problem: Problem) -> Packed | None:
     if prepared is None and problem.model is not None and problem.unit is None and problem.device.type == "cpu":
         prepared = PackedModel.now(problem.model)
     if prepared is not None:
-        packed = (
-            prepared.at(problem.contexts.detach().to(torch.float64)) if is_ready(prepared.kinds, problem.size) else None
-        )
+        packed = prepared.at(problem.contexts) if is_ready(prepared.kinds, problem.size) else None
         if packed is not None and packed.size < problem.size:  # one function, over several sets
             packed = packed.select(np.zeros(problem.size, dtype=np.int64))
         return packed if packed is not None or not is_ready(prepared.kinds, problem.size) else pack(problem.form)

@@ -7,6 +7,7 @@ columns of `Packed.data` are then filled straight from the responses to the cont
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from soctk.checks import to_numpy
 from soctk.decide.compiled.form import Packed, pack, supported
-from soctk.forms.context_map import ContextMap
 from soctk.function import ConvexFunction
 from soctk.models.frozen import FrozenSurrogate
 from soctk.terms import Term
@@ -29,7 +29,7 @@ class PackedModel:
     """A model at any context, packed.
 
     Attributes:
-        coefficients: g's, as functions of the standardised context.
+        responses: what g's coefficients are made from, of standardised contexts (`ContextMap.responses`).
         template: the packed form of one function without what a context changes.
         mean: of the context, (p,).
         scale: of the context, (p,).
@@ -40,10 +40,10 @@ class PackedModel:
         shift: what b0 gains with the sum of v, -x_mean / x_scale.
     """
 
-    coefficients: ContextMap
+    responses: Callable[[np.ndarray], tuple[np.ndarray, ...]]
     template: Packed
-    mean: Tensor
-    scale: Tensor
+    mean: np.ndarray
+    scale: np.ndarray
     outer: tuple[np.ndarray, ...]
     columns: np.ndarray
     gain: np.ndarray
@@ -73,8 +73,8 @@ class PackedModel:
         bias[0], bias[columns] = float(model.value_mean), 0.0
         gain[0], gain[1 : 1 + form.dim], gain[columns] = scale, scale * factor, scale
         outer = to_numpy(coefficients.ridges), to_numpy(coefficients.units), coefficients.index.numpy()
-        mean, unit = model.context_mean, model.context_scale
-        return cls(coefficients, template, mean, unit, outer, columns, gain, bias, shift)
+        mean, unit = to_numpy(model.context_mean), to_numpy(model.context_scale)
+        return cls(coefficients.as_arrays(), template, mean, unit, outer, columns, gain, bias, shift)
 
     @property
     def kinds(self) -> tuple[type[Term], ...]:
@@ -90,12 +90,12 @@ class PackedModel:
         """Return the packed functions at contexts (N, p); None where a coefficient is not finite."""
         from soctk.decide.compiled.coefficients import assemble  # Numba is loaded when there is something to solve
 
-        data, finite = np.empty((contexts.shape[0], self.gain.size)), True
+        rows, finite = to_numpy(contexts), True
+        data = np.empty((rows.shape[0], self.gain.size))
         for first in range(0, data.shape[0], AT_A_TIME):
             here = slice(first, first + AT_A_TIME)
-            responses = self.coefficients.responses((contexts[here] - self.mean) / self.scale)
-            arrays = [part.numpy() for part in responses]
-            finite &= assemble(*arrays, *self.outer, self.columns, self.gain, self.bias, self.shift, data[here])
+            found = self.responses((rows[here] - self.mean) / self.scale)
+            finite &= assemble(*found, *self.outer, self.columns, self.gain, self.bias, self.shift, data[here])
         return dataclasses.replace(self.template, data=data) if finite else None
 
 

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.decide.compiled.form import Packed, kinds_of, substituted, supported
+from soctk.decide.compiled.form import Packed, substituted
 from soctk.decide.decision import relative_gap
 from soctk.decide.free_coordinates import Reduction
-from soctk.decide.result import Result, RowMultipliers, repeated
+from soctk.decide.result import Result, RowMultipliers
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import SetAt
+from soctk.sets.arrays import SetArrays
 from soctk.sets.elastic import nearest
 from soctk.status import Status
 from soctk.terms import Term
@@ -34,38 +34,44 @@ from soctk.terms.base import Dual
 RELAXED = 2e-10
 """By how much, relative to it, every end is moved out where there is no interior and the first search fails."""
 FEASIBLE = 1e-9
-"""What a point may violate its set by, as a share of what a row adds (`SetAt.outside`)."""
+"""What a point may violate its set by, as a share of what a row adds (`SetArrays.excess`)."""
 ROUNDING = 1e-13
 """What rounding may put a point outside of its set by, as such a share."""
 MOST_MEANWHILE = 100
 """Instances that an outside solver decides sooner than the method is compiled."""
 
 
-def bound_by_rows(form: ConicForm, sets: SetAt, dual: Dual, nu: Tensor, z: Tensor) -> tuple[Tensor, RowMultipliers]:
-    """Return lower bounds (N,) of the minima over the sets from any dual point and any multipliers, z not negative."""
+def bound_by_rows(form: ConicForm, sets: SetAt, dual: Dual, y: np.ndarray) -> tuple[Tensor, RowMultipliers]:
+    """Return lower bounds (N,) of the minima over the sets from any dual point and any multipliers y = (nu, z), z >= 0.
+
+    Args:
+        form: the functions.
+        sets: flat and detached.
+        dual: of the terms.
+        y: (N, k + m).
+    """
     level, slope = form.minorant(dual, sets)
-    found = RowMultipliers.of(sets, slope.squeeze(1).expand(form.size, -1), nu, z)
-    return level.squeeze(1) + found.level, found
+    found = RowMultipliers.of(sets.arrays, slope.squeeze(1).expand(form.size, -1).numpy(), y)
+    return level.squeeze(1) + torch.from_numpy(found.level(sets.arrays)), found
 
 
-def prove_empty(result: Result, sets: SetAt, rows: Tensor) -> None:
+def prove_empty(result: Result, sets: SetAt, rows: np.ndarray) -> None:
     """Say that the sets of the instances `rows` are empty where a linear programme proves it, INACCURATE elsewhere."""
-    if rows.numel() == 0:
+    if rows.size == 0:
         return
-    _, _, nu, z = nearest(sets.select(rows))
-    nu, z = (part.expand(rows.numel(), -1) for part in (nu, z))  # one set may be all contexts'
-    proved = put_proofs(result, sets, rows, nu, z)
-    result.status[rows[~proved].numpy()] = Status.INACCURATE
+    _, _, nu, z = nearest(sets.select(torch.from_numpy(rows)))
+    y = np.broadcast_to(np.concatenate([nu, z], axis=1), (rows.size, nu.shape[1] + z.shape[1]))
+    proved = put_proofs(result, sets.arrays.select(rows), rows, y)
+    result.status[rows[~proved]] = Status.INACCURATE
 
 
-def put_proofs(result: Result, sets: SetAt, rows: Tensor, nu: Tensor, z: Tensor) -> Tensor:
-    """Say that the sets of the instances `rows` are empty where multipliers prove it; return where, bool."""
+def put_proofs(result: Result, some: SetArrays, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Say that `some` sets, those of the instances `rows`, are empty where multipliers prove it; return where, bool."""
     assert result.rows is not None
-    some = sets.select(rows)
-    proof = RowMultipliers.of(some, torch.zeros(rows.numel(), sets.dim, dtype=torch.float64), nu, z)
-    proved = (proof.level > 0) | some.crossed
+    proof = RowMultipliers.of(some, np.zeros((rows.size, some.lower.shape[1])), y)
+    proved = (proof.level(some) > 0) | some.crossed()
     result.rows.put(rows[proved], proof.select(proved))
-    result.refuse(rows[proved])
+    result.refuse(torch.from_numpy(rows[proved]))
     return proved
 
 
@@ -92,12 +98,12 @@ def solve_polyhedral(
     search = _Search(packed, sets, size, tol, max_iter, deadline)
     rest = search.rest()
     for share in (0.0, RELAXED) if again else (0.0,):
-        if packed is None or rest.numel() == 0:
+        if packed is None or rest.size == 0:
             break
         if time.perf_counter() > deadline:
-            search.result.status[rest.numpy()] = Status.TIME_LIMIT
+            search.result.status[rest] = Status.TIME_LIMIT
             break
-        search.solve(rest, share, None if start is None else start[rest])
+        search.solve(rest, share, None if start is None else start.numpy()[rest])
         rest = search.rest()
     search.project()
     return search.result
@@ -109,79 +115,116 @@ class _Search:
     def __init__(
         self, packed: Packed | None, sets: SetAt, size: int, tol: float, max_iter: int, deadline: float
     ) -> None:
-        self.packed, self.sets, self.size, self.tol = packed, sets, size, tol
+        self.packed, self.given, self.size, self.tol = packed, sets, size, tol
         self.limits = {"tol": tol, "max_iter": max_iter, "deadline": deadline}
-        self.reduction = Reduction.of(sets)
-        zero = torch.zeros(size, dtype=torch.float64)
-        self.result = Result.unanswered(zero.new_zeros(size, sets.dim))
-        self.result.first_gap = torch.full_like(zero, torch.inf)
-        counts = sets.f.shape[-1], sets.h.shape[-1], sets.dim
-        self.result.rows = RowMultipliers(*(zero.new_zeros(size, count) for count in counts), zero, zero.clone())
+        self.sets = sets.arrays
+        self.reduction = Reduction.of(self.sets)
+        self.share = np.zeros(size)
+        """By how much the points violate their sets (`SetArrays.excess`)."""
+        self._result: Result | None = None
         known = self.reduction.contradictions(size)
         if known is not None:
-            put_proofs(self.result, sets, *known)
+            rows, nu, z = known
+            put_proofs(self.result, self.sets.select(rows), rows, np.concatenate([nu, z], axis=1))
 
-    def rest(self) -> Tensor:
+    @property
+    def result(self) -> Result:
+        """What is known; that of the first search, where it is one for all instances."""
+        if self._result is None:
+            self._result = Result.unanswered(torch.zeros(self.size, self.given.dim, dtype=torch.float64))
+            self._result.first_gap = torch.full((self.size,), torch.inf, dtype=torch.float64)
+            self._result.rows = RowMultipliers.zero(self.sets, self.size)
+        return self._result
+
+    def rest(self) -> np.ndarray:
         """Return the instances that are neither solved nor known to be empty."""
-        status = self.result.status
-        return torch.from_numpy(np.flatnonzero((status != Status.OPTIMAL) & (status != Status.INFEASIBLE)))
+        if self._result is None:
+            return np.arange(self.size)
+        if self._result.all_optimal:
+            return np.zeros(0, dtype=np.int64)
+        status = self._result.status
+        return np.flatnonzero((status != Status.OPTIMAL) & (status != Status.INFEASIBLE))
 
-    def solve(self, rows: Tensor, share: float, start: Tensor | None) -> None:
+    def solve(self, rows: np.ndarray, share: float, start: np.ndarray | None) -> None:
         """Solve the instances `rows`, ends moved out by a share, and put what is proved into the result."""
         assert self.packed is not None
-        result, packed, reduction, sets = self.result, self.packed, self.reduction, self.sets
-        if rows.numel() < self.size:
-            packed, sets = packed.select(rows.numpy()), sets.select(rows)
+        packed, reduction, sets = self.packed, self.reduction, self.sets
+        if rows.size < self.size:
+            packed, sets = packed.select(rows), sets.select(rows)
             reduction = Reduction.of(sets)
         found = self._iterate(packed, reduction, start, share)
-        x, empty = reduction.expand(found.x), torch.from_numpy(found.status == Status.INFEASIBLE)
+        empty = found.status == Status.INFEASIBLE
+        found, violated = self._certified(packed, reduction, sets, found, empty)
+        assert found.rows is not None
+        if self._result is None:
+            self._result, self.share = found, violated
+        else:
+            self._merge(rows, found, violated)
+        self.result.judge(self.tol)
+        if empty.any():
+            proved = empty & (found.rows.level(sets) > 0)
+            assert self.result.rows is not None
+            self.result.rows.put(rows[proved], found.rows.select(proved))
+            self.result.refuse(torch.from_numpy(rows[proved]))
+
+    def _certified(
+        self, packed: Packed, reduction: Reduction, sets: SetArrays, found: Result, empty: np.ndarray
+    ) -> tuple[Result, np.ndarray]:
+        """Return what iterations found as points, values and bounds over the sets as given; the points' violations.
+
+        Where the iterations call a set `empty`, with the multipliers that may prove it in place of a bound's.
+        """
         assert found.multipliers is not None
         assert found.passes is not None
+        x, slope = reduction.expand(found.x.numpy()), packed.slopes(found.passes)
+        if empty.any():
+            slope[empty], found.status[empty] = 0.0, Status.STALLED  # unless it is proved
+        rows = RowMultipliers.of(sets, slope, reduction.multipliers(slope, found.multipliers))
+        value, bound = self._prove(packed, sets, x, found.passes, rows.w - slope)
+        bound = bound + rows.beside
+        violated = sets.excess(x)[1]
+        value = np.where((violated <= FEASIBLE) & ~empty, value, np.inf)
+        bound[np.isnan(bound) | empty] = -np.inf
+        numbers = (torch.from_numpy(part) for part in (x, value, bound))
+        return Result(*numbers, found.iterations, found.status, first_gap=found.first_gap, rows=rows), violated
+
+    def _merge(self, index: np.ndarray, found: Result, violated: np.ndarray) -> None:
+        """Keep, for the instances `index`, whatever point and whatever bound are better."""
+        result, rows = self.result, torch.from_numpy(index)
         assert result.rows is not None
-        names = rows.numpy()
-        result.status[names] = found.status
-        result.status[names[empty.numpy()]] = Status.STALLED  # unless it is proved
-        result.iterations[rows] += found.iterations
+        assert found.rows is not None
         assert result.first_gap is not None
         assert found.first_gap is not None
+        higher = (found.lower_bound > result.lower_bound[rows]).numpy()
+        result.rows.put(index[higher], found.rows.select(higher))
+        better = result.improve(rows, found.x, found.value, found.lower_bound).numpy()
+        self.share[index[better]] = violated[better]
+        result.status[index] = found.status
+        result.iterations[rows] += found.iterations
         result.first_gap[rows] = found.first_gap
-        points, box = np.ascontiguousarray(x.numpy()), [np.atleast_2d(end.numpy()) for end in sets.box]
-        slope = self._prove(packed, box, points, found.passes, np.zeros_like(points)).slope
-        held = torch.from_numpy(np.where(empty.numpy()[:, None], 0.0, slope))
-        nu, z = reduction.originals(held, reduction.of_directions(held, torch.from_numpy(found.multipliers)))
-        multiplied = RowMultipliers.of(sets, held, nu, z)
-        proved = self._prove(packed, box, points, found.passes, (multiplied.w - held).numpy())
-        bound = torch.from_numpy(proved.bound) + multiplied.beside
-        usable = ~sets.outside(x, FEASIBLE) & ~empty
-        value = torch.where(usable, torch.from_numpy(proved.value), torch.inf)
-        bound = torch.where(empty | torch.isnan(bound), -torch.inf, bound)
-        higher = bound > result.lower_bound[rows]
-        result.improve(rows, x, value, bound)
-        result.rows.put(rows[higher], multiplied.select(higher))
-        result.judge(self.tol)
-        proofs = empty & (multiplied.level > 0)  # slopes are zero there
-        result.rows.put(rows[proofs], multiplied.select(proofs))
-        result.refuse(rows[proofs])
 
-    def _iterate(self, packed: Packed, reduction: Reduction, start: Tensor | None, share: float) -> Result:
+    def _iterate(self, packed: Packed, reduction: Reduction, start: np.ndarray | None, share: float) -> Result:
         """Take Newton steps in the free coordinates."""
         from soctk.decide.compiled.solve import solve_packed  # Numba is loaded when it is needed
 
         e = reduction.elimination
         if e.dim > 0:
-            inner = substituted(packed, e.basis.numpy(), reduction.origin.numpy(), len(e.R))
+            inner = substituted(packed, e.basis, reduction.origin, len(e.R))
             return solve_packed(inner, reduction.region(start, share), **self.limits)
         # one point is left, and what is wanted is a dual point there
-        inner = substituted(packed, np.eye(self.sets.dim), np.zeros((1, self.sets.dim)), 0)
+        n = self.given.dim
+        inner = substituted(packed, np.eye(n), np.zeros((1, n)), 0)
         found = solve_packed(inner, reduction.around_point(), **self.limits)
         found.x = found.x[:, :0]
         return found
 
     @staticmethod
-    def _prove(packed: Packed, box: list[np.ndarray], x: np.ndarray, passes: np.ndarray, shift: np.ndarray) -> Any:
+    def _prove(
+        packed: Packed, sets: SetArrays, x: np.ndarray, passes: np.ndarray, shift: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         from soctk.decide.compiled.solve import prove  # Numba is loaded when it is needed
 
-        return prove(packed, (box[0], box[1]), x, passes, shift)
+        return prove(packed, sets.box, x, passes, shift)
 
     def project(self) -> None:
         """Leave no point that is none of its set: those that violate it by more than rounding are projected.
@@ -189,22 +232,25 @@ class _Search:
         Ends were moved out where there is no interior.
         """
         result = self.result
-        result.x[torch.isinf(result.value)] = torch.nan  # no point of the set is known
+        unknown = np.isinf(result.value.numpy())
+        if unknown.any():
+            result.x.numpy()[unknown] = np.nan  # no point of the set is known
 
         def value(index: Tensor, x: Tensor) -> Tensor:
             assert self.packed is not None
-            part = self.packed.select(index.numpy())
-            passes = np.zeros((1, part.layout.sizes["cache_size"]))
-            box = [np.atleast_2d(end.numpy()) for end in self.sets.select(index).box]
-            return torch.from_numpy(self._prove(part, box, x.numpy(), passes, np.zeros_like(x.numpy())).value)
+            part, sets = self.packed.select(index.numpy()), self.sets.select(index.numpy())
+            passes, zero = np.zeros((1, part.layout.sizes["cache_size"])), np.zeros(x.shape)
+            return torch.from_numpy(self._prove(part, sets, x.numpy(), passes, zero)[0])
 
-        project_points(value, self.sets, result, self.tol)
+        off = np.flatnonzero((self.share > ROUNDING) & ~unknown)
+        project_points(value, self.given, result, off, self.tol)
 
 
-def project_points(value: Callable[[Tensor, Tensor], Tensor], sets: SetAt, result: Result, tol: float) -> None:
-    """Project points that violate their set by more than rounding; `value` of instances (1,) and points (1, n)."""
-    off = torch.nonzero(sets.outside(result.x, ROUNDING)).flatten()
-    for row in off.tolist():
+def project_points(
+    value: Callable[[Tensor, Tensor], Tensor], sets: SetAt, result: Result, rows: np.ndarray, tol: float
+) -> None:
+    """Project the points of the instances `rows`; `value` of instances (1,) and points (1, n)."""
+    for row in rows.tolist():
         index = torch.tensor([row])
         try:
             x = sets.select(index)._project(result.x[index])
@@ -220,39 +266,3 @@ def is_ready(kinds: tuple[type[Term], ...], size: int) -> bool:
     from soctk.decide.compiled.first_use import method_for  # Numba is loaded when it is needed
 
     return method_for(kinds).ready(several=False, wait=size > MOST_MEANWHILE)
-
-
-def minimise_in_free_coordinates(
-    form: ConicForm, sets: SetAt, *, tol: float, max_iter: int, keep_final: bool
-) -> Result:
-    """Return the answers w to detached forms over detached sets, with `Final` where that is asked for.
-
-    Raises:
-        RuntimeError: a set is empty, or no Newton steps can be taken.
-    """
-    reduction = Reduction.of(sets)
-    known = reduction.contradictions(form.size)
-    if known is not None:
-        _refuse_empty(known[0], form.size)
-    if form.size == 0 or reduction.elimination.dim == 0:
-        w = form.linear.new_zeros(form.size, reduction.elimination.dim)
-        value = form.evaluate(reduction.expand(w).unsqueeze(1)).squeeze(-1)
-        return Result(w, value, value, torch.zeros_like(value), repeated(Status.OPTIMAL, form.size))
-    inner = reduction.form(form)
-    if not (supported(inner) and is_ready(kinds_of(inner.terms), MOST_MEANWHILE + 1)):
-        raise RuntimeError("decisions over this set have no derivatives: a term of the model has no compiled kernel")
-    from soctk.decide.compiled.solve import solve_compiled  # Numba is loaded when it is needed
-
-    region = reduction.region(None, 0.0)
-    result = solve_compiled(inner, region, tol=tol, max_iter=max_iter, keep_final=keep_final)
-    _refuse_empty(torch.from_numpy(np.flatnonzero(result.status == Status.INFEASIBLE)), form.size)
-    return result
-
-
-def _refuse_empty(empty: Tensor, size: int) -> None:
-    if empty.numel() > 0:
-        named = ", ".join(str(row) for row in empty[:5].tolist())
-        raise RuntimeError(
-            f"{empty.numel()} of {size} sets are empty (instances {named}): there is no decision to "
-            "differentiate; soctk.minimize says why, and what the nearest sets are"
-        )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike
 from soctk.decide.choice import default_solver
 from soctk.decide.decision import Decision
-from soctk.decide.minimize import answer, check_arguments, check_start, chosen_solver, spread
+from soctk.decide.minimize import answer, check_arguments, check_limits, check_start, chosen_solver, spread
 from soctk.decide.newton import SmoothingNewton
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.problem import Limits, Problem
@@ -88,7 +88,7 @@ class Prepared:
             ValueError: as `soctk.minimize`, and as `Polyhedron.at`.
         """
         started = time.perf_counter()
-        check_arguments(self.model, self.feasible_set, tol, max_iter, time_limit)
+        check_limits(tol, max_iter, time_limit)
         contexts = self.model.check_context(context)
         batch = tuple(contexts.shape[:-1]) if self.model.context_dim > 0 else ()
         sets: FeasibleSet | SetAt = self.feasible_set
@@ -97,6 +97,6 @@ class Prepared:
                 raise TypeError(f"{next(iter(sides))}: {type(sets).__name__} has no right-hand sides")
             contexts, batch, sets = spread(self.model, contexts, batch, sets.at(**sides))
         problem = self._problem(contexts, sets)
-        problem.size = int(np.prod(batch))
+        problem.size = math.prod(batch)
         limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
         return answer(problem, self._solver, limits, check_start(x0, problem, batch), batch, started)

@@ -164,7 +164,7 @@ class Problem:
     # -- presolve --------------------------------------------------------------------------------------
 
     @property
-    def presolved(self) -> Presolved:
+    def presolved(self) -> Presolved[FeasibleSet] | Presolved[SetAt]:
         """The set in as few coordinates and rows as it takes."""
         return self.feasible_set.presolve()
 

@@ -8,9 +8,11 @@ where a thousand times the range is less than max(1, |value|), that is the unit:
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.checks import as_array
 from soctk.decide.decision import ROUNDING
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
@@ -25,12 +27,12 @@ def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tens
     """Set the unit where f hardly varies, and solve again the instances whose gap is not small in it."""
     if problem.unit is not None:
         return
-    usual = result.value.abs().clamp(min=1.0)
     gap = problem.first_gap(problem.center) if result.first_gap is None else result.first_gap
-    index = torch.nonzero(LARGEST_SHARE * gap < usual).squeeze(-1)
-    if index.numel() == 0:
+    hardly = LARGEST_SHARE * as_array(gap) < np.maximum(np.abs(as_array(result.value)), 1.0)
+    if not hardly.any():
         return
-    found = gap[index]
+    index = torch.from_numpy(np.flatnonzero(hardly)).to(gap.device)
+    usual, found = result.value.abs().clamp(min=1.0), gap[index]
     if isinstance(problem.feasible_set, SetAt):  # over a set of each one's own the gap will have to do
         found = torch.where(found > ROUNDING[found.dtype] * usual[index], found, torch.inf)
     else:

@@ -6,7 +6,7 @@ from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet, Presolved, Rows, SetAt
 
 
-def reduced(form: ConicForm, presolved: Presolved) -> ConicForm:
+def reduced(form: ConicForm, presolved: Presolved[FeasibleSet]) -> ConicForm:
     """Return the form as a function of the free coordinates."""
     if presolved.trivial:
         return form

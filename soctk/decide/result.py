@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from soctk.decide.decision import relative_gap
-from soctk.sets import SetAt
-from soctk.sets.rounding import rounded_down
+from soctk.sets.arrays import SetArrays
+from soctk.sets.rounding import eps_of, rounded_down
 from soctk.status import Status
 
 
@@ -123,41 +123,52 @@ class RowMultipliers:
         nu: of E x = f, (N, k).
         z: of G x <= h, (N, m), not negative.
         w: slope + E'nu + G'z, (N, n).
-        level: -nu'f - z'h + sum_i min(w_i lo_i, w_i hi_i), less what rounding may have added, (N,).
         beside: -nu'f - z'h, less what rounding may have added to it and to w, (N,).
     """
 
-    nu: Tensor
-    z: Tensor
-    w: Tensor
-    level: Tensor
-    beside: Tensor
+    nu: np.ndarray
+    z: np.ndarray
+    w: np.ndarray
+    beside: np.ndarray
 
     @classmethod
-    def of(cls, sets: SetAt, slope: Tensor, nu: Tensor, z: Tensor) -> RowMultipliers:
-        """Return multipliers and what follows from them: `slope` (N, n) of a linear function, 0 for a proof.
+    def zero(cls, sets: SetArrays, size: int) -> RowMultipliers:
+        """Return those of N functions of which nothing is known yet."""
+        n, k, m = (side.shape[1] for side in sets.sides[1:])
+        return cls(np.zeros((size, k)), np.zeros((size, m)), np.zeros((size, n)), np.zeros(size))
 
-        Each of the numbers that the level adds is a sum of at most n + k + m products (`soctk.forms.rounding`).
+    @classmethod
+    def of(cls, sets: SetArrays, slope: np.ndarray, y: np.ndarray) -> RowMultipliers:
+        """Return multipliers y = (nu, z), (N, k + m), and what follows from them.
+
+        Each of the numbers that a bound adds is a sum of at most n + k + m products (`soctk.forms.rounding`).
+
+        Args:
+            sets: the polyhedra.
+            slope: of a linear function, (N, n); 0 for a proof.
+            y: see above.
         """
-        rows, (lo, hi), f, h = sets.rows, sets.box, sets.f, sets.h
-        E, G = rows.E.to(slope), rows.G.to(slope)
-        w, largest = slope + nu @ E + z @ G, torch.maximum(lo.abs(), hi.abs())
-        beside = -(nu * f).sum(dim=-1) - (z * h).sum(dim=-1)
-        size = (nu * f).abs().sum(dim=-1) + (z * h).abs().sum(dim=-1)
-        size = size + ((slope.abs() + nu.abs() @ E.abs() + z @ G.abs()) * largest).sum(dim=-1)
-        beside = beside - (w.shape[-1] + nu.shape[-1] + z.shape[-1] + 8) * torch.finfo(w.dtype).eps * size
-        return cls(nu, z, w, rounded_down(torch.minimum(w * lo, w * hi)) + beside, beside)
+        k, (w, products) = sets.f.shape[1], sets.priced(slope, y)
+        size = np.abs(products).sum(axis=1)
+        size += ((np.abs(slope) + np.abs(y) @ sets.rows.sizes.T) * sets.largest).sum(axis=1)
+        beside = -products.sum(axis=1) - (w.shape[1] + y.shape[1] + 8) * eps_of(w.dtype) * size
+        return cls(y[:, :k], y[:, k:], w, beside)
 
-    def select(self, index: Tensor) -> RowMultipliers:
+    def level(self, sets: SetArrays) -> np.ndarray:
+        """Return -nu'f - z'h + sum_i min(w_i lo_i, w_i hi_i), less what rounding may have added, (N,)."""
+        lo, hi = sets.box
+        return rounded_down(np.minimum(self.w * lo, self.w * hi)) + self.beside
+
+    def select(self, index: np.ndarray) -> RowMultipliers:
         """Return those of some instances."""
         return RowMultipliers(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
-    def times(self, scale: Tensor) -> RowMultipliers:
+    def times(self, scale: np.ndarray) -> RowMultipliers:
         """Return those of functions that are so many times as large, (N,)."""
         parts = [getattr(self, name) for name in self.__dataclass_fields__]
-        return RowMultipliers(*(part * (scale if part.ndim == 1 else scale.unsqueeze(1)) for part in parts))
+        return RowMultipliers(*(part * (scale if part.ndim == 1 else scale[:, None]) for part in parts))
 
-    def put(self, index: Tensor, other: RowMultipliers) -> None:
+    def put(self, index: np.ndarray | slice, other: RowMultipliers) -> None:
         """Overwrite the instances `index`."""
         for name in self.__dataclass_fields__:
             getattr(self, name)[index] = getattr(other, name)

@@ -113,8 +113,9 @@ def merge(result: Result, index: Tensor, again: Result, tol: float) -> None:
     """Take, for the instances `index`, whatever point and whatever bound are better in another solver's result."""
     rows = index.cpu().numpy()
     if result.rows is not None and again.rows is not None:
-        wanted = (again.lower_bound > result.lower_bound[index]) | torch.from_numpy(again.status == Status.INFEASIBLE)
-        result.rows.put(index[wanted], again.rows.select(wanted))
+        higher = (again.lower_bound > result.lower_bound[index]).cpu().numpy()
+        wanted = higher | (again.status == Status.INFEASIBLE)
+        result.rows.put(rows[wanted], again.rows.select(wanted))
     better = result.improve(index, again.x, again.value, again.lower_bound).cpu().numpy()
     names = np.full(result.status.size, result.solver, dtype=object)
     names[rows[better]] = np.broadcast_to(np.asarray(again.solver, dtype=object), rows.shape)[better]

@@ -76,7 +76,7 @@ class Rescaled:
         result.lower_bound = total + self.lost - margin
         result.value = self.given.form.evaluate(result.x.unsqueeze(1)).squeeze(-1)
         result.unit = self.given.unit
-        result.rows = None if result.rows is None else result.rows.times(self.scale)
+        result.rows = None if result.rows is None else result.rows.times(self.scale.cpu().numpy())
         return result
 
 

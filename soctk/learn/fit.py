@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 
 from soctk.checks import ArrayLike
 from soctk.function import check_function
 from soctk.learn.config import FitConfig
 from soctk.learn.data import ValueData
+from soctk.learn.deadline import Deadline
 from soctk.learn.optimality import Optima
 from soctk.learn.phases.phase import run_in_turn, steps_of
 from soctk.learn.progress import Progress
@@ -29,6 +31,7 @@ def fit(
     *,
     optima: ArrayLike | None = None,
     feasible_set: FeasibleSet | SetAt | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> FitReport:
     """Train `model` in place on observed values of candidate decisions.
 
@@ -53,6 +56,7 @@ def fit(
         optima: (N, n), an optimal decision for every instance of `data`; None where they are unknown.
         feasible_set: what they are optimal in, `feasible_set.at(...)` for a set of its own for every instance; by
             default the smallest box that holds them all, with their common sum where they have one.
+        stop: asked after each step; the fit ends as at a time limit once it says True.
 
     Returns:
         `FitReport` with loss curves, seconds and status.
@@ -80,8 +84,7 @@ def fit(
     _check_data(model, validation, "validation")
     _check_count(model, data)
     started = time.perf_counter()
-    deadline = math.inf if config.time_limit is None else started + config.time_limit
-    trainer = Trainer(model, data, validation, deadline)
+    trainer = Trainer(model, data, validation, Deadline(config.time_limit, stop))
     recipe = recipe_for(model, config, min(data.candidates, validation.candidates), known)
     try:
         _run(recipe, trainer, progress=config.progress)

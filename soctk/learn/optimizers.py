@@ -21,8 +21,9 @@ NEWTON_PATIENCE = 5
 class Optimizer(Protocol):
     """A method of at most `iterations` iterations."""
 
-    @property
-    def iterations(self) -> int: ...
+    def steps(self, trainer: Trainer) -> int:
+        """Return how many iterations there are at most."""
+        ...
 
     def run(self, trainer: Trainer, weights: list[nn.Parameter], train: Residuals, held_out: Residuals) -> None:
         """Leave `weights` where `held_out` is least on the way to the least mean square of `train`."""
@@ -44,6 +45,10 @@ class LBFGS:
     history: int
     validate_every: int
     patience: int
+
+    def steps(self, trainer: Trainer) -> int:
+        """Return how many iterations there are at most."""
+        return self.iterations
 
     def run(self, trainer: Trainer, weights: list[nn.Parameter], train: Residuals, held_out: Residuals) -> None:
         """Fit the residuals."""
@@ -77,6 +82,10 @@ class LevenbergMarquardt:
     iterations: int
     penalty: float
 
+    def steps(self, trainer: Trainer) -> int:
+        """Return how many iterations there are at most."""
+        return self.iterations
+
     def run(self, trainer: Trainer, weights: list[nn.Parameter], train: Residuals, held_out: Residuals) -> None:
         """Fit the residuals."""
         model, part = trainer.model, trainer.model.traits.affine
@@ -108,14 +117,17 @@ class Suited:
     most: int
     other: LBFGS | None = None
 
-    @property
-    def iterations(self) -> int:
-        """Levenberg-Marquardt's."""
-        return self.newton.iterations
+    def steps(self, trainer: Trainer) -> int:
+        """Return the iterations, at most, of the one that suits all weights."""
+        method = self._suited(trainer, trainer.weights())
+        return 0 if method is None else method.steps(trainer)
 
     def run(self, trainer: Trainer, weights: list[nn.Parameter], train: Residuals, held_out: Residuals) -> None:
         """Fit the residuals by the one that suits."""
-        few = sum(weight.numel() for weight in weights) <= self.most
-        method = self.newton if few and trainer.model.traits.gauss_newton else self.other
+        method = self._suited(trainer, weights)
         if method is not None:
             method.run(trainer, weights, train, held_out)
+
+    def _suited(self, trainer: Trainer, weights: list[nn.Parameter]) -> LevenbergMarquardt | LBFGS | None:
+        few = sum(weight.numel() for weight in weights) <= self.most
+        return self.newton if few and trainer.model.traits.gauss_newton else self.other

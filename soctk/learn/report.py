@@ -12,6 +12,7 @@ class FitStatus(StrEnum):
     CONVERGED: validation stopped improving or the gradient vanished.
     ITERATION_LIMIT: all configured iterations were used; more may help.
     TIME_LIMIT: `time_limit` was reached; the best state so far is kept.
+    STOPPED: `fit(stop=)` asked for it; the best state so far is kept.
     DIVERGED: the loss became NaN or infinite; the last good state is kept. Where there was none the model is left as it
         was before the fit, with a warning: smaller steps, other units or fewer outliers in the data may help.
     """
@@ -19,6 +20,7 @@ class FitStatus(StrEnum):
     CONVERGED = "converged"
     ITERATION_LIMIT = "iteration_limit"
     TIME_LIMIT = "time_limit"
+    STOPPED = "stopped"
     DIVERGED = "diverged"
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from soctk.learn.deadline import Deadline
 from soctk.learn.report import FitStatus
 
 
@@ -33,7 +33,7 @@ class Search:
         iterations: at most this many.
         patience: validations without improvement before it stops.
         validate_every: iterations between validations.
-        deadline: `time.perf_counter()` value to stop at.
+        deadline: when to stop whatever is reached; never by default.
         on_step: called with the loss after each iteration.
         problems: independent problems that the weights, by their leading dimension, belong to.
     """
@@ -46,13 +46,13 @@ class Search:
         patience: int,
         *,
         validate_every: int = 1,
-        deadline: float = math.inf,
+        deadline: Deadline | None = None,
         on_step: Callable[[float], None] | None = None,
         problems: int = 1,
     ) -> None:
         self.weights, self.validate, self.iterations = weights, validate, iterations
-        self.validate_every, self.patience, self.deadline, self.on_step = validate_every, patience, deadline, on_step
-        self.problems = problems
+        self.validate_every, self.patience, self.on_step = validate_every, patience, on_step
+        self.problems, self.deadline = problems, deadline or Deadline()
         self.run = Run(FitStatus.CONVERGED)
         self.best, self.misses = self.position(), 0
         self._check()
@@ -79,8 +79,8 @@ class Search:
             self._check()
             if self.misses >= self.patience:
                 return True
-        if time.perf_counter() > self.deadline:
-            run.status = FitStatus.TIME_LIMIT
+        if self.deadline.passed:
+            run.status = self.deadline.status
             return True
         return run.iterations >= self.iterations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from soctk.conditioning import AffinePart
 from soctk.learn.data import ValueData
+from soctk.learn.deadline import Deadline
 from soctk.learn.progress import Progress
 from soctk.learn.report import FitReport, FitStatus
 from soctk.learn.residuals import Residuals
@@ -32,7 +32,7 @@ class Trainer:
         model: the surrogate.
         data: training data.
         validation: validation data.
-        deadline: `time.perf_counter()` value to stop at.
+        deadline: when to stop whatever is reached; never by default.
 
     Attributes:
         best: the state to go on with: the best on validation data.
@@ -45,9 +45,10 @@ class Trainer:
     """
 
     def __init__(
-        self, model: ConvexSurrogate, data: ValueData, validation: ValueData, deadline: float = math.inf
+        self, model: ConvexSurrogate, data: ValueData, validation: ValueData, deadline: Deadline | None = None
     ) -> None:
-        self.model, self.data, self.validation, self.deadline = model, data, validation, deadline
+        self.model, self.data, self.validation = model, data, validation
+        self.deadline = deadline or Deadline()
         self._home, self._structure = model.dtype, model.traits.structure
         self._before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         standardize(model, data)
@@ -161,7 +162,7 @@ class Trainer:
         report.train += [(self._done + step, value) for step, value in run.train]
         report.validation += [(self._done + step, value) for step, value in run.validation]
         self._done += run.iterations
-        self._expired = self._expired or run.status == FitStatus.TIME_LIMIT
+        self._expired = self._expired or run.status in (FitStatus.TIME_LIMIT, FitStatus.STOPPED)
         if whole:
             report.status, report.best_validation = run.status, run.best
 
@@ -183,7 +184,7 @@ class Trainer:
         self.load(self.best)
         self.model.to(self._home).eval()
         if self._expired:
-            self.report.status = FitStatus.TIME_LIMIT
+            self.report.status = self.deadline.status
         return self.report
 
     def undo(self) -> None:

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor, check_last_dim
+from soctk.checks import ArrayLike, as_array, as_tensor, check_last_dim
+from soctk.sets.arrays import Eliminated, SetArrays
 from soctk.sets.base import Device, FeasibleSet, Presolved
-from soctk.sets.elimination import Elimination
-from soctk.sets.implied import Matrices, implied_box
 from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
 
 NAMES = ("lower", "upper", "f", "h")
-CROSSED = 1e-9
-"""Ends that cross by more than this, relative to them, leave nothing between them; below it is rounding."""
 
 
-class Base(Matrices, Protocol):
+class Base(Eliminated, Protocol):
     """The polyhedron that the matrices come from."""
-
-    dim: int
-
-    def elimination(self, fixed: tuple[int, ...] = ()) -> Elimination:
-        """Return its elimination, some coordinates held by equalities."""
-        ...
 
     def replaced(self, lower: Tensor, upper: Tensor, f: Tensor, h: Tensor) -> FeasibleSet:
         """Return the set with other right-hand sides."""
@@ -92,7 +84,7 @@ class SetAt:
     @cached_property
     def batch_shape(self) -> tuple[int, ...]:
         """The batch shape of the right-hand sides; () where there is one set."""
-        return tuple(np.broadcast_shapes(*(side.shape[:-1] for side in self.sides)))
+        return next((tuple(side.shape[:-1]) for side in self.sides if side.ndim > 1), ())
 
     @property
     def sides(self) -> tuple[Tensor, ...]:
@@ -111,6 +103,8 @@ class SetAt:
                 f"feasible_set: expected right-hand sides of batch shape {batch} as the contexts', "
                 f"got {self.batch_shape}"
             )
+        if len(batch) == 1 and self.batch_shape in ((), batch):  # flat already
+            return self
         return self._map(lambda side: side if side.ndim == 1 else side.expand(*batch, -1).reshape(-1, side.shape[-1]))
 
     def select(self, index: Tensor | slice) -> SetAt:
@@ -119,6 +113,8 @@ class SetAt:
 
     def detach(self) -> SetAt:
         """Return the sets cut from autograd, on the CPU."""
+        if not any(side.requires_grad or not side.is_cpu for side in self.sides):
+            return self
         return self._map(lambda side: side.detach().cpu())
 
     def cpu(self) -> SetAt:
@@ -137,15 +133,19 @@ class SetAt:
         return self.base.replaced(*(to_row(side, index) for side in self.sides))
 
     @cached_property
-    def box(self) -> tuple[Tensor, Tensor]:
-        """(lo, hi), finite, (..., n): boxes around the sets; the bounds where they are finite."""
-        return implied_box(self.base, *(side.detach() for side in self.sides))
+    def arrays(self) -> SetArrays:
+        """The sets cut from autograd as arrays, flattened."""
+        sides = map(as_array, self.sides)
+        return SetArrays(self.base, *(side.reshape(math.prod(side.shape[:-1]), side.shape[-1]) for side in sides))
 
-    @property
-    def crossed(self) -> Tensor:
-        """Whether a lower bound lies above its upper one by more than rounding, bool (*batch)."""
-        lower, upper = self.lower.detach(), self.upper.detach()
-        return (lower - upper > CROSSED * (1 + torch.minimum(lower.abs(), upper.abs()))).any(dim=-1)
+    @cached_property
+    def box(self) -> tuple[Tensor, Tensor]:
+        """(lo, hi), finite, (n,) or (*batch, n): boxes around the sets; the bounds where they are finite."""
+        lo, hi = (
+            torch.from_numpy(end).reshape(*(() if len(end) == 1 else self.batch_shape), self.dim)
+            for end in self.arrays.box
+        )
+        return lo, hi
 
     @cached_property
     def reach(self) -> tuple[Tensor, float]:
@@ -162,9 +162,13 @@ class SetAt:
 
     # -- as solvers see them -------------------------------------------------------------------------------
 
-    def presolve(self) -> Presolved:
+    def presolve(self) -> Presolved[SetAt]:
         """Return the sets as they are."""
-        return Presolved(torch.zeros(self.dim), torch.arange(self.dim), self)
+        return self._presolved
+
+    @cached_property
+    def _presolved(self) -> Presolved[SetAt]:
+        return Presolved(*_all_free(self.dim), self)
 
     def center(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> Tensor:
         """Return the middles of the boxes, (..., n); they need not be in the sets."""
@@ -195,21 +199,6 @@ class SetAt:
         check_last_dim(tensor, self.dim, name)
         return tensor
 
-    def outside(self, x: Tensor, share: float) -> Tensor:
-        """Return whether points (..., n) violate their set by more than a share of what a row adds, bool (...).
-
-        Coordinates count as at least 1. The answer for one set does not depend on the others of the batch, nor on the
-        units of rows.
-        """
-        (lower, upper, f, h), rows = (side.to(x) for side in self.sides), self.rows
-        size = x.abs().clamp(min=1.0)
-        found = (torch.maximum(lower - x, x - upper) > share * size).any(dim=-1)
-        for matrix, side, both in ((rows.E.to(x), f, True), (rows.G.to(x), h, False)):
-            excess = x @ matrix.T - side
-            excess = excess.abs() if both else excess
-            found = found | (excess > share * (size @ matrix.abs().T + side.abs())).any(dim=-1)
-        return found
-
     def refutes(self, nu: ArrayLike, z: ArrayLike) -> Tensor:
         """Return -nu'f - z'h + min over lower <= x <= upper of (E'nu + G'z)'x, (*batch): positive where a set is empty.
 
@@ -227,10 +216,10 @@ class SetAt:
         check_last_dim(two, self.h.shape[-1], "z")
         if bool((two < 0).any()):
             raise ValueError(f"z: expected multipliers of at least 0, got {float(two.min()):g}")
-        rows, (lo, hi) = self.rows, self.box
-        w = one @ rows.E + two @ rows.G
-        amount = torch.minimum(w * lo, w * hi).sum(dim=-1) - (one * self.f).sum(dim=-1) - (two * self.h).sum(dim=-1)
-        return torch.where((self.lower > self.upper).any(dim=-1), torch.inf, amount)
+        batch = np.broadcast_shapes(one.shape[:-1], two.shape[:-1], self.batch_shape)
+        parts = (part.expand(*batch, -1).reshape(math.prod(batch), part.shape[-1]).numpy() for part in (one, two))
+        amount = torch.from_numpy(self.flat(tuple(batch)).arrays.refutes(*parts))
+        return amount.reshape(batch)
 
     def project(self, y: ArrayLike) -> Tensor:
         """Return the Euclidean projection of each y onto its own set: (*batch, n) -> (*batch, n).
@@ -275,6 +264,13 @@ class SetAt:
         return torch.stack(found).reshape(*batch, self.dim) if found else wide.reshape(*batch, self.dim)
 
 
+@cache
+def _all_free(dim: int) -> tuple[Tensor, Tensor]:
+    """Return a point and all coordinates."""
+    with torch.inference_mode(False):
+        return torch.zeros(dim, dtype=torch.float64), torch.arange(dim)
+
+
 def to_row(side: Tensor, index: int) -> Tensor:
     """Return the right-hand sides of one instance, (any,)."""
     return side if side.ndim == 1 else side[index]
@@ -285,11 +281,7 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
     count = usual.shape[-1]
     if count == 0:
         raise ValueError(f"{name}: the set has no such rows")
-    bound = name in ("lower", "upper")
-    given = value if isinstance(value, Tensor) else torch.tensor(np.asarray(value), dtype=torch.float64)
-    endless = (given == (-torch.inf if name == "lower" else torch.inf)) & bound
-    side = as_tensor(torch.where(endless, torch.zeros_like(given), given), name).to(torch.float64)
-    side = torch.where(endless, given.to(torch.float64), side) if bool(endless.any()) else side
+    side = _bound(value, name) if name in ("lower", "upper") else as_tensor(value, name).to(torch.float64)
     if side.ndim == 0:
         return side.expand(count)
     if side.shape[-1] != count:
@@ -297,3 +289,11 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
             raise ValueError(f"{name}: expected last dimension {count}, one number a row, got {tuple(side.shape)}")
         side = side.unsqueeze(-1)
     return side
+
+
+def _bound(value: ArrayLike, name: str) -> Tensor:
+    """Return bounds as a float64 tensor, infinite on their own side alone."""
+    given = value if isinstance(value, Tensor) else torch.tensor(np.asarray(value), dtype=torch.float64)
+    endless = given == (-torch.inf if name == "lower" else torch.inf)
+    side = as_tensor(torch.where(endless, torch.zeros_like(given), given), name).to(torch.float64)
+    return torch.where(endless, given.to(torch.float64), side) if bool(endless.any()) else side

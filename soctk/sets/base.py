@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
 
 Device = torch.device | str
+Reduced = TypeVar("Reduced", covariant=True)
 
 
 class FeasibleSet(ABC):
@@ -130,7 +131,7 @@ class FeasibleSet(ABC):
         """Return the set's exact description by bounds, equalities and inequalities, None where it has none."""
         return None
 
-    def presolve(self) -> Presolved:
+    def presolve(self) -> Presolved[FeasibleSet]:
         """Return the set without the coordinates that cannot move; here none is looked for."""
         return Presolved(self.center(), torch.arange(self.dim), self)
 
@@ -166,7 +167,7 @@ class FeasibleSet(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Presolved:
+class Presolved(Generic[Reduced]):
     """A set with the coordinates that cannot move substituted, so that what is left has an interior to work in.
 
     Attributes:
@@ -177,7 +178,7 @@ class Presolved:
 
     point: Tensor
     columns: Tensor
-    reduced: Any
+    reduced: Reduced
 
     @property
     def trivial(self) -> bool:

@@ -17,10 +17,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from soctk.lazy import linalg
+from soctk.sets.batches import size_of
 from soctk.sets.rows import Rows
 
 DEPENDENT = 1e-10
@@ -41,25 +40,30 @@ class Elimination:
         basic: (r,), coordinates that the equalities give.
         free: (d,), the others.
         inverse: B+, (r, k).
+        lift: B+ on the basic coordinates and 0 on the others, (n, k).
         basis: Z, (n, d): x = x_p + Z w with x_p = c on the basic coordinates and 0 on the others.
         null: (k - r, k), orthonormal combinations of the rows of E that are zero: f must be so too.
         R: (m, d), the directions besides the axes, of length one.
+        G: rows of G, (any, n).
         length: of every constraint's row in w, (2 n + rows of G,); 1 where it has none.
-        constant: which constraints are the same for every w.
-        above: (d + m, any), for each direction the constraints that bound it from above, padded by 2 n + rows of G.
+        constant: the constraints that are the same for every w.
+        above: (any, d + m): the constraints that bound each direction from above, a column each, padded by 2 n + rows
+            of G.
         below: the same from below.
     """
 
-    basic: Tensor
-    free: Tensor
-    inverse: Tensor
-    basis: Tensor
-    null: Tensor
-    R: Tensor
-    length: Tensor
-    constant: Tensor
-    above: Tensor
-    below: Tensor
+    basic: np.ndarray
+    free: np.ndarray
+    inverse: np.ndarray
+    lift: np.ndarray
+    basis: np.ndarray
+    null: np.ndarray
+    R: np.ndarray
+    G: np.ndarray
+    length: np.ndarray
+    constant: np.ndarray
+    above: np.ndarray
+    below: np.ndarray
 
     @classmethod
     def of(cls, rows: Rows) -> Elimination:
@@ -71,7 +75,8 @@ class Elimination:
         basic = _independent_columns(unit)
         free = np.setdiff1d(np.arange(n), basic)
         inverse = np.linalg.pinv(unit[:, basic]) / lengths
-        basis = np.zeros((n, len(free)))
+        lift, basis = np.zeros((n, len(E))), np.zeros((n, len(free)))
+        lift[basic] = inverse
         basis[free, np.arange(len(free))] = 1.0
         basis[basic] = -inverse @ E[:, free]
         basis[np.abs(basis) < NO_LENGTH] = 0.0
@@ -83,58 +88,67 @@ class Elimination:
         constant = length <= NO_LENGTH * np.maximum(whole, np.finfo(float).tiny)
         length[constant] = 1.0
         R, above, below = _directions(constraints / length[:, None], constant, len(free))
-        arrays = basic, free, inverse, basis, null, R, length, constant, above, below
-        return cls(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+        arrays = basic, free, inverse, lift, basis, null, R, G, length, np.flatnonzero(constant), above.T, below.T
+        return cls(*map(np.ascontiguousarray, arrays))
 
     @property
     def dim(self) -> int:
         """The number d of free coordinates."""
-        return self.free.numel()
+        return self.free.size
 
-    def origin(self, f: Tensor) -> Tensor:
-        """Return x_p, (..., n), for right-hand sides f (..., k); differentiable."""
-        zero = f.new_zeros(*f.shape[:-1], self.basis.shape[0])
-        return zero.index_copy(-1, self.basic.to(f.device), f @ self.inverse.to(f).T)
+    def origin(self, f: np.ndarray) -> np.ndarray:
+        """Return x_p, (N, n), for right-hand sides f (N, k)."""
+        return f @ self.lift.T
 
-    def sides(self, lower: Tensor, upper: Tensor, h: Tensor, G: Tensor, origin: Tensor) -> Tensor:
-        """Return b of every constraint, divided by its length: (..., 2 n + rows of G); differentiable."""
-        origin = origin.expand(np.broadcast_shapes(origin.shape, lower.shape, upper.shape))
-        batch = np.broadcast_shapes(origin.shape[:-1], h.shape[:-1])
-        parts = upper - origin, origin - lower, h - origin @ G.to(h).T
-        b = torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], dim=-1)
-        return b / self.length.to(b)
+    def sides(self, lower: np.ndarray, upper: np.ndarray, h: np.ndarray, origin: np.ndarray) -> np.ndarray:
+        """Return b of every constraint divided by its length, and +inf, (N, 2 n + rows of G + 1).
 
-    def ends(self, sides: Tensor) -> tuple[Tensor, Tensor]:
-        """Return l and u of every direction, (..., d + m) each."""
-        padded = torch.cat([sides, torch.full_like(sides[..., :1], torch.inf)], dim=-1)
-        low = -padded[..., self.below.to(sides.device)].amin(dim=-1)
-        return low, padded[..., self.above.to(sides.device)].amin(dim=-1)
+        Args:
+            lower, upper, h, origin: (1 or N, any) each.
+        """
+        n, size = lower.shape[1], size_of(lower, upper, h, origin)
+        found = np.empty((size, self.length.size + 1))
+        np.subtract(upper, origin, out=found[:, :n])
+        np.subtract(origin, lower, out=found[:, n : 2 * n])
+        np.subtract(h, origin @ self.G.T, out=found[:, 2 * n : -1])
+        found[:, :-1] /= self.length
+        found[:, -1] = np.inf
+        return found
 
-    def met_by_several(self, sides: Tensor, moving: Tensor) -> tuple[Tensor, Tensor]:
+    def ends(self, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return l and u of every direction, (N, d + m) each."""
+        low, high = (_least(sides, group) for group in (self.below, self.above))
+        return np.negative(low, out=low), high
+
+    def met_by_several(self, sides: np.ndarray, moving: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return which lower and upper ends several constraints give, one of `moving` (2 n + rows of G,) among them."""
-        padded = torch.cat([sides, torch.full_like(sides[..., :1], torch.inf)], dim=-1)
-        moving, found = torch.cat([moving, moving.new_zeros(1)]), []
+        moving, found = np.append(moving, False), []
         for group in (self.below, self.above):
-            members = padded[..., group]
-            least = members.amin(dim=-1, keepdim=True)
-            there = torch.isfinite(members) & (members <= least + TOGETHER * (1 + least.abs()))
-            found.append((there.sum(dim=-1) > 1) & (there & moving[group]).any(dim=-1))
+            members = sides[:, group]
+            least = members.min(axis=1, keepdims=True)
+            there = np.isfinite(members) & (members <= least + TOGETHER * (1 + np.abs(least)))
+            found.append((there.sum(axis=1) > 1) & (there & moving[group]).any(axis=1))
         return found[0], found[1]
 
-    def attribute(self, multipliers: Tensor, sides: Tensor) -> Tensor:
-        """Return the multipliers >= 0 of the constraints, (N, 2 n + rows of G), from those of directions (N, d + m).
+    def attribute(self, low: np.ndarray, high: np.ndarray, sides: np.ndarray) -> np.ndarray:
+        """Return numbers of the constraints, (N, 2 n + rows of G), from those of low and high ends, (N, d + m) each.
 
-        A positive one belongs to the constraint that gives the direction its upper end, a negative one to the lower.
+        Each belongs to the constraint that gives the direction that end.
         """
-        padded = torch.cat([sides, torch.full_like(sides[..., :1], torch.inf)], dim=-1)
-        found = torch.zeros_like(padded).expand(multipliers.shape[0], -1).clone()
-        for group, part in ((self.above, multipliers.clamp(min=0)), (self.below, (-multipliers).clamp(min=0))):
-            members = padded[..., group.to(sides.device)]
-            chosen = members.argmin(dim=-1, keepdim=True)
-            wide = group.to(sides.device).expand(*chosen.shape[:-2], *group.shape)
-            column = wide.gather(-1, chosen).squeeze(-1).expand(multipliers.shape[0], -1)
-            found.scatter_add_(-1, column, part)
-        return found[:, :-1] / self.length.to(found)
+        found = np.zeros((len(low), sides.shape[1]))
+        for group, part in ((self.above, high), (self.below, low)):
+            chosen = 0 if len(group) == 1 else sides[:, group].argmin(axis=1)
+            for place, column in enumerate(group):
+                found[:, column] = np.where(chosen == place, part, 0.0)
+        return found[:, :-1] / self.length
+
+
+def _least(sides: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Return the least of the sides that each column of `group` names, (N, d + m)."""
+    least = sides[:, group[0]]
+    for column in group[1:]:
+        np.minimum(least, sides[:, column], out=least)
+    return least
 
 
 def _independent_columns(E: np.ndarray) -> np.ndarray:

@@ -11,12 +11,12 @@ w being zero, to rounding, where the bound that it needs is infinite.
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from soctk.sets.batches import size_of
 from soctk.sets.rows import Rows
 
 ROUNDS = 5
@@ -24,6 +24,7 @@ LARGE_ENOUGH = 1e-9
 """Entries below this share of a row's length bound nothing."""
 ROUNDING = 1e-12
 """Ends are moved outwards by this share of what they add: rounding errs by less for rows of 1,000 entries."""
+Ends = tuple[np.ndarray, np.ndarray]
 
 
 class Matrices(Protocol):
@@ -33,77 +34,157 @@ class Matrices(Protocol):
         """Return the matrices, with right-hand sides of which none is used here."""
         ...
 
+    def single_rows(self) -> SingleRows:
+        """Return [E; -E; G] row by row."""
+        ...
+
     def end_multipliers(self, j: int, sign: float) -> tuple[np.ndarray, np.ndarray]:
         """Return nu (k,), z >= 0 (m,) with sign e_j + E'nu + G'z zero where bounds are infinite."""
         ...
 
 
-def implied_box(base: Matrices, lower: Tensor, upper: Tensor, f: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Return lo and hi, (..., n), finite.
+class Entries(NamedTuple):
+    """The entries of one sign that are large enough, column after column: their rows, columns and numbers."""
+
+    row: np.ndarray
+    column: np.ndarray
+    number: np.ndarray
+
+    @classmethod
+    def of(cls, A: np.ndarray, wanted: np.ndarray) -> Entries:
+        """Return those of A that are wanted, bool like A."""
+        column, row = np.nonzero(wanted.T)
+        return cls(row, column, A[row, column])
+
+
+@dataclass(frozen=True, eq=False)
+class SingleRows:
+    """Rows a'x <= b of which each by itself may leave a coordinate an end.
+
+    Attributes:
+        positive: max(A, 0), (n, rows).
+        negative: min(A, 0), (n, rows).
+        upward: entries that give upper ends.
+        downward: entries that give lower ends.
+    """
+
+    positive: np.ndarray
+    negative: np.ndarray
+    upward: Entries
+    downward: Entries
+
+    @classmethod
+    def of(cls, A: np.ndarray, least: float = LARGE_ENOUGH) -> SingleRows:
+        """Return the rows of a matrix; entries below `least` times a row's length bound nothing."""
+        large = np.abs(A) > least * np.linalg.norm(A, axis=1, keepdims=True)
+        ends = Entries.of(A, large & (A > 0)), Entries.of(A, large & (A < 0))
+        return cls(np.maximum(A, 0.0).T.copy(), np.minimum(A, 0.0).T.copy(), *ends)
+
+    def fill(self, b: np.ndarray, lo: np.ndarray, hi: np.ndarray, rounds: int = ROUNDS) -> Ends:
+        """Return the ends with infinite ones filled in where rows and other ends imply them, (N, n) each.
+
+        Args:
+            b: (N, rows).
+            lo, hi: (N, n).
+            rounds: in which ends may follow from others.
+        """
+        for _ in range(rounds if b.shape[1] > 0 else 0):
+            if np.isfinite(lo).all() and np.isfinite(hi).all():
+                break
+            lo, hi = self._once(b, lo, hi)
+        return lo, hi
+
+    def _once(self, b: np.ndarray, lo: np.ndarray, hi: np.ndarray) -> Ends:
+        """Fill infinite ends by the rows that have no other endless entry."""
+        no_lo, no_hi = np.isinf(lo), np.isinf(hi)
+        held_lo, held_hi = np.where(no_lo, 0.0, lo), np.where(no_hi, 0.0, hi)
+        total = held_lo @ self.positive + held_hi @ self.negative
+        size = np.abs(b) + np.abs(held_lo) @ self.positive - np.abs(held_hi) @ self.negative
+        slack = b + ROUNDING * size - total
+        endless = no_lo.astype(float) @ (self.positive > 0) + no_hi.astype(float) @ (self.negative < 0)
+        above = _tightest(self.upward, slack, endless, (no_lo, held_lo), no_hi, 1.0)
+        below = _tightest(self.downward, slack, endless, (no_hi, held_hi), no_lo, -1.0)
+        return np.where(no_lo, -below, lo), np.where(no_hi, above, hi)
+
+
+def _tightest(
+    entries: Entries,
+    slack: np.ndarray,
+    endless: np.ndarray,
+    other: tuple[np.ndarray, np.ndarray],
+    missing: np.ndarray,
+    sign: float,
+) -> np.ndarray:
+    """Return the least of the ends, times `sign`, that rows leave each coordinate, (N, n); +inf where they leave none.
+
+    Args:
+        entries: those of the rows.
+        slack: b less what the row's entries add at least, the endless ones left out, (N, rows).
+        endless: how many entries of each row are endless, (N, rows).
+        other: whether the coordinate's opposite end is infinite, and that end or 0, (N, n) each.
+        missing: whether an end is wanted, bool (N, n).
+        sign: of the entries.
+    """
+    found = np.full(missing.shape, np.inf)
+    wanted = missing.any(axis=0)[entries.column]
+    row, column, number = (part[wanted] for part in entries)
+    if row.size == 0:
+        return found
+    alone = endless[:, row] == other[0][:, column]  # no other entry is endless
+    end = sign * (slack[:, row] + number * other[1][:, column]) / number
+    first = np.flatnonzero(np.diff(column, prepend=-1))
+    found[:, column[first]] = np.minimum.reduceat(np.where(alone, end, np.inf), first, axis=1)
+    return found
+
+
+def implied_box(base: Matrices, lower: np.ndarray, upper: np.ndarray, f: np.ndarray, h: np.ndarray) -> Ends:
+    """Return lo and hi, (1 or N, n), finite; the bounds themselves where they are.
+
+    Args:
+        base: the matrices.
+        lower, upper, f, h: right-hand sides, (1 or N, any) each.
 
     Raises:
         ValueError: a coordinate has no end.
     """
-    if bool(torch.isfinite(lower).all()) and bool(torch.isfinite(upper).all()):
+    if np.isfinite(lower).all() and np.isfinite(upper).all():
         return lower, upper
-    rows = base.rows()
-    batch = np.broadcast_shapes(*(side.shape[:-1] for side in (lower, upper, f, h)))
-    lo, hi, f, h = (side.expand(*batch, side.shape[-1]).clone() for side in (lower, upper, f, h))
-    A = torch.cat([rows.E, -rows.E, rows.G])
-    b = torch.cat([f, -f, h], dim=-1)
-    for _ in range(ROUNDS):
-        if bool(torch.isfinite(lo).all()) and bool(torch.isfinite(hi).all()):
-            return lo, hi
-        lo, hi = _once(A, b, lo, hi)
-    return _by_multipliers(base, lo, hi, f, h)
+    size = size_of(lower, upper, f, h)
+    f, h = (np.broadcast_to(side, (size, side.shape[1])) for side in (f, h))
+    ends = (np.broadcast_to(side, (size, side.shape[1])) for side in (lower, upper))
+    lo, hi = base.single_rows().fill(np.concatenate([f, -f, h], axis=1), *ends)
+    return (lo, hi) if np.isfinite(lo).all() and np.isfinite(hi).all() else _by_multipliers(base, lo, hi, f, h)
 
 
-def _once(A: Tensor, b: Tensor, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
-    """Fill infinite ends by what single rows imply."""
-    large = A.abs() > LARGE_ENOUGH * A.norm(dim=1, keepdim=True)
-    for k in range(len(A)):  # one row at a time: (N, n) numbers
-        a, used = A[k], A[k] != 0
-        least = torch.where(used, torch.where(a > 0, a * lo, a * hi), 0.0)
-        endless = torch.isinf(least)
-        finite = torch.where(endless, 0.0, least)
-        alone = endless.sum(dim=-1, keepdim=True) == endless.to(torch.int64)  # no other entry is endless
-        margin = ROUNDING * (b[..., k : k + 1].abs() + finite.abs().sum(dim=-1, keepdim=True))
-        rest = b[..., k : k + 1] + margin - (finite.sum(dim=-1, keepdim=True) - finite)
-        end = rest / torch.where(large[k], a, 1.0)
-        known = alone & large[k]
-        hi = torch.where(known & (a > 0) & torch.isinf(hi), end, hi)
-        lo = torch.where(known & (a < 0) & torch.isinf(lo), end, lo)
-    return lo, hi
-
-
-def _by_multipliers(base: Matrices, lo: Tensor, hi: Tensor, f: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+def _by_multipliers(base: Matrices, lo: np.ndarray, hi: np.ndarray, f: np.ndarray, h: np.ndarray) -> Ends:
     """Fill infinite ends by multipliers.
 
     If all constants and all finite ends are at most C, and what is left of w where it should be zero sums to at most
     R < 1, then no coordinate exceeds C / (1 - R).
     """
-    rows, found = base.rows(), []
-    missing = [torch.isinf(side).reshape(-1, side.shape[-1]).any(dim=0) for side in (lo, hi)]
-    for sign, wanted in zip((1.0, -1.0), missing, strict=True):
-        for j in torch.nonzero(wanted).flatten().tolist():
-            nu, z = (torch.from_numpy(part) for part in base.end_multipliers(j, sign))
-            w = nu @ rows.E + z @ rows.G
+    rows, found, lo, hi = base.rows(), [], lo.copy(), hi.copy()
+    E, G = rows.E.numpy(), rows.G.numpy()
+    for sign, side in ((1.0, lo), (-1.0, hi)):
+        for j in np.flatnonzero(np.isinf(side).any(axis=0)).tolist():
+            nu, z = base.end_multipliers(j, sign)
+            w = nu @ E + z @ G
             w[j] += sign
-            parts = torch.where(w > 0, w * lo, w * hi)
-            finite = torch.isfinite(parts) & (w != 0)
-            held = torch.where(finite, parts, 0.0)
-            constant = -(f @ nu) - h @ z + held.sum(dim=-1)
-            size = f.abs() @ nu.abs() + h.abs() @ z + held.abs().sum(dim=-1)
-            found.append((j, sign, constant, size, torch.where(finite, 0.0, w.abs()).sum(dim=-1)))
-    most = torch.stack([_largest_finite(lo), _largest_finite(hi), *(each[2].abs() for each in found)]).amax(dim=0)
+            with np.errstate(invalid="ignore"):  # 0 times infinity, where there is nothing to hold
+                parts = np.where(w > 0, w * lo, w * hi)
+            finite = np.isfinite(parts) & (w != 0)
+            held = np.where(finite, parts, 0.0)
+            constant = -(f @ nu) - h @ z + held.sum(axis=1)
+            size = np.abs(f) @ np.abs(nu) + np.abs(h) @ z + np.abs(held).sum(axis=1)
+            found.append((j, sign, constant, size, np.where(finite, 0.0, np.abs(w)).sum(axis=1)))
+    most = np.max([_largest_finite(lo), _largest_finite(hi), *(np.abs(each[2]) for each in found)], axis=0)
     for j, sign, constant, size, left in found:
-        if bool((left > 0.5).any()):
+        if (left > 0.5).any():
             raise RuntimeError("the set's ends were not found: give finite bounds, as large as need be")
         side = lo if sign > 0 else hi
         end = sign * (constant - ROUNDING * size - 2 * left * most)
-        side[..., j] = torch.where(torch.isinf(side[..., j]), end, side[..., j])
+        side[:, j] = np.where(np.isinf(side[:, j]), end, side[:, j])
     return lo, hi
 
 
-def _largest_finite(side: Tensor) -> Tensor:
-    return torch.where(torch.isfinite(side), side.abs(), 0.0).amax(dim=-1)
+def _largest_finite(side: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(side), np.abs(side), 0.0).max(axis=1)

@@ -17,6 +17,7 @@ import numpy as np
 
 from soctk.lazy import optimize
 from soctk.lazy import sparse as sp
+from soctk.sets.implied import SingleRows
 from soctk.sets.rows import Rows
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
@@ -102,29 +103,11 @@ class System:
         return lower, upper
 
     def _implied(self) -> Ends:
-        """Return the bounds with those filled in that follow from single rows and other bounds.
-
-        a'x <= b leaves x_j <= (b - sum_{i != j} min a_i x_i) / a_j where a_j > 0, x_j >= the same where a_j < 0.
-        """
-        lower, upper = self.lower, self.upper
-        A, b = np.vstack([self.E, -self.E, self.G]), np.concatenate([self.f, -self.f, self.h])[:, None]
-        large = np.abs(A) > LARGE_ENOUGH
-        for _ in range(IMPLICATIONS if len(A) else 0):
-            if np.isfinite(lower).all() and np.isfinite(upper).all():
-                break
-            least = A * np.where(A > 0, lower, np.where(A < 0, upper, 0.0))
-            endless = np.isinf(least)
-            finite = np.where(endless, 0.0, least)
-            known = large & (endless.sum(axis=1, keepdims=True) == endless)
-            margin = EPS * b.size * (np.abs(b) + np.abs(finite).sum(axis=1, keepdims=True))
-            slack = b + margin - (finite.sum(axis=1, keepdims=True) - finite)
-            ends = slack / np.where(large, A, 1.0)
-            most = np.where(known & (A > 0), ends, np.inf).min(axis=0)
-            upper, lower = (
-                np.where(np.isinf(upper), most, upper),
-                np.where(np.isinf(lower), np.where(known & (A < 0), ends, -np.inf).max(axis=0), lower),
-            )
-        return lower.copy(), upper.copy()
+        """Return the bounds with those filled in that follow from single rows and other bounds."""
+        b = np.concatenate([self.f, -self.f, self.h])[None]
+        rows = SingleRows.of(np.vstack([self.E, -self.E, self.G]), LARGE_ENOUGH)
+        lower, upper = rows.fill(b, self.lower[None], self.upper[None], IMPLICATIONS)
+        return lower[0].copy(), upper[0].copy()
 
     def _end(self, j: int, sign: float) -> tuple[float, float]:
         """Return c and |r|_1 of `box` for one side of one coordinate."""

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, check_count
 from soctk.lazy import cvxpy as cp
+from soctk.sets.arrays import SetArrays
 from soctk.sets.at import SetAt
 from soctk.sets.base import Device, FeasibleSet, Presolved
 from soctk.sets.elimination import Elimination
 from soctk.sets.general import General
+from soctk.sets.implied import SingleRows
 from soctk.sets.linear_programs import System
 from soctk.sets.oracles import Between, Capped, Oracles
 from soctk.sets.rows import Rows, rows_of
@@ -145,6 +147,10 @@ class Polyhedron(FeasibleSet):
             self._ends[j, sign] = self._system.end_multipliers(j, sign)
         return self._ends[j, sign]
 
+    def single_rows(self) -> SingleRows:
+        """Return [E; -E; G] row by row, as what ends follow from; kept."""
+        return self._single_rows
+
     def elimination(self, fixed: tuple[int, ...] = ()) -> Elimination:
         """Return the set's elimination, with the coordinates `fixed` held by equalities after those of E; kept."""
         if fixed not in self._eliminations:
@@ -152,6 +158,10 @@ class Polyhedron(FeasibleSet):
             held = torch.eye(self.dim, dtype=torch.float64)[list(fixed)]
             self._eliminations[fixed] = Elimination.of(dataclasses.replace(rows, E=torch.cat([rows.E, held])))
         return self._eliminations[fixed]
+
+    @cached_property
+    def _single_rows(self) -> SingleRows:
+        return SingleRows.of(np.concatenate([self._rows.E, -self._rows.E, self._rows.G]))
 
     @cached_property
     def _ends(self) -> dict[tuple[int, float], tuple[np.ndarray, np.ndarray]]:
@@ -187,7 +197,7 @@ class Polyhedron(FeasibleSet):
         return self._oracles.hull()
 
     @cached_property
-    def _presolved(self) -> Presolved:
+    def _presolved(self) -> Presolved[Polyhedron]:
         free = self._oracles.free()
         columns = torch.from_numpy(np.flatnonzero(free.numpy()))
         count = columns.shape[0]
@@ -242,7 +252,17 @@ class Polyhedron(FeasibleSet):
     def rows(self) -> Rows:
         return self._rows
 
-    def presolve(self) -> Presolved:
+    @property
+    def arrays(self) -> SetArrays:
+        """The set as arrays; kept."""
+        return self._arrays
+
+    @cached_property
+    def _arrays(self) -> SetArrays:
+        rows = self._rows
+        return SetArrays(self, *(side.numpy()[None] for side in (rows.lower, rows.upper, rows.f, rows.h)))
+
+    def presolve(self) -> Presolved[Polyhedron]:
         """Return the set without the coordinates that its bounds and rows leave no choice, the rest in few rows."""
         return self._presolved
 

@@ -6,15 +6,28 @@ absolute values, in whatever order it is made (Higham 2002, Accuracy and Stabili
 
 from __future__ import annotations
 
-from torch import Tensor, finfo
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Numbers = TypeVar("Numbers", Tensor, np.ndarray)
 
 
-def rounded_down(products: Tensor, more: Tensor | float = 0.0) -> Tensor:
+@cache
+def eps_of(dtype: Any) -> float:
+    """Return eps of a floating-point type of PyTorch or NumPy."""
+    return float(torch.finfo(dtype).eps if isinstance(dtype, torch.dtype) else np.finfo(dtype).eps)
+
+
+def rounded_down(products: Numbers, more: Numbers | float = 0.0) -> Numbers:
     """Return the sum of rounded products over the last dimension, less what rounding may have added.
 
     Args:
         products: (*batch, n).
         more: n eps times this, (*batch), is taken off besides.
     """
-    error = (products.shape[-1] + 2) * finfo(products.dtype).eps
-    return products.sum(dim=-1) - error * (products.abs().sum(dim=-1) + more)
+    error = (products.shape[-1] + 2) * eps_of(products.dtype)
+    return products.sum(axis=-1) - error * (abs(products).sum(axis=-1) + more)

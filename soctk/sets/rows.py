@@ -50,6 +50,16 @@ class Rows:
         """f of the sum where `at_most_a_sum` holds and there is one, else None."""
         return float(self.f) if self.at_most_a_sum and self.E.shape[0] == 1 else None
 
+    @cached_property
+    def transposed(self) -> np.ndarray:
+        """The columns of E' and G' side by side, (n, k + m)."""
+        return np.concatenate([self.E.numpy(), self.G.numpy()]).T
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Their absolute values."""
+        return np.abs(self.transposed)
+
     def violation(self, x: Tensor, lower: Tensor, upper: Tensor, f: Tensor, h: Tensor) -> Tensor:
         """Return the largest violation of the rows with these right-hand sides, each like x: (..., n) -> (...)."""
         worst = torch.maximum(lower - x, x - upper).amax(dim=-1).clamp(min=0)

@@ -225,15 +225,16 @@ def test_elimination_describes_the_same_set(seed: int) -> None:
         n, -1.0, 1.0, *((E, E @ inside) if k else (None, None)), *((G, G @ inside + 0.1) if m else (None, None))
     )
     rows, e = base.rows(), Elimination.of(base.rows())
-    origin = e.origin(rows.f)
-    torch.testing.assert_close(rows.E @ origin, rows.f, rtol=0, atol=1e-9)
-    assert float((rows.E @ e.basis).abs().max() if e.basis.numel() and k else 0.0) <= 1e-9
-    low, high = e.ends(e.sides(rows.lower, rows.upper, rows.h, rows.G, origin))
-    directions = torch.cat([torch.eye(e.dim, dtype=DOUBLE), e.R])
+    lower, upper, f, h = (side.numpy()[None] for side in (rows.lower, rows.upper, rows.f, rows.h))
+    E, origin = rows.E.numpy(), e.origin(f)
+    np.testing.assert_allclose(origin @ E.T, f, rtol=0, atol=1e-9)
+    assert float(np.abs(E @ e.basis).max() if e.basis.size and k else 0.0) <= 1e-9
+    low, high = e.ends(e.sides(lower, upper, h, origin))
+    directions = np.concatenate([np.eye(e.dim), e.R])
     for _ in range(20):
-        w = torch.from_numpy(r.uniform(-2, 2, e.dim))
-        x = origin + e.basis @ w
-        excess = float(torch.maximum(low - directions @ w, directions @ w - high).max()) if len(directions) else -1.0
+        w = r.uniform(-2, 2, e.dim)
+        x = torch.from_numpy(origin[0] + e.basis @ w)
+        excess = float(np.maximum(low - directions @ w, directions @ w - high).max()) if len(directions) else -1.0
         if abs(excess) > 1e-9:
             assert (excess <= 0) == (float(base.violation(x)) <= 1e-9)
 

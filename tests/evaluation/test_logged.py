@@ -12,7 +12,7 @@ import torch
 import soctk
 from soctk.io.checkpoint import read_notes
 from soctk_evaluation.cli import main
-from soctk_evaluation.cli.logged import _split, read_logged
+from soctk_evaluation.cli.logged import _split
 
 COUNT, EACH, DIM = 40, 6, 3
 SET = ["--set", "box", "--lower", "-1"]
@@ -39,7 +39,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def test_a_shuffled_table_is_read_as_the_arrays_that_it_was_made_of(files: Path) -> None:
-    arrays, table = (read_logged(files / name).data for name in ("data.npz", "data.csv"))
+    arrays, table = (soctk.read_log(files / name).data for name in ("data.npz", "data.csv"))
     order = [torch.argsort(data.context[:, 0]) for data in (arrays, table)]
     torch.testing.assert_close(table.context[order[1]], arrays.context[order[0]])
     sums = [
@@ -52,12 +52,12 @@ def test_a_shuffled_table_is_read_as_the_arrays_that_it_was_made_of(files: Path)
 def test_rows_of_a_context_stay_together_and_on_one_side(files: Path) -> None:
     table = pd.read_csv(files / "data.csv")
     table.iloc[1:].to_csv(files / "fewer.csv", index=False)
-    logged = read_logged(files / "fewer.csv")
+    logged = soctk.read_log(files / "fewer.csv")
     assert (logged.data.instances, logged.data.candidates) == (COUNT, EACH)
     assert len(torch.unique(logged.data.value)) == COUNT * EACH - 1  # nothing is lost, one value is there twice
     few = table.sort_values("context_heat").iloc[EACH - 2 :]  # the first context has two rows, too few to repeat
     few.to_csv(files / "few.csv", index=False)
-    logged = read_logged(files / "few.csv")
+    logged = soctk.read_log(files / "few.csv")
     assert (logged.data.instances, logged.data.candidates) == (COUNT * EACH - EACH + 2, 1)
     parts = _split(logged, 0)
     sides = [{tuple(row) for row in part.context.tolist()} for part in (parts.train, parts.validation, parts.test)]
@@ -70,7 +70,7 @@ def test_optima_are_taken_by_the_names_of_their_variables(files: Path) -> None:
     table = pd.DataFrame({"x_a": optimum[:, 0], "x_b": optimum[:, 1], "value": 1.0, "context_0": np.arange(COUNT)})
     table["optimum_b"], table["optimum_a"] = table["x_b"], table["x_a"]
     table.to_csv(files / "named.csv", index=False)
-    logged = read_logged(files / "named.csv")
+    logged = soctk.read_log(files / "named.csv")
     assert torch.equal(logged.optima, logged.data.x[:, 0])
 
 
@@ -81,7 +81,7 @@ def test_fit_then_decide(files: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "least-squares quadratic" in said
     assert "within contexts" in said
     model = files / "data.safetensors"
-    names = {"context": ["context_heat", "context_load"], "x": ["x_0", "x_1", "x_2"]}
+    names = {"context": ["context_heat", "context_load"], "x": ["x_0", "x_1", "x_2"], "value": "value"}
     assert read_notes(model) == {"columns": names}
     # Columns are taken by name: the table has them in another order, with one that is not a number between them.
     assert main(["decide", str(model), str(files / "contexts.csv"), *SET]) == 0
@@ -174,3 +174,27 @@ def test_a_model_without_context_needs_no_file(files: Path, capsys) -> None:
     assert main(["decide", str(files / "plain.safetensors"), *SET]) == 0
     assert len(pd.read_csv(files / "plain.decisions.csv")) == 1
     assert "1 of 1 decisions" in capsys.readouterr().out
+
+
+def test_columns_of_any_names_are_learned_and_found_again(tmp_path: Path, capsys) -> None:
+    random = np.random.default_rng(0)
+    log = pd.DataFrame({"Tag": pd.date_range("2024-01-01", periods=300, freq="h").strftime("%d.%m.%Y %H:%M")})
+    log["Ort, ca."] = ["Nord"] * 295 + ["Süd"] * 5
+    log[["-u", "v w"]] = random.uniform(size=(300, 2))
+    log["€"] = ((log[["-u", "v w"]] - 0.3) ** 2).sum(axis=1)
+    log.loc[[10, 20], "€"] = np.nan
+    log.to_csv(tmp_path / "log.csv", index=False)
+    names = ["--context", "Tag", "Ort, ca.", "--decision=-u", "v w", "--value", "€", "--date-format", "%d.%m.%Y %H:%M"]
+    fit = ["fit", str(tmp_path / "log.csv"), *names, "--model", "quadratic"]
+    assert main(fit) == 2
+    assert "2 of 300 rows have missing values (€ 2); the first: row 11 (€), row 21 (€)" in capsys.readouterr().err
+    assert main([*fit, "--drop-missing"]) == 0
+    said = capsys.readouterr().out
+    assert "left out: 2 of 300 rows have missing values" in said
+    assert 'Tag is a date, by hour of day, weekday; "Ort, ca." is 2 categories, Nord, Süd' in said
+    assert '"Ort, ca.": few rows have Süd (5)' in said
+    log[["Ort, ca.", "Tag"]].head(7).to_csv(tmp_path / "days.csv", index=False)
+    assert main(["decide", str(tmp_path / "log.safetensors"), str(tmp_path / "days.csv"), "--set", "box"]) == 0
+    plan = pd.read_csv(tmp_path / "log.decisions.csv")
+    assert list(plan)[:3] == ["-u", "v w", "value"]
+    np.testing.assert_allclose(plan[["-u", "v w"]], 0.3, atol=1e-4)

@@ -12,6 +12,7 @@ from typing import cast
 
 import tyro
 
+from soctk.tables.errors import TableError
 from soctk_evaluation.cli.commands import ACTIONS, EXPERIMENTS
 from soctk_evaluation.cli.report import show
 from soctk_evaluation.experiments import experiment_names, find_experiment
@@ -46,7 +47,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return run_experiment(find_experiment(name), cast(Run, request))
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except UsageError as error:
+    except (UsageError, TableError) as error:
         return _fail(str(error), 2)
     except (StoreError, OSError) as error:
         return _fail(str(error), 1)

@@ -205,12 +205,21 @@ class Feasible:
 class Fit:
     """Learn a convex surrogate from logged decisions and their values, and save it.
 
-    A table (.csv, .parquet) has a row for each decision, in columns context_*, x_* and value, and optionally
-    optimum_*, an optimal decision in that context. An .npz file has arrays context (N, p), x (N, M, n), value (N, M)
-    and optionally optimum (N, n). A fifth of the contexts is held out to measure the error.
+    A table (.csv, .parquet) has a row for each decision. An .npz file has arrays context (N, p), x (N, M, n),
+    value (N, M) and optionally optimum (N, n). A fifth of the contexts is held out to measure the error. Ctrl-C ends
+    the fit and saves the best state so far; a second one ends the command at once.
 
     Attributes:
         data: the file.
+        context: columns of the context, by their names in the file: numbers are taken as they are, texts as categories,
+            dates by hour of day, weekday and time of year as far as the log spans these; context_* by default.
+        decision: columns of the decision, numbers; x_* by default.
+        value: column of the cost that the decision had.
+        optimum: columns of an optimal decision in that context, in the decision's order; optimum_* by default, where
+            there are any.
+        category: columns of the context that are categories although they have numbers.
+        date_format: of dates that are not in ISO 8601, as "%d.%m.%Y %H:%M".
+        drop_missing: leave rows with missing values out, and say how many and which come first.
         model: name of the surrogate.
         output: the model's file; the data's name with .safetensors by default.
         max_parameters: the most weights the model may have.
@@ -221,6 +230,13 @@ class Fit:
 
     data: tyro.conf.Positional[Path]
     feasible: tyro.conf.OmitArgPrefixes[Feasible]
+    context: tuple[str, ...] | None = None
+    decision: tuple[str, ...] | None = None
+    value: str = "value"
+    optimum: tuple[str, ...] | None = None
+    category: tuple[str, ...] = ()
+    date_format: str | None = None
+    drop_missing: bool = False
     model: str = "soc"
     output: Path | None = None
     max_parameters: int | None = None
@@ -232,14 +248,19 @@ class Fit:
 class Decide:
     """Decide with a saved surrogate, every decision with a certified optimality gap.
 
-    Exits with 1 where a decision is not certified, or the set is empty.
+    Tables are read, decided and written in pieces, so that they may be larger than memory. What an interruption leaves
+    is kept beside the output; the same command goes on from there. Exits with 1 where a decision is not certified, or
+    the set is empty.
 
     Attributes:
         model: a file that `soctk fit` or `soctk.save` wrote.
-        contexts: .csv or .parquet with the columns the model was learned from, or .npz with an array context (N, p);
+        contexts: .csv or .parquet with the columns of the context that the model was learned from, or .npz with an
+            array context (N, p);
             left out where the model takes none and no right-hand side is a column.
         feasible: where to decide.
         output: the decisions' file, .csv, .parquet or .npz; the model's name with .decisions.csv by default.
+        keep: columns of the contexts' file to copy beside the decisions, such as a date.
+        rows_at_once: contexts of a piece.
         tol: the gap to reach, relative to max(1, |value|), or in units of the scale.
         scale: the unit that gaps are measured in, such as the standard deviation of the values in question.
         time_limit: seconds for all decisions.
@@ -254,6 +275,8 @@ class Decide:
     feasible: tyro.conf.OmitArgPrefixes[Feasible]
     contexts: tyro.conf.Positional[Path | None] = None
     output: Path | None = None
+    keep: tuple[str, ...] = ()
+    rows_at_once: int = 50_000
     tol: float = 1e-6
     scale: float | None = None
     time_limit: float | None = None

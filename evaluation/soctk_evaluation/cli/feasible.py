@@ -11,9 +11,10 @@ import numpy as np
 
 from soctk import Box, Budget, Polyhedron, Simplex
 from soctk.sets import SetAt
+from soctk.tables.arrays import Arrays
+from soctk.tables.table import Table
 from soctk_evaluation.cli.commands import Feasible
 from soctk_evaluation.cli.polyhedron_file import BOUNDS, FILE_FORMATS, read_polyhedron
-from soctk_evaluation.cli.tabular import Arrays, Table
 from soctk_evaluation.harness.request import UsageError
 
 SETS: dict[str, tuple[Callable[..., Polyhedron], tuple[str, ...]]] = {

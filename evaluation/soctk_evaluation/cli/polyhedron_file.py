@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from soctk_evaluation.cli.tabular import open_arrays
+from soctk.tables.arrays import open_arrays
 from soctk_evaluation.harness.request import UsageError
 
 FILE = ("lower", "upper", "E", "f", "G", "h")

@@ -87,7 +87,7 @@ class Method:
         try:
             self._function.compile(tuple(map(typeof, arguments)))
             if not several:
-                self._prove.compile(tuple(map(typeof, (*arguments[:5], *(matrix,) * 3, numbers, *(matrix,) * 2))))
+                self._prove.compile(tuple(map(typeof, (*arguments[:5], *(matrix,) * 3, numbers, matrix))))
                 _compile_coefficients()
             self._ready.add(several)
         except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -71,6 +71,7 @@ class Packed:
         kinds: the classes of the terms that the compiled code is to know.
         schedule: by which they are decided.
         shapes: what the layout follows from, of each term.
+        kept: layout and matrices of the last substitution, where all functions have the same matrices (`substituted`).
     """
 
     layout: Layout
@@ -79,6 +80,7 @@ class Packed:
     kinds: tuple[type[Term], ...]
     schedule: Schedule
     shapes: tuple[Shapes, ...]
+    kept: list[Substituted] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -87,8 +89,22 @@ class Packed:
 
     def select(self, index: np.ndarray) -> Packed:
         """Return the functions `index`."""
-        shared = self.shared if len(self.shared) == 1 else self.shared[index]
-        return replace(self, shared=shared, data=self.data[index])
+        if len(self.shared) == 1:
+            return replace(self, data=self.data[index])
+        return replace(self, shared=self.shared[index], data=self.data[index], kept=[])
+
+    @property
+    def matrices(self) -> np.ndarray:
+        """A of all terms, (1 or N, K, n)."""
+        n, rows = self.layout.sizes["n"], self.layout.sizes["rows"]
+        return self.shared[:, : rows * n].reshape(len(self.shared), rows, n)
+
+    def slopes(self, passes: np.ndarray) -> np.ndarray:
+        """Return v + A'y, (N, n), for the dual points y that passes over the terms left, (N, any)."""
+        n, rows, A = self.layout.sizes["n"], self.layout.sizes["rows"], self.matrices
+        first = list(PASS).index("y") * rows
+        y, v = passes[:, first : first + rows], self.data[:, 1 : 1 + n]
+        return v + (y @ A[0] if len(A) == 1 else np.einsum("ikj,ik->ij", A, y))
 
 
 def supported(form: SumOfTerms) -> bool:
@@ -134,23 +150,54 @@ def substituted(packed: Packed, basis: np.ndarray, origin: np.ndarray, constrain
 
     Args:
         packed: f, N functions of n variables.
-        basis: (n, d).
+        basis: (n, d), not changed afterwards: what follows from it and the matrices alone is kept.
         origin: (1 or N, n).
         constraints: how many the set of w has besides bounds.
     """
-    (n, d), rows = basis.shape, packed.layout.sizes["rows"]
-    layout = _layout(d, constraints, True, packed.shapes)
+    (n, d), A = basis.shape, packed.matrices
+    known = packed.kept[0] if packed.kept else None
+    if known is None or known.basis is not basis or known.constraints != constraints:
+        known = Substituted.of(packed, basis, constraints)
+        if len(A) == 1:
+            packed.kept[:] = [known]
     if n == d:  # there is nothing to eliminate
-        return replace(packed, layout=layout)
-    A = packed.shared[:, : rows * n].reshape(len(packed.shared), rows, n)
-    inner = A @ basis
-    across = inner.transpose(0, 2, 1)
-    parts = (part.reshape(len(A), rows * d) for part in (inner, across))
-    b0, v, offset, others = np.split(packed.data, [1, 1 + n, 1 + n + rows], axis=1)
-    moved = origin @ A[0].T if len(A) == 1 else np.einsum("ikj,ij->ik", A, np.broadcast_to(origin, v.shape))
-    data = b0 + (v * origin).sum(axis=1, keepdims=True), v @ basis, offset + moved, others
-    shared = np.concatenate([*parts, packed.shared[:, 2 * rows * n :]], axis=1)
-    return replace(packed, layout=layout, shared=shared, data=np.concatenate(data, axis=1))
+        return replace(packed, layout=known.layout, kept=[])
+    moved = origin @ A[0].T if len(A) == 1 else np.einsum("ikj,ij->ik", A, np.broadcast_to(origin, (len(A), n)))
+    v, rows, data = packed.data[:, 1 : 1 + n], A.shape[1], packed.data
+    inner = np.empty((len(data), data.shape[1] + d - n))
+    inner[:, 0] = data[:, 0] + (v * origin).sum(axis=1)
+    inner[:, 1 : 1 + d] = v @ basis
+    inner[:, 1 + d : 1 + d + rows] = data[:, 1 + n : 1 + n + rows] + moved
+    inner[:, 1 + d + rows :] = data[:, 1 + n + rows :]
+    return replace(packed, layout=known.layout, shared=known.shared, data=inner, kept=[])
+
+
+@dataclass(frozen=True, eq=False)
+class Substituted:
+    """What w -> f(origin + basis w) has from f and the basis alone.
+
+    Attributes:
+        basis: (n, d).
+        constraints: how many the set of w has besides bounds.
+        layout: where everything is.
+        shared: matrices, (1 or N, any).
+    """
+
+    basis: np.ndarray
+    constraints: int
+    layout: Layout
+    shared: np.ndarray
+
+    @classmethod
+    def of(cls, packed: Packed, basis: np.ndarray, constraints: int) -> Substituted:
+        """Return it for arguments as `substituted`'s."""
+        (n, d), rows = basis.shape, packed.layout.sizes["rows"]
+        layout = _layout(d, constraints, True, packed.shapes)
+        if n == d:
+            return cls(basis, constraints, layout, packed.shared)
+        inner = packed.matrices @ basis
+        parts = (part.reshape(len(inner), rows * d) for part in (inner, inner.transpose(0, 2, 1)))
+        return cls(basis, constraints, layout, np.concatenate([*parts, packed.shared[:, 2 * rows * n :]], axis=1))
 
 
 def _shapes(term: Term, kinds: tuple[type[Term], ...]) -> Shapes:

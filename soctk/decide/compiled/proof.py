@@ -20,7 +20,7 @@ work_of = record_of(ARRAYS, "memory")
 def make_prove(kinds: int):
     """Return the function that is called from outside; `kinds` as `make_advance_all`'s."""
 
-    def prove(layout, shared, common, sides, data, x, caches, shift, scratch, answers, slopes):
+    def prove(layout, shared, common, sides, data, x, caches, shift, scratch, answers):
         """Fill values and bounds.
 
         Args:
@@ -29,7 +29,6 @@ def make_prove(kinds: int):
             caches: what a pass left with the dual points, (N, cache_size).
             shift: what is added to each slope, (N, n).
             answers: filled with values and bounds, (N, 2).
-            slopes: filled with the slopes, (N, n).
         """
         work = work_of(layout, scratch)
         problem = problem_of(kinds, layout, shared[0], common, work.held_sides, work.held_data)
@@ -45,7 +44,6 @@ def make_prove(kinds: int):
             slope(problem, here, g)
             for j in range(problem.n):
                 g[j] += shift[i, j]
-                slopes[i, j] = g[j]
             answers[i, 1] = bound(problem, g, here, work.point)
 
     return called_from_python(prove)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.rounding import rounding
 from soctk.sets import FeasibleSet
+from soctk.sets.batches import joined
 from soctk.simd.lanes import WIDTH, aligned_zeros
 from soctk.terms import Term
 from soctk.terms.kernel import EPS
@@ -78,7 +79,7 @@ class Region:
     @property
     def has_hi(self) -> bool:
         """Whether there are upper bounds."""
-        return bool(np.isfinite(self.hi[0, 0]))
+        return math.isfinite(self.hi[0, 0])
 
 
 def solve_compiled(
@@ -112,18 +113,10 @@ def solve_packed(
     return _result(packed, _solve(packed, region, tol, max_iter, deadline))
 
 
-class Proved(NamedTuple):
-    """Values and bounds of points, (N,), and the slopes of the bounds, (N, n)."""
-
-    value: np.ndarray
-    bound: np.ndarray
-    slope: np.ndarray
-
-
 def prove(
     packed: Packed, box: tuple[np.ndarray, np.ndarray], x: np.ndarray, passes: np.ndarray, shift: np.ndarray
-) -> Proved:
-    """Return f(x), and the bounds of dual points over a box, where `shift` is added to their slopes.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return f(x), and the bounds of dual points over a box, where `shift` is added to their slopes: (N,) each.
 
     Args:
         packed: N functions.
@@ -137,11 +130,10 @@ def prove(
     largest = np.maximum(np.abs(box[0]), np.abs(box[1])).max(axis=0)
     common[at.has_hi], common[at.largest], common[at.most] = 1.0, largest, largest.sum()
     common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
-    answers, slopes = np.empty((len(x), 2)), np.empty_like(x)
-    sides = np.concatenate(np.broadcast_arrays(*box), axis=1)
-    arrays = packed.shared, common, sides, packed.data, x, passes, shift, np.zeros(sizes["memory_size"])
-    method_for(packed.kinds).prove(packed.layout.numbers, *arrays, answers, slopes)
-    return Proved(answers[:, 0], answers[:, 1], slopes)
+    answers = np.empty((len(x), 2))
+    arrays = packed.shared, common, joined(*box), packed.data, x, passes, shift, np.zeros(sizes["memory_size"])
+    method_for(packed.kinds).prove(packed.layout.numbers, *arrays, answers)
+    return answers[:, 0], answers[:, 1]
 
 
 def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: float) -> np.ndarray:
@@ -158,22 +150,13 @@ def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: 
         common[at.R], common[at.R_transposed] = region.R.ravel(), region.R.T.ravel()
     common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
     common[at.tol], common[at.max_iter], common[at.first_share] = tol, max_iter, schedule.first_share
-    common[at.last_share], common[at.rules] = schedule.last_share, np.ravel(schedule.rules)
-    sides = _sides(region)
+    common[at.last_share], common[at.rules] = schedule.last_share, [*schedule.rules[0], *schedule.rules[1]]
+    sides = joined(region.lo, region.hi, region.R_lo, region.R_hi)
     state, at = np.zeros((packed.data.shape[0], sizes["state_size"])), packed.layout.state
     state[:, at.x] = state[:, at.best_x] = region.start
     state[:, at.best_value], state[:, at.best_bound] = np.inf, -np.inf
     _iterate(packed, common, sides, state, deadline)
     return state
-
-
-def _sides(region: Region) -> np.ndarray:
-    """Return lo, hi, R_lo and R_hi one after another, (1 or N, any)."""
-    parts = region.lo, region.hi, region.R_lo, region.R_hi
-    size = max(map(len, parts))
-    if size > 1:
-        parts = tuple(np.broadcast_to(part, (size, part.shape[1])) for part in parts)
-    return np.concatenate(parts, axis=1)
 
 
 def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.ndarray, deadline: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -64,8 +63,8 @@ class Adam(Phase):
             run.validation.append((run.iterations, reached))
             if reached < run.best:
                 run.best, best = reached, trainer.state()
-            if time.perf_counter() > trainer.deadline:
-                run.status = FitStatus.TIME_LIMIT
+            if trainer.deadline.passed:
+                run.status = trainer.deadline.status
                 break
         trainer.load(best)
         trainer.keep()

@@ -22,7 +22,7 @@ class Curved(Phase):
     rows: int
 
     def steps(self, trainer: Trainer) -> int:
-        return self.optimizer.iterations
+        return self.optimizer.steps(trainer)
 
     def run(self, trainer: Trainer) -> None:
         affine = {id(weight) for weight in trainer.affine.parameters()}

@@ -28,7 +28,7 @@ class Everything(Phase):
     whitened: bool = False
 
     def steps(self, trainer: Trainer) -> int:
-        return sum(optimizer.iterations for optimizer in self.optimizers)
+        return sum(optimizer.steps(trainer) for optimizer in self.optimizers)
 
     def run(self, trainer: Trainer) -> None:
         parts = trainer.leveled(self.rows, self.level_weight)

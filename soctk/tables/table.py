@@ -1,0 +1,268 @@
+"""Tables by column names (.csv, .parquet, data frames), whole or in pieces, with places for messages.
+
+A .csv file is read as text and each column converted by what it means, so that what is read does not depend on the
+other rows that are read with it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from soctk.lazy import pandas as pd
+from soctk.lazy import parquet
+from soctk.tables.errors import TableError
+
+TABLE_FORMATS, ARRAYS = (".csv", ".parquet"), ".npz"
+SHOWN = 12
+"""Columns or categories that a message lists."""
+FIRST = 5
+"""Rows with missing values that are named."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows of a table and where they are from.
+
+    Attributes:
+        frame: the rows.
+        source: the file, for messages.
+        rows: (N,), their numbers in the file, from 0.
+        names: the columns of the file, those that were not read too.
+    """
+
+    frame: Any
+    source: str
+    rows: np.ndarray
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, source: Any, wanted: Callable[[str], bool] | None = None) -> Table:
+        """Return a table as it is, of a data frame, or of a file, of its columns those `wanted`.
+
+        Raises:
+            TableError: no such file, another kind of file, one that cannot be read, or a column that is there twice.
+        """
+        if isinstance(source, Table):
+            return source
+        if isinstance(source, str | os.PathLike):
+            return next(read_pieces(Path(source), None, wanted))
+        if not isinstance(source, pd.DataFrame):
+            raise TableError(f"expected a file or a data frame, got {type(source).__name__}")
+        _check_names(source.columns, "the data frame")
+        names = tuple(map(str, source.columns))
+        return cls(source.set_axis(names, axis=1), "the data frame", np.arange(len(source)), names)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def names_of(self, kind: str) -> list[str]:
+        """Return the columns named `kind`_*, in the file's order."""
+        return [name for name in self.names if name.startswith(f"{kind}_")]
+
+    @property
+    def listing(self) -> str:
+        """What columns there are, in words."""
+        other = any(set(name) & set(";\t") for name in self.names)
+        remedy = " (expected fields that are separated by commas, not by semicolons or tabs)" if other else ""
+        return f"the columns are {listed(self.names)}{remedy}"
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raise TableError where a column is missing."""
+        missing = [name for name in names if name not in self.names]
+        if missing:
+            raise TableError(f"{self.source}: no column {listed(missing)}; {self.listing}")
+
+    def column(self, name: str) -> Any:
+        """Return a column as a series.
+
+        Raises:
+            TableError: it is missing, or holds a missing value.
+        """
+        self.check_names([name])
+        series = self.frame[name]
+        self.check_cells(name, ~series.isna().to_numpy(bool), "a value")
+        return series
+
+    def check_cells(self, name: str, good: np.ndarray, expected: str) -> None:
+        """Raise TableError naming the first row whose cell is not `good`, and saying what is expected."""
+        wrong = np.flatnonzero(~good)
+        if wrong.size:
+            found = self.frame[name].iloc[wrong[0]]
+            missing = bool(pd.isna(found))
+            found = "a missing value" if missing else repr(str(found))
+            more = f" ({wrong.size} rows are so)" if wrong.size > 1 else ""
+            place = f"{self.source}: column {quoted(name)}, row {self.rows[wrong[0]] + 1}"
+            raise TableError(f"{place}: expected {expected}, got {found}{more}")
+
+    def number(self, name: str) -> np.ndarray:
+        """Return a column as float64 numbers, (N,).
+
+        Raises:
+            TableError: it is missing, or holds something that is not a finite number.
+        """
+        self.check_names([name])
+        given = self.frame[name]
+        if given.dtype.kind in "mMc":
+            raise TableError(f"{self.source}: column {name}: expected numbers, got {given.dtype}")
+        column = np.asarray(pd.to_numeric(given, errors="coerce"), float)
+        self.check_cells(name, np.isfinite(column), "a finite number")
+        return column
+
+    def numbers(self, names: Sequence[str]) -> np.ndarray:
+        """Return columns as float64 numbers, (N, len(names)).
+
+        Raises:
+            TableError: a column is missing, or holds something that is not a finite number.
+        """
+        self.check_names(names)
+        if not names:
+            return np.zeros((len(self), 0))
+        return np.stack([self.number(name) for name in names], axis=1)
+
+    def without_missing(self, names: Sequence[str]) -> tuple[Table, Missing]:
+        """Return the rows that have a value in all of these columns, and what was left out."""
+        self.check_names(names)
+        empty = self.frame[list(names)].isna().to_numpy(bool)
+        wrong = empty.any(axis=1)
+        places = [(int(self.rows[k]) + 1, [names[j] for j in np.flatnonzero(empty[k])]) for k in np.flatnonzero(wrong)]
+        counts = {name: int(count) for name, count in zip(names, empty.sum(axis=0), strict=True) if count}
+        table = Table(self.frame[~wrong], self.source, self.rows[~wrong], self.names)
+        return table, Missing(int(wrong.sum()), len(self), counts, places[:FIRST])
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Rows with missing values.
+
+    Attributes:
+        count: how many.
+        total: of how many.
+        counts: missing values by column.
+        first: the numbers of the first of them, from 1, and their columns without a value.
+    """
+
+    count: int
+    total: int
+    counts: dict[str, int]
+    first: list[tuple[int, list[str]]]
+
+    def __str__(self) -> str:
+        if not self.count:
+            return f"no missing values in {self.total} rows"
+        by_column = ", ".join(f"{quoted(name)} {count}" for name, count in self.counts.items())
+        rows = ", ".join(f"row {row} ({listed(names)})" for row, names in self.first)
+        return f"{self.count} of {self.total} rows have missing values ({by_column}); the first: {rows}"
+
+
+def read_pieces(path: Path, rows: int | None, wanted: Callable[[str], bool] | None = None) -> Iterator[Table]:
+    """Yield a .csv or .parquet file `rows` rows at a time (None: all at once), at least one piece.
+
+    Args:
+        path: the file.
+        rows: of a piece.
+        wanted: whether to read a column, by name; all by default.
+
+    Raises:
+        TableError: as `Table.of`.
+    """
+    check_file(path)
+    if path.suffix not in TABLE_FORMATS:
+        raise TableError(f"{path}: expected a file ending in {', '.join((*TABLE_FORMATS, ARRAYS))}")
+    check_format(path)
+    with _readable(path):
+        names = _names(path)
+    _check_names(names, str(path))
+    chosen = [name for name in names if wanted is None or wanted(name)]
+    # pandas counts no rows of a file of which it reads no column.
+    chosen = chosen or names[:1]
+    frames, start = (_csv if path.suffix == ".csv" else _parquet)(path, rows, chosen), 0
+    while True:
+        with _readable(path):
+            frame = next(frames, None)
+        if frame is None:
+            return
+        yield Table(frame, str(path), np.arange(start, start + len(frame)), tuple(names))
+        start += len(frame)
+
+
+def check_file(path: Path) -> None:
+    """Raise TableError where there is no such file."""
+    if not path.is_file():
+        raise TableError(f"no file {path}")
+
+
+def check_format(path: Path) -> None:
+    """Raise TableError where a .parquet file is asked for and cannot be handled."""
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise TableError(f'{path}: Parquet files need the package pyarrow: pip install "soctk[parquet]"')
+
+
+def quoted(name: object) -> str:
+    """Return a name as it is, or between quotation marks where it would be taken for several."""
+    return f'"{name}"' if set(str(name)) & set(",;") or str(name) != str(name).strip() else str(name)
+
+
+def listed(names: Sequence[object]) -> str:
+    """Return the first of some names in one line."""
+    shown = ", ".join(map(quoted, names[:SHOWN])) or "none"
+    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
+
+
+def _check_names(names: Sequence[object], source: str) -> None:
+    twice = sorted({str(name) for name in names if list(names).count(name) > 1})
+    if twice:
+        raise TableError(f"{source}: expected every column once, got {', '.join(twice)} twice")
+
+
+def _names(path: Path) -> list[str]:
+    if path.suffix == ".parquet":
+        return list(parquet.read_schema(path).names)
+    header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
+    return [str(name) or f"Unnamed: {k}" for k, name in enumerate(header)]  # pandas' own name of a column without one
+
+
+def _csv(path: Path, rows: int | None, chosen: list[str]) -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        if rows is None:
+            yield pd.read_csv(path, index_col=False, dtype=str)[chosen]
+            return
+    with pd.read_csv(path, index_col=False, dtype=str, chunksize=rows) as reader:
+        while True:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                frame = next(reader, None)
+            if frame is None:
+                return
+            yield frame[chosen]
+
+
+def _parquet(path: Path, rows: int | None, chosen: list[str]) -> Iterator[Any]:
+    with parquet.ParquetFile(path) as file:
+        if rows is None or file.metadata.num_rows == 0:
+            yield file.read(columns=chosen).to_pandas(ignore_metadata=True)
+            return
+        for batch in file.iter_batches(rows, columns=chosen):
+            yield batch.to_pandas(ignore_metadata=True)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Say in one line what pandas and pyarrow raise for files that they cannot read."""
+    try:
+        yield
+    except pd.errors.ParserWarning:
+        raise TableError(f"{path}: expected as many fields in every row as in the header, got more") from None
+    except TableError:
+        raise
+    except (ValueError, OSError) as error:
+        raise TableError(f"{path}: not a readable {path.suffix} file: {' '.join(str(error).split())}") from None

@@ -1,0 +1,112 @@
+"""The estimator: scikit-learn's own checks, convexity in the decision's columns, texts and dates, decisions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.compose import make_column_transformer
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import soctk
+from soctk.sklearn import ConvexRegressor
+
+QUICK = soctk.FitConfig(
+    starts=1, epochs=2, newton_iterations=4, lbfgs_iterations=20, level_iterations=10, choose_structure=False
+)
+ROWS = 240
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([ConvexRegressor(config=QUICK), ConvexRegressor(context=[0], model="quadratic")])
+def test_scikit_learns_own_checks(estimator, check) -> None:
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    """Rows whose cost is a squared distance that moves with the site and the hour."""
+    random = np.random.default_rng(0)
+    when = pd.date_range("2024-01-01", periods=ROWS, freq="h")
+    table = pd.DataFrame({"when": when, "site": random.choice(["Nord", "Süd"], ROWS), "load": random.normal(size=ROWS)})
+    table[["u", "w"]] = random.uniform(-1, 1, size=(ROWS, 2))
+    best = 0.3 * (table["site"] == "Süd") + 0.2 * np.cos(2 * np.pi * when.hour / 24)
+    return table.assign(cost=(table["u"] - best) ** 2 + (table["w"] - 0.2 * table["load"]) ** 2)
+
+
+@pytest.fixture(scope="module")
+def estimator(frame: pd.DataFrame) -> ConvexRegressor:
+    return ConvexRegressor(decision=["u", "w"], config=QUICK).fit(frame.drop(columns="cost"), frame["cost"])
+
+
+def test_predictions_are_convex_in_the_decision(estimator: ConvexRegressor, frame: pd.DataFrame) -> None:
+    random, X = np.random.default_rng(1), frame.drop(columns="cost")
+    ends = [X.assign(u=random.normal(size=ROWS), w=random.normal(size=ROWS)) for _ in range(2)]
+    share = random.uniform(size=ROWS)
+    between = X.assign(**{k: share * ends[0][k] + (1 - share) * ends[1][k] for k in ("u", "w")})
+    chord = share * estimator.predict(ends[0]) + (1 - share) * estimator.predict(ends[1])
+    assert (estimator.predict(between) <= chord + 1e-9).all()
+
+
+def test_texts_and_dates_are_learned_from(estimator: ConvexRegressor, frame: pd.DataFrame) -> None:
+    X = frame.drop(columns="cost")
+    assert [str(feature) for feature in estimator.features_] == [
+        "a date, by hour of day, weekday",
+        "2 categories, Nord, Süd",
+        "a number",
+    ]
+    assert estimator.score(X, frame["cost"]) > 0.9
+    with pytest.raises(ValueError, match="column site, row 1: expected a category that the model knows, Nord, Süd"):
+        estimator.predict(X.assign(site="Ost"))
+    with pytest.raises(ValueError, match="feature names"):
+        estimator.predict(X.drop(columns="site"))
+
+
+def test_the_estimator_decides(estimator: ConvexRegressor, frame: pd.DataFrame) -> None:
+    contexts = frame.head(20)
+    decision = estimator.decide(soctk.Box(2, -1.0), contexts)
+    assert decision.optimal.all()
+    best = contexts.assign(u=decision.x[:, 0].numpy(), w=decision.x[:, 1].numpy()).drop(columns="cost")
+    np.testing.assert_allclose(estimator.predict(best), decision.value.numpy(), rtol=0, atol=1e-9)
+    given = frame.drop(columns="cost").head(20)
+    assert (estimator.predict(given) >= decision.lower_bound.numpy() - 1e-9).all()
+
+
+def test_columns_go_by_number_in_arrays(frame: pd.DataFrame) -> None:
+    X, y = frame[["u", "load", "w"]].to_numpy(), frame["cost"]
+    one, other = (
+        ConvexRegressor(model="quadratic", **part).fit(X, y) for part in ({"context": [1]}, {"decision": [0, -1]})
+    )
+    assert one.model_.dim == 2
+    np.testing.assert_array_equal(one.predict(X), other.predict(X))
+    decision = one.decide(soctk.Box(2, -1.0), X[:5, 1:2])
+    assert torch.equal(decision.x, soctk.minimize(one.model_, soctk.Box(2, -1.0), X[:5, 1:2].copy()).x)
+    with pytest.raises(ValueError, match=r"context: expected shape \(N, 1\), got \(5, 3\)"):
+        one.decide(soctk.Box(2, -1.0), X[:5])
+
+
+def test_it_stands_in_pipelines(frame: pd.DataFrame) -> None:
+    encoder = make_column_transformer(
+        (OneHotEncoder(sparse_output=False), ["site"]), remainder="passthrough", verbose_feature_names_out=False
+    ).set_output(transform="pandas")
+    pipeline = make_pipeline(encoder, ConvexRegressor(decision=["u", "w"], model="quadratic"))
+    X = frame[["site", "load", "u", "w"]]
+    assert cross_val_score(pipeline, X, frame["cost"], cv=3).min() > 0.5
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [
+        {"decision": ["u", "v"]},
+        {"context": [7]},
+        {"context": ["u", "w", "load"]},
+        {"decision": ["u"], "context": ["u"]},
+    ],
+)
+def test_columns_that_make_no_sense_are_refused(roles: dict, frame: pd.DataFrame) -> None:
+    with pytest.raises(ValueError, match="decision, context: "):
+        ConvexRegressor(**roles).fit(frame[["u", "w", "load"]], frame["cost"])
