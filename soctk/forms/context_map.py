@@ -111,7 +111,7 @@ class Responses(NamedTuple):
 
 
 def responses(context: Any, numbers: Responses, sizes: list[int]) -> tuple[Any, ...]:
-    """Return the rows of b0, v and d at contexts (N, p), the weights, the ridges, and units and squares themselves.
+    """Return the rows of b0, v and d at contexts (N, p), the weights, and ridges, units and squares.
 
     Args:
         context: (N, p), a tensor or an array, as the numbers.
@@ -201,7 +201,7 @@ class ContextMap:
         )
 
     def responses(self, context: Tensor) -> tuple[Tensor, ...]:
-        """Return the rows of b0, v and d at contexts (N, p), the weights, the ridges, and units and squares themselves."""
+        """Return the rows of b0, v and d at contexts (N, p), the weights, and ridges, units and squares."""
         numbers = self.slope, self.constant, self.floors, self.gains, self.tilt
         return responses(context, Responses(*numbers), self.sizes)
 

@@ -12,7 +12,7 @@ Learned by Levenberg-Marquardt with a prior: a normal distribution around the st
 does not have, which weighs as much as the noise (maximum a posteriori). The Jacobian is written out: with w_k = A_k e,
 r_k = sqrt(||w_k||^2 + kappa_k^2),
 
-    df/dB = alpha (B e) e',   df/dA_k = lambda_k w_k e' / r_k,   df/dkappa_k = lambda_k kappa_k / r_k,
+    df/dB = alpha (B e) e',   df/dA_k = lambda_k w_k e' / r_k,
     df/dm = -(alpha B'B e + sum_k lambda_k A_k'w_k / r_k) (theta, 1)'.
 """
 
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import expit
@@ -31,29 +32,35 @@ from scipy.special import expit
 from soctk.conditioning import inverse_softplus
 from soctk.learn.least_squares import LeastSquaresQuadratic, level_features
 from soctk.learn.units import Standardized
+from soctk.models.centred import CentredWeights
 
 Array = NDArray[np.float64]
 
 LAMBDA = 0.1
 """The weight of a branch at its start."""
-KAPPA = 0.3
-"""The constant of a branch at its start, in units of x: a kink sharper than that needs data which are closer together."""
-FREEDOM = {"slope": 0.1, "alpha": 1.0, "matrices": 1.0}
-"""Standard deviations of the prior: of v around 0 and of the weights that the quadratic does not have."""
+KAPPA = 0.5
+"""The constant of a branch, in units of x: to tell a kink from so narrow a bend takes values much closer together."""
+FREEDOM = {"slope": 0.01, "alpha": 1.0, "matrices": 1.0}
+"""Standard deviations of the prior around the start. v hardly moves where there are branches: beside a kink the data
+say little of it, and it draws the minimum away from the centre."""
+WIDE = 3.0
+"""That of all others, and of v without branches."""
 FLAT = 3e-2
 """Curvatures of the quadratic below this share of its largest have no minimum to speak of."""
 STEPS = 30
 REJECTIONS = 8
 FIRST_DAMPING, SMALLEST_DAMPING = 1e-2, 1e-12
 LARGEST_FALL = 0.2
+SMALLEST_CURVATURE = 1e-4
+"""A weight's curvature counts as at least this share of the largest: steps along those of next to none go astray."""
 CONVERGED = 1e-4
 """A step predicted to lower the objective by less than this share of it ends a fit."""
 
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Observed values in a model's units, R of them: x (R, n), affine features (theta, 1) of the context (R, p + 1), b0's
-    (R, L), values (R,).
+    """Observed values in a model's units, R of them: x (R, n), values (R,), the contexts' affine features (theta, 1),
+    (R, p + 1), and those of b0, (R, L).
 
     Attributes:
         candidates: M, of every instance; R = N M.
@@ -105,7 +112,7 @@ class Centred:
         sizes: rows of every A_k.
         matrices: A, (R, n).
         weights: softplus of these are the lambda_k, (K,).
-        kappa: (K,).
+        kappa: (K,), given.
         free: names of what is learned.
     """
 
@@ -126,7 +133,7 @@ class Centred:
     def quadratic(cls, found: LeastSquaresQuadratic, *, diagonal: bool) -> Centred:
         """Return the least-squares quadratic with its centre; v is what its flat directions leave."""
         Q, slope, level = (each.numpy() for each in (found.Q, found.slope, found.level.clone()))
-        n, p = slope.shape[0], slope.shape[1] - 1
+        p = slope.shape[1] - 1
         center = -np.linalg.pinv(Q, rcond=FLAT, hermitian=True) @ slope
         # 1/2 m'Qm is taken from b0, as the square contains it.
         square = center.T @ Q @ center
@@ -143,8 +150,8 @@ class Centred:
         """Let the context move alpha."""
         return replace(self, free=(*self.free, "floor", "alpha"))
 
-    def with_branches(self, sizes: Sequence[int], seed: int, *, sharpen: bool) -> Centred:
-        """Add branches of random orthonormal rows, faint ones; whether their constants are learned."""
+    def with_branches(self, sizes: Sequence[int], seed: int) -> Centred:
+        """Add faint branches of random orthonormal rows."""
         n, generator = self.center.shape[0], np.random.default_rng(seed)
         drawn = [np.linalg.qr(generator.normal(size=(n, n)))[0] for _ in range(math.ceil(sum(sizes) / n))]
         return replace(
@@ -153,7 +160,25 @@ class Centred:
             matrices=np.concatenate(drawn)[: sum(sizes)],
             weights=np.full(len(sizes), inverse_softplus(LAMBDA)),
             kappa=np.full(len(sizes), KAPPA),
-            free=(*self.free, "matrices", "weights", *(("kappa",) if sharpen else ())),
+            free=(*self.free, "matrices", "weights"),
+        )
+
+    def for_model(self) -> CentredWeights:
+        """Return the numbers as a model takes them."""
+        n, p = self.slope.shape[0], self.slope.shape[1] - 1
+        squares, (rows, columns) = np.zeros((p, p)), np.triu_indices(p)
+        squares[rows, columns] = self.level[1 + p :]
+        tensors = {
+            "level": np.append(self.level[1 : 1 + p], self.level[0])[None],
+            "squares": 0.5 * (squares + squares.T),
+            **{name: getattr(self, name) for name in ("slope", "center", "factor", "kappa")},
+            "weights": np.logaddexp(0, self.weights),
+        }
+        matrices = np.split(self.matrices.reshape(-1, n), np.cumsum(self.sizes)[:-1]) if self.sizes else []
+        return CentredWeights(
+            **{name: torch.from_numpy(np.ascontiguousarray(numbers)) for name, numbers in tensors.items()},
+            alpha=(torch.tensor(self.floor[0]), torch.from_numpy(self.alpha)),
+            matrices=tuple(torch.from_numpy(each) for each in matrices),
         )
 
     # -- weights as one vector -----------------------------------------------------------------------------
@@ -176,8 +201,8 @@ class Centred:
         means, precisions = [], []
         for name in self.free:
             part = self._free_part(name, getattr(self, name))
-            means.append(np.zeros_like(part) if name == "slope" else part)
-            freedom = math.inf if name == "slope" and not self.sizes else FREEDOM.get(name, math.inf)
+            means.append(part)
+            freedom = WIDE if name == "slope" and not self.sizes else FREEDOM.get(name, WIDE)
             precisions.append(np.full(part.size, freedom**-2.0))
         return np.concatenate(means), np.concatenate(precisions)
 
@@ -225,7 +250,6 @@ class Centred:
             "alpha": (half * expit(argument))[:, None] * context,
             "matrices": _outer(pull, e),
             "weights": r * expit(self.weights),
-            "kappa": lam * self.kappa / r,
         }
 
 
@@ -244,7 +268,7 @@ def learn(start: Centred, data: Values, noise: float) -> Centred:
     """
     count, at = len(data.value), start
     mean, precision = start.prior()
-    precision = precision * noise / count + 1e-9
+    precision = precision * noise / count
 
     def objective(residual: Array, vector: Array) -> float:
         return float(residual @ residual) / count + float(precision @ np.square(vector - mean))
@@ -253,7 +277,7 @@ def learn(start: Centred, data: Values, noise: float) -> Centred:
     loss, damping, rise, rejected = objective(residual, vector), FIRST_DAMPING, 2.0, 0
     hessian, gradient = _system(at, data, residual, precision, vector - mean)
     for _ in range(STEPS):
-        scale = np.maximum(np.diag(hessian), 1e-12 * np.diag(hessian).max())
+        scale = np.maximum(np.diag(hessian), SMALLEST_CURVATURE * np.diag(hessian).max())
         try:
             step = -cho_solve(cho_factor(hessian + np.diag(damping * scale), check_finite=False), gradient)
         except LinAlgError:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from soctk.learn.phases.one_centre import OneCentre
 from soctk.learn.phases.phase import Phase, run_in_turn, steps_of
 from soctk.learn.report import FitStatus
 from soctk.learn.trainer import Trainer
@@ -22,11 +23,12 @@ SEED_STEP = 1000
 
 @dataclass(frozen=True, eq=False)
 class Reached:
-    """Where a start or a structure has come to."""
+    """Where a start or a structure has come to; `structure` is the model's index of it."""
 
     loss: float
     state: dict[str, Tensor]
     status: FitStatus
+    structure: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Race(Phase):
     """Train every structure from every start and go on with the best on validation data.
 
     The smallest structure comes first and a larger one must be clearly better to be taken, or the climb ends: a norm
-    that the data do not need splits a kink in two and costs more regret than it saves error.
+    that the data do not need splits a kink in two and costs more regret than it saves error. Structures with one
+    centre are compared among themselves by cross-validation (`soctk.learn.ladder`).
 
     Attributes:
         starts: initial weights: the model's own, then others drawn afresh where that can be (`can_redraw`).
@@ -42,42 +45,64 @@ class Race(Phase):
         phases: what every start gets.
         grown: what a larger structure gets that goes on from where the smaller one has its weights; None where it
             begins afresh.
+        centred: for structures with one centre.
     """
 
     starts: int
     structures: int
     phases: tuple[Phase, ...]
     grown: tuple[Phase, ...] | None = None
+    centred: OneCentre | None = None
 
     def steps(self, trainer: Trainer) -> int:
         return self.structures * self.starts * steps_of(self.phases, trainer)
 
     def run(self, trainer: Trainer) -> None:
         starts = self._initial_weights(trainer)
-        best = self._climb(trainer, starts) if self.structures > 1 else self._best_start(trainer, starts, self.phases)
+        if self.structures > 1:
+            best = self._climb(trainer, starts)
+            trainer.model.traits.set_structure(best.structure)
+        else:
+            best = self._best_start(trainer, starts, self.phases)
         trainer.load(best.state)
         trainer.keep()
         trainer.report.best_validation, trainer.report.status = best.loss, best.status
 
     def _climb(self, trainer: Trainer, starts: list[dict[str, Tensor]]) -> Reached:
-        """Try the structures from the smallest; leave the model with the best."""
-        take = trainer.model.traits.set_structure
-        take(0)
-        best, chosen = self._best_start(trainer, starts, self.phases), 0
-        for index in range(1, self.structures):
+        """Try the structures from the smallest; return the best."""
+        first = len(trainer.model.traits.centred)
+        held_out = self.phases[-1].held_out(trainer) if first > 0 else None
+        found = self.centred.choose(trainer) if self.centred is not None and held_out is not None else None
+        if found is None or held_out is None:
+            best, first = self._structure(trainer, first, starts, self.phases), first + 1
+        else:
+            best = Reached(float(held_out.total(trainer.model)), trainer.state(), FitStatus.CONVERGED, found.index)
+            if trainer.time_left:  # one start tells whether there is anything to gain
+                trial = self._structure(trainer, first, starts[:1], self.phases)
+                if trial.loss >= best.loss:
+                    first = self.structures
+        for index in range(first, self.structures):
             if best.loss <= EXACT or not trainer.time_left:
                 break
-            take(index)
             phases = self.phases
             if self.grown is not None:
                 starts = [trainer.windowed.grown(best.state, start) for start in starts]
                 phases = self.grown
-            reached = self._best_start(trainer, starts, phases)
+            reached = self._structure(trainer, index, starts, phases)
             if reached.loss >= REQUIRED_IMPROVEMENT * best.loss:
                 break
-            best, chosen = reached, index
-        take(chosen)
+            best, found = reached, None
+        if found is not None and self.centred is not None:
+            self.centred.finish(trainer, found)
+            return replace(best, state=trainer.best)
         return best
+
+    def _structure(
+        self, trainer: Trainer, index: int, starts: list[dict[str, Tensor]], phases: tuple[Phase, ...]
+    ) -> Reached:
+        """Return where the best start of a structure comes to."""
+        trainer.model.traits.set_structure(index)
+        return replace(self._best_start(trainer, starts, phases), structure=index)
 
     def _best_start(self, trainer: Trainer, starts: list[dict[str, Tensor]], phases: tuple[Phase, ...]) -> Reached:
         best = Reached(math.inf, starts[0], trainer.report.status)
