@@ -23,12 +23,13 @@ SEED_STEP = 1000
 
 @dataclass(frozen=True, eq=False)
 class Reached:
-    """Where a start or a structure has come to; `structure` is the model's index of it."""
+    """Where a start or a structure has come to; `structure` and `start` are their numbers."""
 
     loss: float
     state: dict[str, Tensor]
     status: FitStatus
     structure: int = 0
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Race(Phase):
 
     Attributes:
         starts: initial weights: the model's own, then others drawn afresh where that can be (`can_redraw`).
+        keep: how many of them, the best after the phases but the last, get the last one.
         structures: how many structures to choose from; 1 leaves the model with its own.
         phases: what every start gets.
         grown: what a larger structure gets that goes on from where the smaller one has its weights; None where it
@@ -49,6 +51,7 @@ class Race(Phase):
     """
 
     starts: int
+    keep: int
     structures: int
     phases: tuple[Phase, ...]
     grown: tuple[Phase, ...] | None = None
@@ -105,19 +108,26 @@ class Race(Phase):
         return replace(self._best_start(trainer, starts, phases), structure=index)
 
     def _best_start(self, trainer: Trainer, starts: list[dict[str, Tensor]], phases: tuple[Phase, ...]) -> Reached:
-        best = Reached(math.inf, starts[0], trainer.report.status)
-        for number, start in enumerate(starts):
-            trainer.start = number
-            trainer.load(start)
+        reached = [Reached(math.inf, start, trainer.report.status, start=number) for number, start in enumerate(starts)]
+        for part in (phases[:-1], phases[-1:]):
+            if part:
+                reached = self._run(trainer, reached, part)
+        return reached[0]
+
+    def _run(self, trainer: Trainer, begun: list[Reached], phases: tuple[Phase, ...]) -> list[Reached]:
+        """Run phases from each state; return what goes on, the best first."""
+        reached = []
+        for one in begun:
+            trainer.start = one.start
+            trainer.load(one.state)
             trainer.keep()
             trainer.report.best_validation = math.inf
             run_in_turn(phases, trainer)
-            loss = trainer.report.best_validation
-            if loss < best.loss:
-                best = Reached(loss, trainer.best, trainer.report.status)
+            report = trainer.report
+            reached.append(replace(one, loss=report.best_validation, state=trainer.best, status=report.status))
             if not trainer.time_left:
                 break
-        return best
+        return sorted(reached, key=lambda one: (math.isnan(one.loss), one.loss))[: self.keep]
 
     def _initial_weights(self, trainer: Trainer) -> list[dict[str, Tensor]]:
         others = [redrawn(trainer.model, number).state_dict() for number in range(1, self.starts)]
