@@ -84,7 +84,8 @@ class _Maker:
     def race(self, begin: Recipe, then: Recipe) -> Race:
         grown = then if self.whitened else None
         centred = OneCentre(self.config.rows, self.config.level_weight, self.config.seed)
-        keep = self.starts if self.whitened or len(begin) == 0 else math.ceil(self.starts / 2)
+        all_go_on = self.whitened or not self.config.race or len(begin) == 0
+        keep = self.starts if all_go_on else math.ceil(self.starts / 2)
         return Race(self.starts, keep, self.structures, (*begin, *then), grown, centred)
 
     def begin(self) -> Recipe:

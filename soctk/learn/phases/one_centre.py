@@ -10,6 +10,9 @@ from soctk.learn.ladder import Ladder, Step
 from soctk.learn.trainer import Trainer
 from soctk.learn.units import Standardized
 
+CHOOSING = 3
+"""Where instances have several candidates, the choice is made on this part of the values that the fit then uses."""
+
 
 @dataclass(frozen=True)
 class OneCentre:
@@ -27,7 +30,7 @@ class OneCentre:
 
     def choose(self, trainer: Trainer) -> Step | None:
         """Leave the model with the structure that the training data ask for; None where there are too many weights."""
-        ladder, (train, _) = self._ladder(trainer), self._data(trainer)
+        ladder, (train, _) = self._ladder(trainer), self._data(trainer, self.rows // CHOOSING)
         if not ladder.can_climb(train):
             return None
         try:
@@ -39,18 +42,18 @@ class OneCentre:
 
     def finish(self, trainer: Trainer, step: Step) -> None:
         """Learn the structure from training and validation data, whose part was to choose it; the fit ends with it."""
-        self._place(trainer, self._ladder(trainer), step, _joined(*self._data(trainer)))
+        self._place(trainer, self._ladder(trainer), step, _joined(*self._data(trainer, self.rows)))
         trainer.keep()
         trainer.settled = True
 
     def _ladder(self, trainer: Trainer) -> Ladder:
         return Ladder(trainer.model.traits.centred, self.level_weight, self.seed, lambda: trainer.deadline.passed)
 
-    def _data(self, trainer: Trainer) -> tuple[Standardized, Standardized]:
+    def _data(self, trainer: Trainer, rows: int) -> tuple[Standardized, Standardized]:
         """Return training and validation data on the processor, an equal share of every instance's candidates."""
         count = trainer.data.instances
         train, held_out = (
-            part.candidates(max(2, self.rows // count)) if part.x.shape[1] > 1 else part
+            part.candidates(max(2, rows // count)) if part.x.shape[1] > 1 else part
             for part in trainer.standardized(device="cpu")
         )
         return train, held_out

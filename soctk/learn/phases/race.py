@@ -80,10 +80,6 @@ class Race(Phase):
             best, first = self._structure(trainer, first, starts, self.phases), first + 1
         else:
             best = Reached(float(held_out.total(trainer.model)), trainer.state(), FitStatus.CONVERGED, found.index)
-            if trainer.time_left:  # one start tells whether there is anything to gain
-                trial = self._structure(trainer, first, starts[:1], self.phases)
-                if trial.loss >= best.loss:
-                    first = self.structures
         for index in range(first, self.structures):
             if best.loss <= EXACT or not trainer.time_left:
                 break
@@ -91,7 +87,7 @@ class Race(Phase):
             if self.grown is not None:
                 starts = [trainer.windowed.grown(best.state, start) for start in starts]
                 phases = self.grown
-            reached = self._structure(trainer, index, starts, phases)
+            reached = self._structure(trainer, index, starts, phases, None if found is None else best.loss)
             if reached.loss >= REQUIRED_IMPROVEMENT * best.loss:
                 break
             best, found = reached, None
@@ -101,16 +97,27 @@ class Race(Phase):
         return best
 
     def _structure(
-        self, trainer: Trainer, index: int, starts: list[dict[str, Tensor]], phases: tuple[Phase, ...]
+        self,
+        trainer: Trainer,
+        index: int,
+        starts: list[dict[str, Tensor]],
+        phases: tuple[Phase, ...],
+        to_beat: float | None = None,
     ) -> Reached:
-        """Return where the best start of a structure comes to."""
+        """Return where the best start of a structure comes to; the first alone if it is no better than `to_beat`."""
         trainer.model.traits.set_structure(index)
+        if to_beat is not None and len(starts) > 1:
+            first = replace(self._best_start(trainer, starts[:1], phases), structure=index)
+            if first.loss >= to_beat or not trainer.time_left:
+                return first
+            others = replace(self._best_start(trainer, starts[1:], phases), structure=index)
+            return min(first, others, key=lambda one: (math.isnan(one.loss), one.loss))
         return replace(self._best_start(trainer, starts, phases), structure=index)
 
     def _best_start(self, trainer: Trainer, starts: list[dict[str, Tensor]], phases: tuple[Phase, ...]) -> Reached:
         reached = [Reached(math.inf, start, trainer.report.status, start=number) for number, start in enumerate(starts)]
         for part in (phases[:-1], phases[-1:]):
-            if part:
+            if part and trainer.time_left:
                 reached = self._run(trainer, reached, part)
         return reached[0]
 
