@@ -26,6 +26,8 @@ class FitConfig:
 
     Attributes:
         seed: of the mini-batches; the same seed gives bitwise the same fit on a CPU with one thread.
+        members: surrogates to learn, each from four fifths of the instances drawn at random (subagging, Buehlmann and Yu
+            2002); their mean is `FitReport.model`. 1 learns the surrogate that is given from all.
         starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
         epochs: AdamW passes over the data; 0 skips the phase.
         learning_rate: peak of the one-cycle schedule (10 % warm-up).
@@ -66,6 +68,7 @@ class FitConfig:
     """
 
     seed: int = 0
+    members: int = 1
     starts: int = 4
     epochs: int = 4
     learning_rate: float = 2e-2
@@ -96,7 +99,7 @@ class FitConfig:
     def __post_init__(self) -> None:
         for name in MAY_BE_ZERO:
             check_count(getattr(self, name), name, minimum=0)
-        for name in ("starts", "batch_rows", "rows", "history", "validate_every", "patience"):
+        for name in ("members", "starts", "batch_rows", "rows", "history", "validate_every", "patience"):
             check_count(getattr(self, name), name)
         for name in ("learning_rate", "clip", "level_weight"):
             check_positive(getattr(self, name), name)

@@ -7,20 +7,26 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
-from soctk.checks import ArrayLike
+from soctk.checks import ArrayLike, as_tensor
 from soctk.function import check_function
 from soctk.learn.config import FitConfig
-from soctk.learn.data import ValueData
+from soctk.learn.data import HELD_OUT, ValueData, split_indices
 from soctk.learn.deadline import Deadline
 from soctk.learn.optimality import Optima
 from soctk.learn.phases.phase import run_in_turn, steps_of
+from soctk.learn.phases.race import can_redraw, redrawn
 from soctk.learn.progress import Progress
 from soctk.learn.recipe import Recipe, recipe_for
-from soctk.learn.report import FitReport
+from soctk.learn.report import FitReport, FitStatus
 from soctk.learn.trainer import Trainer
+from soctk.models.average import average
 from soctk.sets import FeasibleSet, SetAt
 from soctk.surrogate import ConvexSurrogate
+
+FEWEST_INSTANCES = 5
+"""To draw members' samples from."""
 
 
 def fit(
@@ -42,9 +48,13 @@ def fit(
     begin with a convex problem instead of AdamW. A surrogate may have a training of its own (least squares, lpcf).
     The state with the smallest validation loss is kept.
 
-    A model whose first structures have one centre (`make_surrogate("soc")`) is first tried as the least-squares quadratic
-    and what cross-validation adds to it; if larger structures are not clearly better, that is the fit, learned in the
-    end from training and validation data together (`soctk.learn.ladder`).
+    A model whose first structures have one centre (`make_surrogate("soc")`) is first tried as the least-squares
+    quadratic and what cross-validation adds to it; if larger structures are not clearly better, that is the fit,
+    learned in the end from all of `data` (`soctk.learn.ladder`).
+
+    With `FitConfig.members` several surrogates are learned, `model` the first of them, and their mean is the report's
+    `model`. Each learns from four fifths of the instances, so that twice their spread (`AverageSurrogate.spread`) is a
+    standard error of the mean's values (delete-d jackknife, Shao and Wu 1989).
 
     Where optimal decisions are known (`optima`), a last phase of L-BFGS adds the squared residuals of their
     conditions of optimality (`optimality`) to the loss, with the weights `FitConfig.optima_weights` in turn. A fifth
@@ -77,10 +87,13 @@ def fit(
     """
     check_function(model)
     config = config or FitConfig()
+    if config.members > 1:
+        return fit_members(model, data, config, validation, optima=optima, feasible_set=feasible_set, stop=stop)
     if model.parameter_count == 0:
         raise ValueError(f"model: {type(model).__name__} has no weights to train")
     _check_data(model, data, "data")
     known = _check_optima(model, data, optima, feasible_set)
+    own_split = validation is None
     if validation is None:
         if data.value.numel() == 1:
             raise ValueError("data: expected at least two observed values, one of them to validate by, got 1")
@@ -88,7 +101,7 @@ def fit(
     _check_data(model, validation, "validation")
     _check_count(model, data)
     started = time.perf_counter()
-    trainer = Trainer(model, data, validation, Deadline(config.time_limit, stop))
+    trainer = Trainer(model, data, validation, Deadline(config.time_limit, stop), own_split=own_split)
     recipe = recipe_for(model, config, min(data.candidates, validation.candidates), known)
     try:
         _run(recipe, trainer, progress=config.progress)
@@ -96,7 +109,50 @@ def fit(
         report = trainer.finish()
     if recipe and not math.isfinite(report.best_validation):
         trainer.undo()
-    report.seconds = time.perf_counter() - started
+    report.seconds, report.model = time.perf_counter() - started, model
+    return report
+
+
+def fit_members(
+    model: ConvexSurrogate,
+    data: ValueData,
+    config: FitConfig,
+    validation: ValueData | None,
+    *,
+    optima: ArrayLike | None,
+    feasible_set: FeasibleSet | SetAt | None,
+    stop: Callable[[], bool] | None,
+) -> FitReport:
+    """Train a surrogate and others of its sizes, each on a sample of the instances; see `fit`.
+
+    What a sample leaves out is its validation data where none are given. A time limit is shared out.
+
+    Raises:
+        ValueError: as `fit`; too few instances; a surrogate that cannot be made afresh.
+    """
+    if not can_redraw(model):
+        raise ValueError(f"members: expected a model whose config() has a seed, got {type(model).__name__}")
+    if data.instances < FEWEST_INSTANCES:
+        raise ValueError(f"members: expected at least {FEWEST_INSTANCES} instances to draw from, got {data.instances}")
+    members = [model, *(redrawn(model, number).to(model.device) for number in range(1, config.members))]
+    limit = None if config.time_limit is None else config.time_limit / config.members
+    reports: list[FitReport] = []
+    known = None if optima is None else as_tensor(optima, "optima")
+    for number, member in enumerate(members):
+        # Without repetition: cross-validation inside of a sample must not see an instance on both sides.
+        drawn, left_out = split_indices(data.instances, HELD_OUT, config.seed + number)
+        one = replace(config, members=1, seed=config.seed + number, time_limit=limit)
+        more = {
+            "optima": None if known is None else known[drawn],
+            "feasible_set": feasible_set.select(drawn) if isinstance(feasible_set, SetAt) else feasible_set,
+        }
+        check = data.rows(left_out) if validation is None else validation
+        reports.append(fit(member, data.rows(drawn), one, check, stop=stop, **more))
+        if stop is not None and stop():
+            break
+    good = [k for k, report in enumerate(reports) if report.status != FitStatus.DIVERGED]
+    report = replace(reports[0] if not good else reports[good[0]], seconds=sum(each.seconds for each in reports))
+    report.model = average([members[k] for k in good]) if good else model
     return report
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from soctk.surrogate import ConvexSurrogate
+
 
 class FitStatus(StrEnum):
     """How a fit ended: its last phase on the surrogate as a whole, the regressions of v and b0 aside.
@@ -34,6 +36,7 @@ class FitReport:
         train: (iteration, loss) pairs; AdamW steps, then second-order iterations.
         validation: (iteration, loss) pairs.
         best_validation: the validation loss of the state kept, the smallest unless optima chose another.
+        model: what was learned: the surrogate given, or with `FitConfig.members` the mean of all (`soctk.average`).
         decision_errors: where optima are known, the mean distance of decisions from those held out, before and after
             learning from the others.
     """
@@ -43,4 +46,5 @@ class FitReport:
     train: list[tuple[int, float]] = field(default_factory=list)
     validation: list[tuple[int, float]] = field(default_factory=list)
     best_validation: float = float("inf")
+    model: ConvexSurrogate | None = field(default=None, repr=False)
     decision_errors: tuple[float, float] | None = None

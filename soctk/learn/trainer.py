@@ -33,6 +33,7 @@ class Trainer:
         data: training data.
         validation: validation data.
         deadline: when to stop whatever is reached; never by default.
+        own_split: whether the validation data are a part of what was given to learn from, to be used in the end.
 
     Attributes:
         best: the state to go on with: the best on validation data.
@@ -46,10 +47,16 @@ class Trainer:
     """
 
     def __init__(
-        self, model: ConvexSurrogate, data: ValueData, validation: ValueData, deadline: Deadline | None = None
+        self,
+        model: ConvexSurrogate,
+        data: ValueData,
+        validation: ValueData,
+        deadline: Deadline | None = None,
+        *,
+        own_split: bool = False,
     ) -> None:
         self.model, self.data, self.validation = model, data, validation
-        self.deadline = deadline or Deadline()
+        self.deadline, self.own_split = deadline or Deadline(), own_split
         self._home, self._structure = model.dtype, model.traits.structure
         self._before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         standardize(model, data)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import soctk
 from soctk.learn.centred import Centred, Values, learn
+from soctk.learn.data import HELD_OUT, split_indices
 from soctk.learn.ladder import Ladder, Step, clearly_better
 from soctk.learn.least_squares import LeastSquaresQuadratic, level_features
 from soctk.learn.units import Standardized
@@ -191,3 +192,38 @@ def test_b0_is_quadratic_in_the_context_in_every_view() -> None:
     other = soctk.SOCICNN(3, 2, seed=5)
     torch.testing.assert_close(soctk.average([model, other])(x, context), 0.5 * (model(x, context) + other(x, context)))
     torch.testing.assert_close(soctk.freeze(model)(x, context), model(x, context))
+
+
+def test_members_learn_from_samples_and_their_mean_is_the_model() -> None:
+    data, model = observed(300, noise=0.5), soc()
+    brief = soctk.FitConfig(members=3, starts=1, epochs=1, newton_iterations=2, lbfgs_iterations=20)
+    report = soctk.fit(model, data, brief)
+    members = report.model.models  # type: ignore[union-attr]
+    assert len(members) == 3
+    assert members[0] is model
+    x, context = data.x[:, 0], data.context
+    values = torch.stack([member(x, context) for member in members])
+    assert bool((values.std(dim=0) > 0).all())  # each has samples of its own
+    torch.testing.assert_close(report.model(x, context), values.mean(dim=0))  # type: ignore[misc]
+    alone = soc()
+    assert soctk.fit(alone, data, soctk.FitConfig(starts=1, epochs=0, newton_iterations=1)).model is alone
+
+
+def test_twice_the_spread_of_members_is_a_standard_error() -> None:
+    """Of least-squares quadratics, whose error at a point is known from many logs."""
+    ladder, point = Ladder(SHAPES, 0.1, 0, lambda: False), standard(observed(1, seed=99))
+    means, spreads = [], []
+    for seed in range(40):
+        data = standard(observed(200, noise=1.0, seed=seed))
+        parts = (split_indices(200, HELD_OUT, 100 * seed + number)[0] for number in range(8))
+        members = [float(ladder.fit(Step(0), data.rows(part)).values(Values.of(point, 1.0))[0]) for part in parts]
+        means.append(np.mean(members))
+        spreads.append(np.std(members))
+    assert 0.7 < 2 * np.mean(spreads) / np.std(means) < 1.4
+
+
+def test_members_are_refused_where_there_is_nothing_to_draw() -> None:
+    with pytest.raises(ValueError, match="members: expected at least"):
+        soctk.fit(soc(), observed(3), soctk.FitConfig(members=2))
+    with pytest.raises(ValueError, match="members"):
+        soctk.FitConfig(members=0)

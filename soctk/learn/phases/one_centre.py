@@ -41,8 +41,10 @@ class OneCentre:
         return step
 
     def finish(self, trainer: Trainer, step: Step) -> None:
-        """Learn the structure from training and validation data, whose part was to choose it; the fit ends with it."""
-        self._place(trainer, self._ladder(trainer), step, _joined(*self._data(trainer, self.rows)))
+        """Learn the structure from all data, those that chose it too if they were split off; the fit ends with it."""
+        train, held_out = self._data(trainer, self.rows)
+        data = _joined(train, held_out) if trainer.own_split else train
+        self._place(trainer, self._ladder(trainer), step, data)
         trainer.keep()
         trainer.settled = True
 
