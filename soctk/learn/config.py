@@ -26,8 +26,8 @@ class FitConfig:
 
     Attributes:
         seed: of the mini-batches; the same seed gives bitwise the same fit on a CPU with one thread.
-        members: surrogates to learn, each from four fifths of the instances drawn at random (subagging, Buehlmann and Yu
-            2002); their mean is `FitReport.model`. 1 learns the surrogate that is given from all.
+        members: surrogates to learn, each from four fifths of the instances drawn at random (subagging, Buehlmann and
+            Yu 2002); their mean is `FitReport.model`. 1 learns the surrogate that is given from all.
         starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
         epochs: AdamW passes over the data; 0 skips the phase.
         learning_rate: peak of the one-cycle schedule (10 % warm-up).
