@@ -45,6 +45,7 @@ FLOORS = {
     "losses": 6,
     "imports": 6,
     "exports": 6,
+    "assessment": 7,
     "io": 7,
     "tables": 7,
     "sklearn": 7,
