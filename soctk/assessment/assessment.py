@@ -86,11 +86,11 @@ class Assessment:
         promised: the model's minimum, on average over the contexts.
         expected: what its decisions are expected to cost, on average.
         logged: what the logged decisions cost, on average over all rows.
-        difference: what its decisions are expected to cost more than the quadratic's, as the quadratic and its residuals
-            say.
+        difference: what its decisions are expected to cost more than the quadratic's, as the quadratic and its
+            residuals say.
         on_mean: the same, as the mean of both and its residuals say; None for a model without a conic form.
-        regret: what its decisions are expected to cost more than the best, with the range of half to twice what draws of
-            the residuals' slopes say; None for a model without a conic form.
+        regret: what its decisions are thought to cost more than the best (`soctk.assessment.regret`); None for a model
+            without a conic form.
         curvature: second derivatives along the data, and the evidence against convexity.
         verdict: in one word.
         reason: why, in words.
@@ -128,8 +128,8 @@ class Assessment:
             f"noise floor: {self.noise.deviation:.4g}, from {self.noise.source}",
             f"error: {errors}; the values' deviation is {self.spread:.4g}; the quadratic is fitted to "
             f"{self.quadratic_from}",
-            f"at the minimum: the model promises {self.promised:.5g}, expected are {self.expected}; the logged decisions "
-            f"cost {self.logged:.5g}",
+            f"at the minimum: the model promises {self.promised:.5g}, expected are {self.expected}; the logged "
+            f"decisions cost {self.logged:.5g}",
             f"its decisions are expected to cost {self.difference} more than the quadratic's",
         ]
         if self.regret is not None:

@@ -1,8 +1,8 @@
 """Whether the log contradicts convexity, and how curved it is: quadratics that need not be convex.
 
-Beside a part that is free in the context, values are regressed on d'Qd and on d'(q + C z), d the offset of the decision
-from the policy of the log (`Axes`): a policy that follows the context through a nonlinear slope would look like curvature
-in x itself. Of rows whose offsets are symmetric, Q is half the mean curvature of the cost, which is not negative in any
+Beside a quadratic in the context, values are regressed on d'Qd and on d'(q + C z), d the offset of the decision from
+the policy of the log (`Axes`): a policy that follows the context through a nonlinear slope would look like curvature in
+x itself. Of rows whose offsets are symmetric, Q is half the mean curvature of the cost, which is not negative in any
 direction where the cost is convex. The direction of least curvature is found on one half of the contexts and its
 curvature measured on the other, and the reverse, so that its choice does not bias the test; errors are those of the
 sandwich formula, which noise of unequal size does not harm.

@@ -27,6 +27,11 @@ class Interval:
         """Return the interval of a normal estimate with a standard error."""
         return cls(float(estimate), float(estimate - SCORE * error), float(estimate + SCORE * error))
 
+    @property
+    def error(self) -> float:
+        """The standard error of a normal estimate."""
+        return (self.high - self.low) / (2 * SCORE)
+
     def __str__(self) -> str:
         return f"{self.estimate:.3g} ({self.low:.3g} to {self.high:.3g})"
 
@@ -55,9 +60,9 @@ def expected_costs(
 ) -> Costs:
     """Return what decisions cost, as two estimates of the same: on the model, and on the rival.
 
-    A model that was searched for its minimum promises too much there, and the residuals of a log, of which few are near,
-    correct only a part: what is measured on the model favours its decisions. The difference is therefore measured on the
-    rival, whose errors the model's decisions do not know, and once more on their mean.
+    A model that was searched for its minimum promises too much there, and the residuals of a log, of which few are
+    near, correct only a part: what is measured on the model favours its decisions. The difference is therefore measured
+    on the rival, whose errors the model's decisions do not know, and once more on their mean.
 
     Args:
         model: the model on the rows.

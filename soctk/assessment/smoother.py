@@ -3,12 +3,14 @@
 The residuals r = y - f(x; theta) of rows that the model has not seen are taken for noise of variance s^2 and a random
 function with the covariance
 
-    k(w, w') = a + b w'w' + c (w'w')^2 + q exp(-sqrt(|z - z'|^2 / l_z^2 + |d - d'|^2 / l_d^2)),
+    k(w, v) = a + b w'v + c (w'v)^2 + q m(w, v),    w = (z, d) and v the coordinates of `Axes`:
 
-of the coordinates w = (z, d) of `Axes`: an error of level, slope and curvature, which goes on outside of the log, and
-one that has no form, rough as kinks are. a, b, c, q, l_z, l_d and s are those of the largest likelihood. Given the residuals, the function
-is Gaussian with mean k(., W) K^-1 r and covariance k - k(., W) K^-1 k(W, .), K = k(W, W) + s^2 I: where there are no
-rows the covariance is that of before. Source: Rasmussen and Williams 2006, Algorithm 2.1 and Section 2.7.
+an error of level, slope and curvature, which goes on outside of the log, and one that has no form. With the distance
+t^2 = |z - z'|^2 / l_z^2 + |d - d'|^2 / l_d^2 that is as rough as kinks, m = exp(-t), or smooth, Matern 5/2:
+m = (1 + u + u^2 / 3) exp(-u), u = sqrt(5) t. The numbers a, b, c, q, l_z, l_d and s are those of the largest posterior
+density. Given the residuals, the function is Gaussian with mean k(., W) K^-1 r and covariance k - k(., W) K^-1 k(W, .),
+K = k(W, W) + s^2 I: where there are no rows that is as before.
+Source: Rasmussen and Williams 2006, Algorithm 2.1 and Sections 2.7 and 4.2.
 """
 
 from __future__ import annotations

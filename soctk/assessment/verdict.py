@@ -13,6 +13,8 @@ AGAINST = 0.005
 """The probability below which the least curvature is evidence against convexity."""
 SIGNIFICANT = 1.6449
 """Standard errors that a smaller error must be smaller by: 5 % of comparisons of equals pass."""
+CHEAPER = 0.5
+"""Standard errors that decisions must be cheaper by, on average of the two ways to measure that."""
 WORTH = 0.05
 """The share of the values' variance that an improvement too small to matter explains."""
 
@@ -56,14 +58,11 @@ def judge(
     quadratic = errors["quadratic"]
     if quadratic.score < SIGNIFICANT:
         return Verdict.QUADRATIC, f"its error is {quadratic.rms:.3g}, the model's {errors['model'].rms:.3g}"
-    if costs.difference.estimate <= 0:
-        return (
-            Verdict.GOOD,
-            f"its decisions are expected to cost {-costs.difference.estimate:.2g} less than the quadratic's",
-        )
-    if costs.on_mean is not None and costs.on_mean.high < 0:
-        return (
-            Verdict.GOOD,
-            f"its decisions are expected to cost {-costs.on_mean.estimate:.2g} less than the quadratic's",
-        )
-    return Verdict.QUADRATIC, f"its decisions are expected to cost {costs.difference.estimate:.2g} more"
+    found = [costs.difference] if costs.on_mean is None else [costs.difference, costs.on_mean]
+    estimate = sum(each.estimate for each in found) / len(found)
+    if sum(each.estimate / each.error for each in found if each.error > 0) <= -CHEAPER * len(found):
+        return Verdict.GOOD, f"its decisions are expected to cost {-estimate:.2g} less than the quadratic's"
+    return Verdict.QUADRATIC, (
+        f"its error is smaller, {errors['model'].rms:.3g} and not {quadratic.rms:.3g}, but that its decisions cost less "
+        f"is not seen: {costs.difference} more"
+    )

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 import soctk

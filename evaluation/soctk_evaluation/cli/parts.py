@@ -42,14 +42,8 @@ def split(logged: Log, seed: int) -> Parts:
     contexts = int(logged.contexts.max()) + 1
     if contexts == 1:
         train, test = data.split(seed=seed)
-        return Parts(
-            train,
-            None,
-            test,
-            optima if train.instances == data.instances else None,
-            logged.rows,
-            torch.arange(data.instances),
-        )
+        known = optima if train.instances == data.instances else None
+        return Parts(train, None, test, known, logged.rows, torch.arange(data.instances))
     rest, test = split_indices(contexts, HELD_OUT, seed)
     validation = rest[:0]
     if len(rest) > 1:

@@ -53,20 +53,20 @@ def to_html(found: Assessment, x_names: Sequence[str], value_name: str, model_na
 
 
 CALIBRATION = (
-    "Values that were observed against those that the model predicts, row by row, and the means of equally many rows with "
-    "two standard errors. On the line the model is right on average."
+    "Values that were observed against those that the model predicts, row by row, and the means of equally many rows "
+    "with two standard errors. On the line the model is right on average."
 )
 MINIMUM = (
     "What the model promises at its decision in a context, and what is expected there, with 90 %. Below the line the "
     "decision is expected to cost more than promised."
 )
 SLICES = (
-    "The model's mean value along each coordinate from its decision (0), and there the means of the rows' residuals added "
-    "to it, with two standard errors: where logged decisions tell how the value rises, and where there are none."
+    "The model's mean value along each coordinate from its decision (0), and there the means of the rows' residuals "
+    "added to it, with two standard errors: where logged decisions tell how the value rises, and where there are none."
 )
 RESIDUALS = (
-    "Observed less predicted against the distance of the logged decision from the model's, in standard deviations of the "
-    "log. A mean off zero on the left is an error where the model decides."
+    "Observed less predicted against the distance of the logged decision from the model's, in standard deviations of "
+    "the log. A mean off zero on the left is an error where the model decides."
 )
 
 
