@@ -29,6 +29,7 @@ FLOORS = {
     "plugins": 1,
     "lazy": 1,
     "status": 1,
+    "support": 1,
     "maps": 1,
     "simd": 1,
     "conditioning": 1,

@@ -25,7 +25,7 @@ from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, SetAt
 
 DRAWS, MOST_CONTEXTS = 40, 40
-WIDER = 2.0
+WIDER = 3.0
 """What the ends of the interval of the draws are moved by, as a factor: the model's curvature is not known either."""
 STEP = 1.0
 """Of the differences, in units of the log's standard deviation."""

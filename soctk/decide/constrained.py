@@ -84,6 +84,7 @@ def decide_under(
         scale=None if problem.unit is None else problem.unit.reshape(batch),
         solver=np.full(batch, "cvxpy", dtype=object),
         violation=violation.reshape(batch),
+        **problem.of_data(batch),
     )
 
 

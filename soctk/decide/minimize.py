@@ -232,6 +232,7 @@ def answer(
         scale=None if result.unit is None else result.unit.reshape(batch),
         solver=np.full(result.status.shape, result.solver, dtype=object).reshape(batch),
         violation=violation.reshape(batch),
+        **problem.of_data(batch),
         **_of_rows(result, problem, batch, dtype),
     )
 

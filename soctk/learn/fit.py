@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 
+import numpy as np
+
 from soctk.checks import ArrayLike
 from soctk.function import check_function
 from soctk.learn.config import FitConfig
@@ -20,6 +22,7 @@ from soctk.learn.recipe import Recipe, recipe_for
 from soctk.learn.report import FitReport
 from soctk.learn.trainer import Trainer
 from soctk.sets import FeasibleSet, SetAt
+from soctk.support import Support
 from soctk.surrogate import ConvexSurrogate
 
 
@@ -40,7 +43,7 @@ def fit(
     iterations on the curved part with the affine part projected out, a regression of the affine part on the context,
     and second-order iterations on everything. Models of branches over windows (`ConvSOCICNN`, `RecurrentSOCICNN`)
     begin with a convex problem instead of AdamW. A surrogate may have a training of its own (least squares, lpcf).
-    The state with the smallest validation loss is kept.
+    The state with the smallest validation loss is kept. The model remembers where the data were (`support`).
 
     Where optimal decisions are known (`optima`), a last phase of L-BFGS adds the squared residuals of their
     conditions of optimality (`optimality`) to the loss, with the weights `FitConfig.optima_weights` in turn. A fifth
@@ -82,6 +85,7 @@ def fit(
             raise ValueError("data: expected at least two observed values, one of them to validate by, got 1")
         data, validation = data.split(seed=config.seed)
     _check_data(model, validation, "validation")
+    support = Support.of(*(np.concatenate(parts) for parts in zip(_rows(data), _rows(validation), strict=True)))
     _check_count(model, data)
     started = time.perf_counter()
     trainer = Trainer(model, data, validation, Deadline(config.time_limit, stop))
@@ -92,6 +96,8 @@ def fit(
         report = trainer.finish()
     if recipe and not math.isfinite(report.best_validation):
         trainer.undo()
+    else:
+        model.support = support
     report.seconds = time.perf_counter() - started
     return report
 
@@ -103,6 +109,12 @@ def _run(recipe: Recipe, trainer: Trainer, *, progress: bool) -> None:
         Progress(steps_of(recipe, trainer), enabled=progress) as trainer.progress,
     ):
         run_in_turn(recipe, trainer)
+
+
+def _rows(data: ValueData) -> tuple[np.ndarray, np.ndarray]:
+    """Return contexts (R, p) and decisions (R, n), one for each value."""
+    context, x = data.context.double().numpy(force=True), data.x.double().numpy(force=True)
+    return np.repeat(context, data.candidates, axis=0), x.reshape(-1, data.dim)
 
 
 def _check_optima(
