@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ class Decision:
             (`feasible_set.at()` for other sets); None elsewhere.
         ray: beside them the proofs for the instances that are infeasible, nu (*batch, k) and z (*batch, m), zero
             elsewhere.
-        context: (*batch, p), the contexts, where the model knows its data and has any; None elsewhere.
+        context: the contexts as rows, (N, p); None where the model has none.
         support: where its data were; None where that is not known.
         relaxation: with infeasible="nearest" by how much rows were moved in all, (*batch), 0 where that was not needed.
     """
@@ -92,8 +92,8 @@ class Decision:
     prices: Prices | None = None
     ray: Ray | None = None
     relaxation: Tensor | None = None
-    context: Tensor | None = None
-    support: Support | None = None
+    context: Tensor | None = field(default=None, repr=False)
+    support: Support | None = field(default=None, repr=False)
 
     @classmethod
     def joined(cls, parts: list[Decision], batch: tuple[int, ...], seconds: float) -> Decision:

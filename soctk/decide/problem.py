@@ -7,7 +7,6 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,13 +77,10 @@ class Problem:
         problem.dtype = torch.float64 if model.has_conic_form else given  # as that of its form
         return problem
 
-    def of_data(self, batch: tuple[int, ...]) -> dict[str, Any]:
-        """Return what `Decision.outside` is found from, nothing where the model does not know its data."""
-        model = self.model
-        if model is None or model.support is None:
-            return {}
-        context = self.contexts.reshape(*batch, model.context_dim) if model.context_dim else None
-        return {"support": model.support, "context": context}
+    @property
+    def given(self) -> Tensor | None:
+        """The contexts of a surrogate that has any."""
+        return self.contexts if self.model is not None and self.model.context_dim > 0 else None
 
     @cached_property
     def form(self) -> ConicForm:
