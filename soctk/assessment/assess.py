@@ -31,6 +31,11 @@ from soctk.sets import FeasibleSet, SetAt
 from soctk.surrogate import ConvexSurrogate
 
 MOST_ROWS, MOST_CONTEXTS = 4000, 300
+MOST_ROWS_BY_OTHERS = 300
+"""Rows for a model without a conic form, which outside solvers decide with one by one."""
+MOST_NUMBERS = 200
+"""Numbers of decision and context that quadratics and white coordinates are made of."""
+MOST_SLICES = 8
 SLICE = 2.0
 """How far slices go, in standard deviations of the logged decisions."""
 
@@ -61,7 +66,8 @@ def assess(
 
     Raises:
         TypeError: a model that is no surrogate.
-        ValueError: data, or a set, of other dimensions than the model's; sets that are empty.
+        ValueError: data, or a set, of other dimensions than the model's; sets that are empty; a decision and a context
+            of more than 200 numbers.
     """
     check_function(model)
     for name, part in (("data", data), ("train", train)):
@@ -74,7 +80,7 @@ def assess(
         spanned_set((data if train is None else train).x.flatten(end_dim=1)) if feasible_set is None else feasible_set
     )
     _check_sets(sets, data)
-    rows = Rows.of(data).some(MOST_ROWS, seed)
+    rows = Rows.of(data).some(MOST_ROWS if model.has_conic_form else MOST_ROWS_BY_OTHERS, seed)
     learned = rows if train is None else Rows.of(train)
     axes = Axes.of(rows)
     own, rival = (Judged(each, sets, rows, axes) for each in (model, QuadraticRival(learned)))
@@ -147,10 +153,11 @@ def _shown(
     own: Judged, at: Rows, x: np.ndarray, promised: np.ndarray, expected: np.ndarray, error: np.ndarray
 ) -> Shown:
     rows, n = own.rows, own.rows.x.shape[1]
-    width = SLICE * (rows.x - own.decisions).std(axis=0)
+    width = SLICE * (rows.x - own.decisions).std(axis=0)[:MOST_SLICES]
     steps = width[:, None] * np.linspace(-1.0, 1.0, 41)
     slices = [
-        [float(predicted(own.model, at.context, x + step * np.eye(n)[k]).mean()) for step in steps[k]] for k in range(n)
+        [float(predicted(own.model, at.context, x + step * np.eye(n)[k]).mean()) for step in steps[k]]
+        for k in range(len(width))
     ]
     return Shown(
         value=rows.value,

@@ -55,8 +55,8 @@ class Shown:
         x: (R, n), the logged decisions.
         decisions: (R, n), the model's in the same contexts.
         promised, expected, error: (J,), the model's minimum in a context, what is expected there and a standard error.
-        slices: (n, K), the model's mean value over contexts along each coordinate from its decisions.
-        steps: (n, K), these coordinates less the decision's.
+        slices: (at most 8, K), the model's mean value over contexts along each coordinate from its decisions.
+        steps: (at most 8, K), these coordinates less the decision's.
     """
 
     value: np.ndarray

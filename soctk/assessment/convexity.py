@@ -87,13 +87,15 @@ def _products(d: np.ndarray) -> np.ndarray:
 
 
 def _regress(z: np.ndarray, d: np.ndarray, value: np.ndarray) -> _Fit | None:
+    a, b = z.shape[1], d.shape[1]
+    count = b * (b + 1) // 2 + b * (1 + a) + 1 + a + a * (a + 1) // 2
+    if b == 0 or len(z) < ROWS_PER_WEIGHT * count:
+        return None
     ones = np.ones((len(z), 1))
     basis = np.concatenate([ones, z], axis=1)
     cross = (d[:, :, None] * basis[:, None, :]).reshape(len(z), -1)
     curved = _products(d)
     features = np.concatenate([curved, cross, basis, _products(z)], axis=1)
-    if curved.shape[1] == 0 or len(z) < ROWS_PER_WEIGHT * features.shape[1]:
-        return None
     inverse = np.linalg.pinv(features.T @ features)
     weights = inverse @ (features.T @ value)
     residual = (value - features @ weights) * math.sqrt(len(z) / (len(z) - features.shape[1]))

@@ -24,7 +24,7 @@ from soctk.forms.conic_form import ConicForm
 from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, SetAt
 
-DRAWS, MOST_CONTEXTS = 40, 40
+DRAWS, MOST_CONTEXTS, MOST_POINTS = 40, 40, 1000
 WIDER = 3.0
 """What the ends of the interval of the draws are moved by, as a factor: the model's curvature is not known either."""
 STEP = 1.0
@@ -50,7 +50,7 @@ class Tilted(ConvexFunction):
 
 def expected_regret(own: Judged, at: Rows, x: np.ndarray) -> Interval:
     """Return the mean regret of a model's decisions x (J, n) in contexts, those of `at`."""
-    few = slice(MOST_CONTEXTS)
+    few = slice(max(1, min(MOST_CONTEXTS, MOST_POINTS // (2 * max(1, own.axes.B.shape[1])))))
     slopes = sampled_slopes(own.slopes, own.axes.z(at.context[few]), own.axes.B)
     sets = own.sets
     if isinstance(sets, SetAt) and sets.batch_shape:

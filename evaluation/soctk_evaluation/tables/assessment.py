@@ -16,7 +16,7 @@ from soctk import Assessment, Verdict
 from soctk_evaluation.tables.figures import open_frame
 
 OWN, DATA, BAND = "#1f6fb4", "#8a8a8a", "#333333"
-BINS, POINTS, PANELS = 12, 1500, 8
+BINS, POINTS = 12, 1500
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "soctk", "font.family": "sans-serif", "font.size": 9}
 
 
@@ -119,7 +119,7 @@ def _minimum(found: Assessment, value: str) -> Figure:
 
 def _slices(found: Assessment, names: Sequence[str], value: str) -> Figure:
     shown = found.shown
-    count = min(len(names), PANELS)
+    count = len(shown.steps)
     columns = min(count, 4)
     figure, grid = plt.subplots(
         -(-count // columns),
