@@ -112,10 +112,26 @@ class Perceptron(nn.Module):
         return linear(torch.tanh(linear(context, self.inner[:, :-1], self.inner[:, -1])), self.outer)
 
 
+class Squares(nn.Module):
+    """context -> sum_k w_k (F_k'context + f_k)^2, any quadratic function of the context: (N, p) -> (N, 1).
+
+    It begins as 0, on the context's own axes.
+    """
+
+    def __init__(self, context_dim: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inner = nn.Parameter(torch.eye(context_dim, context_dim + 1, dtype=dtype))
+        self.outer = nn.Parameter(torch.zeros(1, context_dim, dtype=dtype))
+
+    def forward(self, context: Tensor) -> Tensor:
+        """Return the sum at each context."""
+        return linear(linear(context, self.inner[:, :-1], self.inner[:, -1]).square(), self.outer)
+
+
 class AffinePart(nn.Module):
     """context -> (b0, v), the affine part b0 + v'x of a surrogate: its only coefficients free of any sign or shape.
 
-    b0 = linear + `Perceptron`; v = linear + `Ridges`, or constant where the conditioning is additive.
+    b0 = linear + `Squares` + `Perceptron`; v = linear + `Ridges`, or constant where the conditioning is additive.
 
     Attributes:
         conditioned: whether v depends on the context.
@@ -130,6 +146,7 @@ class AffinePart(nn.Module):
         conditioned: bool = True,
         ridges: int = 12,
         hidden: int = 64,
+        squares: bool = False,
         generator: torch.Generator,
         dtype: torch.dtype,
     ) -> None:
@@ -139,6 +156,7 @@ class AffinePart(nn.Module):
         options = {"generator": generator, "dtype": dtype}
         self.level = Offset(context_dim, 1, **options)
         self.level_network = Perceptron(context_dim, 1, hidden, **options) if context_dim > 0 and hidden > 0 else None
+        self.level_squares = Squares(context_dim, dtype=dtype) if context_dim > 0 and squares else None
         self.slope = Offset(context_dim if self.conditioned else 0, dim, **options) if linear else None
         self.slope_ridges = Ridges(context_dim, dim, ridges, **options) if self.conditioned and ridges > 0 else None
 
@@ -149,6 +167,8 @@ class AffinePart(nn.Module):
     def b0(self, context: Tensor) -> Tensor:
         """Return b0, (N or 1, 1)."""
         level = self.level(context)[:, 0]
+        if self.level_squares is not None:
+            level = level + self.level_squares(context)
         return level if self.level_network is None else level + self.level_network(context)
 
     def v(self, context: Tensor) -> Tensor:
@@ -171,7 +191,7 @@ class AffinePart(nn.Module):
 
     def level_parameters(self) -> list[nn.Parameter]:
         """Return the weights of b0."""
-        return weights_of(self.level, self.level_network)
+        return weights_of(self.level, self.level_squares, self.level_network)
 
     def slope_parameters(self) -> list[nn.Parameter]:
         """Return the weights of v."""

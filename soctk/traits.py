@@ -62,6 +62,9 @@ class TrainingTraits:
         structures: how many structures, the smallest first, validation data may choose from.
         structure: the index of the one taken now.
         set_structure: takes on the structure of an index.
+        centred: of the first structures, those that are learned with one centre for all branches
+            (`soctk.learn.centred`), the branches.
+        place_centred: takes on one of these by its index, with weights.
         set_range: told the least and largest x of the training data, (n,) each in standardised units.
         windowed: the model where it is one of branches over windows.
         own: a training of its own instead of the recipe, such as a closed form or another package's: given a
@@ -75,6 +78,8 @@ class TrainingTraits:
     structures: int = 1
     structure: int = 0
     set_structure: Callable[[int], None] = _only_one
+    centred: tuple[Any, ...] = ()
+    place_centred: Callable[[int, Any], None] | None = None
     set_range: Callable[[Tensor, Tensor], None] | None = None
     windowed: Windowed | None = None
     own: Callable[[Any], None] | None = None

@@ -4,7 +4,7 @@ Of a model whose coefficients are made by the modules of `soctk.conditioning`, e
 theta is affine in it but for the weights and the nonlinear responses of b0 and v, whose arguments are. So
 
     r       = S theta + s                               one product
-    b0      = r_b0 + w'tanh(r_units)
+    b0      = r_b0 + w'(tanh(r_units), r_squares^2)
     v_i     = r_v,i + W_i'relu(r_ridges,i)
     d       = r_d                                       the offsets of all terms
     weights = (floors + softplus(r_weights))[index]     the weights of all terms, non-negative
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
 from soctk.checks import to_numpy
-from soctk.conditioning import AffinePart, NonNegative, Offset, Perceptron, Ridges
+from soctk.conditioning import AffinePart, NonNegative, Offset, Perceptron, Ridges, Squares
 from soctk.forms.conic_form import ConicForm
 from soctk.maps.linear import DenseMap
 from soctk.terms import Term
@@ -111,7 +111,7 @@ class Responses(NamedTuple):
 
 
 def responses(context: Any, numbers: Responses, sizes: list[int]) -> tuple[Any, ...]:
-    """Return the rows of b0, v and d at contexts (N, p), the weights, and the ridges and units themselves.
+    """Return the rows of b0, v and d at contexts (N, p), the weights, and ridges, units and squares.
 
     Args:
         context: (N, p), a tensor or an array, as the numbers.
@@ -120,10 +120,12 @@ def responses(context: Any, numbers: Responses, sizes: list[int]) -> tuple[Any, 
     """
     functions = ARRAYS if isinstance(context, np.ndarray) else TENSORS
     slope, constant, floors, gains, tilt = numbers
-    rows, weights, ridges, units = functions.split(functions.linear(context, slope, constant), sizes)
+    rows, weights, ridges, units, squares = functions.split(functions.linear(context, slope, constant), sizes)
     weights = floors + functions.softplus(weights)
     ridges = functions.relu(ridges) if sizes[2] > 0 else ridges
     units = functions.tanh(units) if sizes[3] > 0 else units
+    if sizes[4] > 0:
+        units = functions.join([units, squares * squares])
     if gains is not None:
         weights = gains * weights
     if tilt is not None:
@@ -137,13 +139,14 @@ class ContextMap:
 
     Attributes:
         dim: the decision dimension n.
-        slope: S, (R, p): the rows of b0, v and d, then the arguments of the weights, of the ridges and of the units.
+        slope: S, (R, p): the rows of b0, v and d, then the arguments of the weights, of the ridges, of the units and of
+            the squares.
         constant: s, (R,); -inf for a weight that no context moves, whose softplus is 0.
         sizes: how many rows are b0, v and d together, and how many are each of the others.
         floors: the part of the weights that no context moves.
         index: for each weight of the terms, one term's after the other's, its place among the weights.
         ridges: W, (n, count).
-        units: w, (hidden,).
+        units: w, (hidden,), of the units and then of the squares.
         matrix: A of all terms, (K, n).
         shells: the terms.
         moves: whether a context moves v, and any weight; what none moves is there once for all contexts.
@@ -191,14 +194,14 @@ class ContextMap:
             floors=softplus(torch.cat([none, *floors])),
             index=torch.tensor(places, dtype=torch.int64, device=none.device),
             ridges=outer[0],
-            units=outer[1][0],
+            units=torch.cat([outer[1][0], outer[2][0]]),
             matrix=torch.cat(matrices) if matrices else none.reshape(0, affine.dim),
             shells=[Shell(p.kind, p.more, k, p.used, len(p.index)) for p, k in zip(parts, heights, strict=True)],
             moves=(affine.conditioned, any(slope is not None for slope, *_ in weights)),
         )
 
     def responses(self, context: Tensor) -> tuple[Tensor, ...]:
-        """Return the rows of b0, v and d at contexts (N, p), the weights, and the ridges and units themselves."""
+        """Return the rows of b0, v and d at contexts (N, p), the weights, and ridges, units and squares."""
         numbers = self.slope, self.constant, self.floors, self.gains, self.tilt
         return responses(context, Responses(*numbers), self.sizes)
 
@@ -243,14 +246,15 @@ class ContextMap:
 
 
 def _affine(affine: AffinePart) -> tuple[list[Any], list[Any], list[tuple[Tensor, Tensor]], list[Tensor]]:
-    """Return E and e of b0 and of v, those of the arguments of ridges and units, and their outer weights."""
+    """Return E and e of b0 and of v, those of the arguments of ridges, units and squares, and their outer weights."""
     _read(affine, AffinePart)
     level = _read(affine.level, Offset, "slope", "constant")
     slope = [None, level[1].new_zeros(affine.dim)]
     if affine.slope is not None:
         slope = _read(affine.slope, Offset, "slope", "constant")
-    inner, outer = [], [level[1].new_zeros(affine.dim, 0), level[1].new_zeros(1, 0)]
-    for k, (module, kind) in enumerate(((affine.slope_ridges, Ridges), (affine.level_network, Perceptron))):
+    inner, outer = [], [level[1].new_zeros(rows, 0) for rows in (affine.dim, 1, 1)]
+    modules = ((affine.slope_ridges, Ridges), (affine.level_network, Perceptron), (affine.level_squares, Squares))
+    for k, (module, kind) in enumerate(modules):
         if module is not None:
             arguments, outer[k] = _read(module, kind, "inner", "outer")
             inner.append((arguments[:, :-1], arguments[:, -1]))

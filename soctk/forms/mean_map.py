@@ -28,6 +28,7 @@ class Rows(NamedTuple):
     weights: Tensor
     ridges: Tensor
     units: Tensor
+    squares: Tensor
 
     @classmethod
     def of(cls, source: ContextMap) -> Rows:
@@ -82,6 +83,7 @@ def total(maps: Sequence[ContextMap]) -> ContextMap:
     gains = [torch.ones_like(each.floors) if each.gains is None else each.gains for each in maps]
     tilts = [0 * m.ridges if m.tilt is None else m.tilt.reshape(m.ridges.shape) for m in maps]
     arguments = [each.ridges.unflatten(0, m.ridges.shape) for each, m in zip(rows, maps, strict=True)]
+    outer = [each.units.split(each.sizes[3:]) for each in maps]
     terms = joined(_numbered(maps))
     order, index = (_joint(first.index, [getattr(term, name) for term in terms]) for name in ("offset", "weights"))
     return _with_rows(
@@ -90,7 +92,7 @@ def total(maps: Sequence[ContextMap]) -> ContextMap:
             floors=torch.cat([each.floors for each in maps]),
             index=index,
             ridges=torch.cat([each.ridges for each in maps], dim=1),
-            units=torch.cat([each.units for each in maps]),
+            units=torch.cat([part for parts in zip(*outer, strict=True) for part in parts]),
             matrix=torch.cat([each.matrix for each in maps])[order],
             shells=[_shell(term) for term in terms],
             moves=(any(each.moves[0] for each in maps), any(each.moves[1] for each in maps)),
@@ -104,6 +106,7 @@ def total(maps: Sequence[ContextMap]) -> ContextMap:
             torch.cat([each.weights for each in rows]),
             torch.cat(arguments, dim=1).flatten(end_dim=1),
             torch.cat([each.units for each in rows]),
+            torch.cat([each.squares for each in rows]),
         ),
     )
 

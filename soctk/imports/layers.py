@@ -78,7 +78,7 @@ class ImportedICNN(ConvexSurrogate):
             dim=self.dim,
             slope=torch.cat([e0.unsqueeze(0), V, E, c.new_zeros(len(c), self.context_dim)]),
             constant=torch.cat([b0, v, b, torch.full_like(c, -torch.inf)]),
-            sizes=[1 + self.dim + len(b), len(c), 0, 0],
+            sizes=[1 + self.dim + len(b), len(c), 0, 0, 0],
             floors=c,
             index=torch.arange(len(c), device=c.device),
             ridges=c.new_zeros(self.dim, 0),

@@ -25,6 +25,14 @@ CONVERGED = 1e-3
 """A step predicted to lower the loss by less than this share of it ends the search."""
 
 
+def gram(slopes: Tensor) -> Tensor:
+    """Return J'J of every problem, (B, R, P) -> (B, P, P); on a processor by NumPy, which forms one half of it."""
+    if slopes.device.type != "cpu" or slopes.shape[0] > 1:
+        return slopes.mT @ slopes
+    rows = slopes[0].numpy()
+    return torch.from_numpy(rows.T @ rows).unsqueeze(0)
+
+
 @torch.no_grad()
 def levenberg_marquardt(
     search: Search, residual: Callable[[], Tensor], jacobian: Callable[[], Tensor], penalty: float = 0.0
@@ -49,7 +57,7 @@ def levenberg_marquardt(
     while rejections < MAX_REJECTIONS and search.iterations > 0:
         if moved:
             slopes = jacobian()
-            curvature = slopes.mT @ slopes
+            curvature = gram(slopes)
             curvature.diagonal(dim1=-2, dim2=-1).add_(weight)
             gradient = slopes.mT @ current.unsqueeze(-1) + weight * search.position().unsqueeze(-1)
             scale = curvature.diagonal(dim1=-2, dim2=-1)

@@ -4,8 +4,9 @@
     one without b0 and v apart  Race(Adam, Everything)              Refine(Everything)
     branches over windows       Race(StructuredStart, Everything)   Refine(Everything), both in whitened coordinates
 
-and `KnownOptima` where there are any. With one start and one structure there is no race. `print(recipe_for(...))` shows
-a model's; `FitConfig` holds every number and a switch for every part.
+Before the larger structures of a dense model come those with one centre (`OneCentre`), where the fit ends if the data
+do not ask for more; and `KnownOptima` where there are any. With one start and one structure there is no race.
+`print(recipe_for(...))` shows a model's; `FitConfig` holds every number and a switch for every part.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from soctk.learn.phases.curved import Curved
 from soctk.learn.phases.everything import Everything
 from soctk.learn.phases.known_optima import KnownOptima
 from soctk.learn.phases.level import Level
+from soctk.learn.phases.one_centre import OneCentre
 from soctk.learn.phases.own import Own
 from soctk.learn.phases.phase import Phase
 from soctk.learn.phases.race import Race, can_redraw
@@ -80,7 +82,11 @@ class _Maker:
         return (self.race(begin, brief), *refine, *optima)
 
     def race(self, begin: Recipe, then: Recipe) -> Race:
-        return Race(self.starts, self.structures, (*begin, *then), then if self.whitened else None)
+        grown = then if self.whitened else None
+        centred = OneCentre(self.config.rows, self.config.level_weight, self.config.seed)
+        all_go_on = self.whitened or not self.config.race or len(begin) == 0
+        keep = self.starts if all_go_on else math.ceil(self.starts / 2)
+        return Race(self.starts, keep, self.structures, (*begin, *then), grown, centred)
 
     def begin(self) -> Recipe:
         """Return the first phase: where branches over windows are placed, AdamW elsewhere."""

@@ -31,6 +31,8 @@ SPARE_CANDIDATES = 1.2
 """Candidates for each affine coefficient that an instance must have, so that projecting leaves information."""
 
 RANK_TOLERANCE = 1e-8
+MOST_ROWS = 4
+"""Candidates for each column that is projected out up to which a basis of the rest is worth having."""
 LARGEST_PIECE = 2**23
 """Numbers of features and derivatives worked on at a time: 64 MB in float64."""
 
@@ -46,7 +48,8 @@ class Residuals:
 
     With Q an orthonormal basis of the columns: r - (1 - keep) QQ'r. One column of ones treats levels apart from
     the variation within an instance (`losses.residual_loss`); the columns [1, x] and keep = 0 project out the best
-    affine function of every instance.
+    affine function of every instance. Then the residuals are given in a basis of what is left, M - K of them for each
+    instance with the same mean square: half of the rows where half of the information is left.
 
     Args:
         data: standardised data, float64.
@@ -59,7 +62,13 @@ class Residuals:
         self, data: Standardized, columns: Tensor, keep: float = 0.0, features: dict[str, Tensor] | None = None
     ) -> None:
         self.data, self.keep, self.features = data, keep, features or {}
-        self.basis, self.triangle = torch.linalg.qr(columns)
+        rows, count = columns.shape[1:]
+        few = keep == 0.0 and count < rows <= MOST_ROWS * count
+        whole, triangle = torch.linalg.qr(columns, mode="complete" if few else "reduced")
+        self.basis, self.triangle = whole[..., :count], triangle[:, :count]
+        self.rest: Tensor | None = None
+        if whole.shape[-1] > count:
+            self.rest = math.sqrt((rows - count) / rows) * whole[..., count:].mT.contiguous()
 
     @classmethod
     def leveled(cls, data: Standardized, level_weight: float, features: dict[str, Tensor] | None = None) -> Residuals:
@@ -73,11 +82,13 @@ class Residuals:
         return cls(data, torch.cat([torch.ones_like(data.x[..., :1]), data.x], dim=-1))
 
     def shrink(self, raw: Tensor) -> Tensor:
-        """Return r - (1 - keep) QQ'r for columns r: (N, M, K) -> (N, M, K)."""
+        """Return r - (1 - keep) QQ'r for columns r: (N, M, any) -> (N, M, any), or (N, M - K, any) where keep is 0."""
+        if self.rest is not None:
+            return self.rest @ raw
         return raw - (1 - self.keep) * (self.basis @ (self.basis.mT @ raw))
 
     def residual(self, model: ConvexSurrogate) -> Tensor:
-        """Return the residuals at the model's weights, (N, M); differentiable."""
+        """Return the residuals at the model's weights, (N, M), or (N, M - K) where keep is 0; differentiable."""
         raw = _values(model, self.data.x, self.data.context, self.features) - self.data.value
         return self.shrink(raw.unsqueeze(-1)).squeeze(-1)
 

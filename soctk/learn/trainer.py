@@ -39,6 +39,7 @@ class Trainer:
         report: what was done so far.
         progress: told of every step.
         start: the number of the initial weights that are tried (`Race`).
+        settled: whether the model is as it should be, so that there is nothing to refine.
 
     Raises:
         ValueError: numbers that the model's cannot hold; the model stays as it was.
@@ -59,6 +60,7 @@ class Trainer:
         self.report = FitReport(FitStatus.ITERATION_LIMIT)
         self.progress = Progress(0, enabled=False)
         self.start = self._done = 0
+        self.settled = False
         self._expired = False
         self._residuals: dict[tuple[str, int, float], tuple[Residuals, Residuals]] = {}
 
@@ -98,9 +100,14 @@ class Trainer:
 
     # -- the data --------------------------------------------------------------------------------------
 
-    def standardized(self, dtype: torch.dtype = torch.float64) -> tuple[Standardized, Standardized]:
-        """Return training and validation data in the model's units."""
-        return Standardized.of(self.model, self.data, dtype), Standardized.of(self.model, self.validation, dtype)
+    def standardized(
+        self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
+    ) -> tuple[Standardized, Standardized]:
+        """Return training and validation data in the model's units, on its device or another."""
+        return (
+            Standardized.of(self.model, self.data, dtype, device),
+            Standardized.of(self.model, self.validation, dtype, device),
+        )
 
     def projected(self, rows: int) -> tuple[Residuals, Residuals]:
         """Return the residuals in the curved part: as many instances as `rows` allow.

@@ -67,15 +67,21 @@ class Standardized:
     value: Tensor
 
     @classmethod
-    def of(cls, model: ConvexSurrogate, data: ValueData, dtype: torch.dtype) -> Standardized:
-        """Bring data to the model's units; computed in float64, then rounded."""
+    def of(
+        cls,
+        model: ConvexSurrogate,
+        data: ValueData,
+        dtype: torch.dtype,
+        device: torch.device | str | None = None,
+    ) -> Standardized:
+        """Bring data to the model's units; computed in float64, then rounded; to the model's device by default."""
         units = {name: buffer.double().cpu() for name, buffer in model.named_buffers(recurse=False)}
         parts = (
             (data.context.double().cpu() - units["context_mean"]) / units["context_scale"],
             (data.x.double().cpu() - units["x_mean"]) / units["x_scale"],
             (data.value.double().cpu() - units["value_mean"]) / units["value_scale"],
         )
-        return cls(*(part.to(dtype=dtype, device=model.device) for part in parts))
+        return cls(*(part.to(dtype=dtype, device=device or model.device) for part in parts))
 
     def candidates(self, count: int) -> Standardized:
         """Keep the first `count` candidates of each instance; they are exchangeable."""

@@ -25,6 +25,15 @@ from torch.nn.functional import softplus
 from soctk.checks import as_counts, as_index, check_choice, check_count, check_flag, check_sequence, seeded
 from soctk.conditioning import AffinePart, Conditioning, NonNegative, Offset, inverse_softplus, weights_of
 from soctk.forms.context_map import ContextMap, Part
+from soctk.models.centred import (
+    CentredShape,
+    CentredWeights,
+    number_of,
+    place_affine,
+    place_constants,
+    place_offset,
+    place_weight,
+)
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Norms, Quadratic
 from soctk.terms.network import Activation
@@ -48,9 +57,13 @@ class SOCICNN(ConvexSurrogate):
         conditioning: "full" or "additive", see the module.
         ridges: ridge functions of the context in each entry of v (`soctk.conditioning.AffinePart`).
         affine_hidden: hidden units of b0's response to the context.
+        level_squares: whether b0 is quadratic in the context beside them.
         structures: sets of blocks, the smallest first, of which `fit` chooses one on validation data. Blocks are
-            named "diagonal", "quadratic0", ..., "norm0", ... and "backbone"; those in no set are always on. Nothing
-            to choose by default.
+            named "diagonal", "quadratic0", ..., "norm0", ..., "hyperbolics" and "backbone"; those in no set are always
+            on. Nothing to choose by default.
+        centred: how many of the structures, the first ones, are learned with one centre for all their branches
+            (`soctk.learn.centred`): each one quadratic block, "diagonal" or of n rows, and beyond that a norm, of which
+            the last row becomes a constant, or "hyperbolics".
         structure: index of the structure taken now; the last by default.
         seed: of the initial weights.
         dtype: of the weights.
@@ -77,7 +90,9 @@ class SOCICNN(ConvexSurrogate):
         conditioning: Conditioning = "full",
         ridges: int = 12,
         affine_hidden: int = 64,
+        level_squares: bool = False,
         structures: Sequence[Sequence[str]] = (),
+        centred: int = 0,
         structure: int = -1,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
@@ -88,7 +103,7 @@ class SOCICNN(ConvexSurrogate):
         self.diagonal, self.hyperbolics = diagonal, hyperbolics
         self.activation: Activation = activation
         self.passthrough, self.linear, self.conditioning, self.seed = passthrough, linear, conditioning, seed
-        self.ridges, self.affine_hidden = ridges, affine_hidden
+        self.ridges, self.affine_hidden, self.level_squares = ridges, affine_hidden, level_squares
         self._check_arguments()
         generator = seeded(seed)
         self.affine = AffinePart(
@@ -98,6 +113,7 @@ class SOCICNN(ConvexSurrogate):
             conditioned=conditioning == "full",
             ridges=ridges,
             hidden=affine_hidden,
+            squares=level_squares,
             generator=generator,
             dtype=dtype,
         )
@@ -111,6 +127,9 @@ class SOCICNN(ConvexSurrogate):
             for block in blocks:
                 check_choice(block, "structures", self.blocks)
         self.structures = tuple(tuple(blocks) for blocks in structures)
+        self.centred = centred
+        check_count(centred, "centred", minimum=0)
+        self._centred = tuple(self._centred_shape(blocks) for blocks in self.structures[:centred])
         self.set_structure(as_index(structure, "structure", self.structure_count))
 
     @property
@@ -119,7 +138,7 @@ class SOCICNN(ConvexSurrogate):
         names = ["diagonal"] if self.diagonal else []
         names += [f"quadratic{k}" for k in range(len(self.quadratics))]
         names += [f"norm{k}" for k in range(len(self.norms))]
-        return (*names, *(("backbone",) if self.hidden else ()))
+        return (*names, *(("hyperbolics",) if self.hyperbolics else ()), *(("backbone",) if self.hidden else ()))
 
     @property
     def traits(self) -> TrainingTraits:
@@ -130,6 +149,8 @@ class SOCICNN(ConvexSurrogate):
             structures=self.structure_count,
             structure=self.structure,
             set_structure=self.set_structure,
+            centred=self._centred,
+            place_centred=self.place_centred,
         )
 
     @property
@@ -156,19 +177,70 @@ class SOCICNN(ConvexSurrogate):
     def _block_weights(self, block: str) -> list[nn.Parameter]:
         if block == "backbone":
             return weights_of(self.W, self.b, self.U_raw, self.c)
+        if block == "hyperbolics":
+            named = (self.A_hyperbolic, self.kappa)
+            return [*(each for each in named if each is not None), *weights_of(self.d_hyperbolic)]
         if block == "diagonal":
             return [*([] if self.g is None else [self.g]), *weights_of(self.e_diagonal)]
         matrices, offsets = (self.B, self.e) if block.startswith("quadratic") else (self.A, self.d)
-        index = int(block.removeprefix("quadratic").removeprefix("norm"))
-        return [matrices[index], *weights_of(offsets[index])]
+        return [matrices[number_of(block)], *weights_of(offsets[number_of(block)])]
 
     def _check_arguments(self) -> None:
         for name in ("hyperbolics", "ridges", "affine_hidden"):
             check_count(getattr(self, name), name, minimum=0)
-        for name in ("diagonal", "passthrough", "linear"):
+        for name in ("diagonal", "passthrough", "linear", "level_squares"):
             check_flag(getattr(self, name), name)
         check_choice(self.activation, "activation", get_args(Activation))
         check_choice(self.conditioning, "conditioning", get_args(Conditioning))
+
+    # -- one centre ------------------------------------------------------------------------------------
+
+    def _centred_shape(self, blocks: tuple[str, ...]) -> CentredShape:
+        free = self.linear and self.conditioning == "full" and (self.level_squares or self.context_dim == 0)
+        if not free or set(self.blocks).difference(*self.structures):
+            raise ValueError(
+                'centred: expected conditioning="full", linear=True, level_squares=True and every block in one of the '
+                "structures"
+            )
+        return CentredShape.of(blocks, self.dim, self.quadratics, self.norms, self.hyperbolics)
+
+    @torch.no_grad()
+    def place_centred(self, index: int, weights: CentredWeights) -> None:
+        """Take on structure `index` with the weights of a function with one centre, in the model's units.
+
+        The offset of A (x - m) is -A m.
+        """
+        self.set_structure(index)
+        place_affine(self.affine, weights)
+        branches = list(zip(weights.matrices, weights.kappa, weights.weights, strict=True))
+        for block in self.structures[index]:
+            number = number_of(block)
+            if block == "hyperbolics":
+                matrix, taken = torch.cat([rows for rows, *_ in branches[-self.hyperbolics :]]), self.hyperbolics
+                self.A_hyperbolic.copy_(matrix)  # type: ignore[union-attr]
+                place_offset(self.d_hyperbolic, -matrix @ weights.center)  # type: ignore[arg-type]
+                self.kappa.copy_(weights.kappa[-taken:])  # type: ignore[union-attr]
+                place_constants(self.lam_hyperbolic, slice(None), weights.weights[-taken:])  # type: ignore[arg-type]
+            elif block.startswith("norm"):
+                rows, kappa, weight = branches[0]
+                offset = torch.nn.functional.pad(-rows @ weights.center, (0, 0, 0, 1))
+                offset[-1, -1] = kappa  # the last row is a constant
+                self.A[number].copy_(torch.nn.functional.pad(rows, (0, 0, 0, 1)))
+                place_offset(self.d[number], offset)
+                place_constants(self.lam, slice(number, number + 1), weight.reshape(1))  # type: ignore[arg-type]
+            else:
+                self._place_quadratic(block, weights)
+
+    def _place_quadratic(self, block: str, weights: CentredWeights) -> None:
+        offset = -weights.factor @ weights.center
+        if block == "diagonal":
+            self.g.copy_(weights.factor.diagonal())  # type: ignore[union-attr]
+            place_offset(self.e_diagonal, offset)  # type: ignore[arg-type]
+        else:
+            self.B[number_of(block)].copy_(weights.factor)
+            place_offset(self.e[number_of(block)], offset)
+        place = len(self.quadratics) if block == "diagonal" else number_of(block)
+        place_weight(self.alpha, place, *weights.alpha)  # type: ignore[arg-type]
 
     # -- weights ---------------------------------------------------------------------------------------
 
@@ -243,7 +315,7 @@ class SOCICNN(ConvexSurrogate):
             if index and self.lam is not None:
                 more = {"kappa": self.lam.floor.new_zeros(1, 1, len(index)), "size": size}
                 parts.append(Part(Norms, more, [self.A[k] for k in index], [self.d[k] for k in index], self.lam, index))
-        if self.A_hyperbolic is not None and self.kappa is not None:
+        if "hyperbolics" not in self._off and self.A_hyperbolic is not None and self.kappa is not None:
             more = {"kappa": self.kappa.reshape(1, 1, -1), "size": 1}
             matrices, offsets, index = [self.A_hyperbolic], [self.d_hyperbolic], range(self.hyperbolics)
             parts.append(Part(Norms, more, matrices, offsets, self.lam_hyperbolic, index))  # type: ignore[arg-type]
@@ -261,8 +333,8 @@ class SOCICNN(ConvexSurrogate):
             "hyperbolics",
             "activation",
         )
-        more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "seed")
-        return {name: getattr(self, name) for name in (*names, *more, "structures", "structure")}
+        more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "level_squares", "seed")
+        return {name: getattr(self, name) for name in (*names, *more, "structures", "centred", "structure")}
 
 
 class ReLUICNN(SOCICNN):

@@ -1,9 +1,11 @@
 """Default sizes of the SOC-ICNN family, behind `make_surrogate`.
 
-General, not tuned to any task. SOC has a few hyperbolic branches and one of three structures, which `fit` chooses on
-validation data: a diagonal quadratic and one norm of n / 2 rows; a dense quadratic (beyond dimension 32: of rank 16
-beside the diagonal one) and two such norms; with a norm of n rows and a small ReLU backbone. Norms of few rows are
-found from more starts than those of n rows. The ablations keep what their name says and get backbone width until they
+General, not tuned to any task. `fit` chooses SOC's structure on the data. Three with one centre for all branches, which
+few or noisy values can tell: a dense quadratic, with a norm of n rows, with a few hyperbolic branches (beyond dimension
+32 a diagonal quadratic, without and with these). Three with hyperbolic branches and no such tie: a diagonal quadratic
+and one norm of n / 2 rows; a dense quadratic (beyond dimension 32: of rank 16 beside the diagonal one) and two such
+norms; with a norm of n rows and a small ReLU backbone. Norms of few rows are found from more starts than those of n
+rows. The ablations keep what their name says and get backbone width until they
 have at least SOC's number of weights.
 """
 
@@ -28,15 +30,19 @@ def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SO
         "hidden": (SOC_HIDDEN,),
         "diagonal": True,
         "quadratics": (rank,),
-        "norms": (half, half, dim),
+        "norms": (half, half, dim + 1),
     }
     dense = ("quadratic0", *(("diagonal",) if rank < dim else ()))
+    loose = ("norm0", "hyperbolics")
     choice = {
+        "level_squares": True,
         "structures": (
-            ("diagonal", "norm0"),
-            (*dense, "norm0", "norm1"),
-            (*dense, "norm0", "norm1", "norm2", "backbone"),
-        )
+            *_with_one_centre(dim),
+            ("diagonal", *loose),
+            (*dense, *loose, "norm1"),
+            (*dense, *loose, "norm1", "norm2", "backbone"),
+        ),
+        "centred": len(_with_one_centre(dim)),
     }
     ladder = [
         {**full, **choice, "hyperbolics": HYPERBOLICS},
@@ -45,6 +51,12 @@ def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SO
         {"hidden": (1,), "norms": (1,), "diagonal": True, "affine_hidden": 0, "ridges": 0},
     ]
     return _largest(lambda sizes: SOCICNN(dim, context_dim, seed=seed, **sizes), ladder, max_parameters)
+
+
+def _with_one_centre(dim: int) -> list[tuple[str, ...]]:
+    if dim > FULL_RANK_DIM:
+        return [("diagonal",), ("diagonal", "hyperbolics")]
+    return [("quadratic0",), ("quadratic0", "norm2"), ("quadratic0", "hyperbolics")]
 
 
 def relu(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from soctk.learn.optimizers import Optimizer
 from soctk.learn.phases.phase import Phase
+from soctk.learn.residuals import Residuals
 from soctk.learn.trainer import Trainer
 
 
@@ -23,6 +24,9 @@ class Curved(Phase):
 
     def steps(self, trainer: Trainer) -> int:
         return self.optimizer.steps(trainer)
+
+    def held_out(self, trainer: Trainer) -> Residuals:
+        return trainer.projected(self.rows)[1]
 
     def run(self, trainer: Trainer) -> None:
         affine = {id(weight) for weight in trainer.affine.parameters()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from soctk.learn.optimizers import Optimizer
 from soctk.learn.phases.phase import Phase
+from soctk.learn.residuals import Residuals
 from soctk.learn.trainer import Trainer
 from soctk.learn.whitening import whitened
 
@@ -29,6 +30,9 @@ class Everything(Phase):
 
     def steps(self, trainer: Trainer) -> int:
         return sum(optimizer.steps(trainer) for optimizer in self.optimizers)
+
+    def held_out(self, trainer: Trainer) -> Residuals:
+        return trainer.leveled(self.rows, self.level_weight)[1]
 
     def run(self, trainer: Trainer) -> None:
         parts = trainer.leveled(self.rows, self.level_weight)

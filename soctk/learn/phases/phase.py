@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
+from soctk.learn.residuals import Residuals
 from soctk.learn.trainer import Trainer
 
 
@@ -14,6 +15,10 @@ class Phase(ABC):
     @abstractmethod
     def run(self, trainer: Trainer) -> None:
         """Change the model's weights, record what happened, leave the model at the state to go on with."""
+
+    def held_out(self, trainer: Trainer) -> Residuals | None:
+        """Return the residuals that the phase validates by; None for a phase that has none."""
+        return None
 
     def steps(self, trainer: Trainer) -> int:
         """Return how many steps progress will be told of, about."""

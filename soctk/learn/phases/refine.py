@@ -22,5 +22,7 @@ class Refine(Phase):
         return steps_of(self.phases, trainer)
 
     def run(self, trainer: Trainer) -> None:
+        if trainer.settled:
+            return
         for phase in self.phases:
             phase.run(trainer)

@@ -1,0 +1,71 @@
+"""Structures with one centre for all branches: chosen by cross-validation, learned from all data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from soctk.learn.ladder import Ladder, Step
+from soctk.learn.trainer import Trainer
+from soctk.learn.units import Standardized
+
+CHOOSING = 3
+"""Where instances have several candidates, the choice is made on this part of the values that the fit then uses."""
+
+
+@dataclass(frozen=True)
+class OneCentre:
+    """Chooses among the model's structures with one centre (`TrainingTraits.centred`).
+
+    Attributes:
+        rows: observed values, about, where instances have several; all of single ones.
+        level_weight: of the squared mean residual of an instance.
+        seed: of folds and of the branches' rows.
+    """
+
+    rows: int
+    level_weight: float
+    seed: int
+
+    def choose(self, trainer: Trainer) -> Step | None:
+        """Leave the model with the structure that the training data ask for; None where there are too many weights."""
+        ladder, (train, _) = self._ladder(trainer), self._data(trainer, self.rows // CHOOSING)
+        if not ladder.can_climb(train):
+            return None
+        try:
+            step = ladder.choose(train)
+            self._place(trainer, ladder, step, train)
+        except torch.linalg.LinAlgError:  # nothing varies, or all of it together
+            return None
+        return step
+
+    def finish(self, trainer: Trainer, step: Step) -> None:
+        """Learn the structure from training and validation data, whose part was to choose it; the fit ends with it."""
+        self._place(trainer, self._ladder(trainer), step, _joined(*self._data(trainer, self.rows)))
+        trainer.keep()
+        trainer.settled = True
+
+    def _ladder(self, trainer: Trainer) -> Ladder:
+        return Ladder(trainer.model.traits.centred, self.level_weight, self.seed, lambda: trainer.deadline.passed)
+
+    def _data(self, trainer: Trainer, rows: int) -> tuple[Standardized, Standardized]:
+        """Return training and validation data on the processor, an equal share of every instance's candidates."""
+        count = trainer.data.instances
+        train, held_out = (
+            part.candidates(max(2, rows // count)) if part.x.shape[1] > 1 else part
+            for part in trainer.standardized(device="cpu")
+        )
+        return train, held_out
+
+    def _place(self, trainer: Trainer, ladder: Ladder, step: Step, data: Standardized) -> None:
+        place = trainer.model.traits.place_centred
+        assert place is not None
+        place(step.index, ladder.fit(step, data).for_model())
+
+
+def _joined(first: Standardized, second: Standardized) -> Standardized:
+    """Return all data, of each instance as many candidates as both have."""
+    count = min(first.x.shape[1], second.x.shape[1])
+    parts = [part.candidates(count) for part in (first, second)]
+    return Standardized(*(torch.cat([getattr(part, name) for part in parts]) for name in ("context", "x", "value")))
