@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from torch import Tensor
 
 MARGIN = 0.1
 """How far beyond what was seen counts as seen: a share of a range's width, and of the largest distance."""
@@ -38,12 +39,14 @@ class Support:
     farthest: float
 
     @classmethod
-    def of(cls, context: np.ndarray, x: np.ndarray) -> Self:
-        """Return that of contexts (R, p) and decisions (R, n)."""
-        ranges = [np.stack([part.min(axis=0), part.max(axis=0)]) for part in (context, x)]
-        w = np.concatenate([context, x], axis=1)
-        if w.shape[1] > MOST_NUMBERS:
+    def of(cls, *parts: tuple[Tensor, Tensor]) -> Self:
+        """Return that of contexts (N, p) and decisions (N, M, n), one or several of both."""
+        known = [[each.double().numpy(force=True) for each in part] for part in parts]
+        decisions = [x.reshape(x.shape[0] * x.shape[1], x.shape[2]) for _, x in known]
+        ranges = [_ends([context for context, _ in known]), _ends(decisions)]
+        if ranges[0].shape[1] + ranges[1].shape[1] > MOST_NUMBERS:
             return cls(*ranges, np.zeros(0), np.zeros((0, 0)), 0.0)
+        w = np.concatenate([_together(*part) for part in known])
         mean, scale = w.mean(axis=0), w.std(axis=0)
         scale = np.where(scale > 0, scale, 1.0)
         centred = (w - mean) / scale
@@ -96,6 +99,16 @@ class Support:
         if tuple(part.shape for part in parts) != wanted or not all(np.isfinite(part).all() for part in parts):
             raise ValueError(f"expected finite numbers of shapes {wanted}, got {[part.shape for part in parts]}")
         return cls(*parts, farthest)
+
+
+def _ends(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the smallest and the largest of each column, (2, k)."""
+    return np.stack([np.min([p.min(axis=0) for p in parts], axis=0), np.max([p.max(axis=0) for p in parts], axis=0)])
+
+
+def _together(context: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return contexts (N, p) beside each of their decisions (N, M, n), (N M, p + n)."""
+    return np.concatenate([np.repeat(context, x.shape[1], axis=0), x.reshape(x.shape[0] * x.shape[1], -1)], axis=1)
 
 
 def _beyond(points: np.ndarray, ends: np.ndarray) -> np.ndarray:

@@ -41,8 +41,8 @@ def test_the_data_are_inside_and_far_contexts_outside(model) -> None:
 
 def test_usual_decisions_of_other_contexts_are_outside() -> None:
     random = np.random.default_rng(0)
-    theta = random.uniform(-1, 1, size=(300, 1))
-    support = Support.of(theta, theta + 0.01 * random.normal(size=(300, 1)))
+    theta = torch.from_numpy(random.uniform(-1, 1, size=(300, 1)))
+    support = Support.of((theta, (theta + 0.01 * torch.from_numpy(random.normal(size=(300, 1))))[:, None]))
     at = np.array([[0.9], [0.9], [1.5]])
     assert support.outside(at, np.array([[0.9], [-0.9], [1.5]])).tolist() == [False, True, True]
 
@@ -70,7 +70,7 @@ def test_models_that_do_not_know_flag_nothing(tmp_path) -> None:
 
 
 def test_an_average_of_other_data_has_the_widest_ranges() -> None:
-    parts = [Support.of(np.full((2, 1), k), np.array([[0.0], [float(k)]])) for k in (1, 2)]
+    parts = [Support.of((torch.full((1, 1), k), torch.tensor([[[0.0], [k]]]))) for k in (1.0, 2.0)]
     joined = Support.joined(parts)
     assert joined.context.tolist() == [[1.0], [2.0]]
     assert joined.x.tolist() == [[0.0], [2.0]]
@@ -79,7 +79,7 @@ def test_an_average_of_other_data_has_the_widest_ranges() -> None:
 
 @pytest.mark.parametrize("change", [{"x": [[0.0]]}, {"mean": [1.0]}, {"farthest": None}, {"context": "x"}])
 def test_a_file_is_not_believed(change) -> None:
-    plain = Support.of(np.zeros((2, CONTEXT)), np.ones((2, DIM))).plain() | change
+    plain = Support.of((torch.zeros(2, CONTEXT), torch.ones(2, 1, DIM))).plain() | change
     with pytest.raises(ValueError, match="expected"):
         Support.from_plain(plain, DIM, CONTEXT)
 

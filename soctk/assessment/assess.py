@@ -70,15 +70,19 @@ def assess(
             of more than 200 numbers.
     """
     check_function(model)
+    if model.dim + model.context_dim > MOST_NUMBERS:
+        raise ValueError(
+            f"model: expected at most {MOST_NUMBERS} numbers of decision and context, got "
+            f"{model.dim + model.context_dim}; measure its decisions on the real cost"
+        )
     for name, part in (("data", data), ("train", train)):
         if part is not None and (part.dim, part.context_dim) != (model.dim, model.context_dim):
             raise ValueError(
                 f"{name}: expected decision and context dimensions {(model.dim, model.context_dim)} as the model's, "
                 f"got {(part.dim, part.context_dim)}"
             )
-    sets = (
-        spanned_set((data if train is None else train).x.flatten(end_dim=1)) if feasible_set is None else feasible_set
-    )
+    logged = (data if train is None else train).x.flatten(end_dim=1)
+    sets = spanned_set(logged) if feasible_set is None else feasible_set
     _check_sets(sets, data)
     rows = Rows.of(data).some(MOST_ROWS if model.has_conic_form else MOST_ROWS_BY_OTHERS, seed)
     learned = rows if train is None else Rows.of(train)
@@ -155,10 +159,8 @@ def _shown(
     rows, n = own.rows, own.rows.x.shape[1]
     width = SLICE * (rows.x - own.decisions).std(axis=0)[:MOST_SLICES]
     steps = width[:, None] * np.linspace(-1.0, 1.0, 41)
-    slices = [
-        [float(predicted(own.model, at.context, x + step * np.eye(n)[k]).mean()) for step in steps[k]]
-        for k in range(len(width))
-    ]
+    ahead = [[x + step * np.eye(n)[k] for step in steps[k]] for k in range(len(width))]
+    slices = [[float(predicted(own.model, at.context, points).mean()) for points in row] for row in ahead]
     return Shown(
         value=rows.value,
         predicted=own.values,

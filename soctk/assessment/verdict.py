@@ -63,6 +63,6 @@ def judge(
     if sum(each.estimate / each.error for each in found if each.error > 0) <= -CHEAPER * len(found):
         return Verdict.GOOD, f"its decisions are expected to cost {-estimate:.2g} less than the quadratic's"
     return Verdict.QUADRATIC, (
-        f"its error is smaller, {errors['model'].rms:.3g} and not {quadratic.rms:.3g}, but that its decisions cost "
-        f"less is not seen: {costs.difference} more"
+        f"its error is smaller, {errors['model'].rms:.3g} beside {quadratic.rms:.3g}, but its decisions are not seen "
+        f"to cost less: the difference is {costs.difference}"
     )

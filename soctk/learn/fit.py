@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 
-import numpy as np
-
 from soctk.checks import ArrayLike
 from soctk.function import check_function
 from soctk.learn.config import FitConfig
@@ -89,7 +87,7 @@ def fit(
             raise ValueError("data: expected at least two observed values, one of them to validate by, got 1")
         data, validation = data.split(seed=config.seed)
     _check_data(model, validation, "validation")
-    support = Support.of(*(np.concatenate(parts) for parts in zip(_rows(data), _rows(validation), strict=True)))
+    support = Support.of(*((part.context, part.x) for part in (data, validation)))
     _check_count(model, data)
     started = time.perf_counter()
     trainer = Trainer(model, data, validation, Deadline(config.time_limit, stop))
@@ -113,12 +111,6 @@ def _run(recipe: Recipe, trainer: Trainer, *, progress: bool) -> None:
         Progress(steps_of(recipe, trainer), enabled=progress) as trainer.progress,
     ):
         run_in_turn(recipe, trainer)
-
-
-def _rows(data: ValueData) -> tuple[np.ndarray, np.ndarray]:
-    """Return contexts (R, p) and decisions (R, n), one for each value."""
-    context, x = data.context.double().numpy(force=True), data.x.double().numpy(force=True)
-    return np.repeat(context, data.candidates, axis=0), x.reshape(-1, data.dim)
 
 
 def _check_optima(
