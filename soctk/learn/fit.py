@@ -43,9 +43,9 @@ def fit(
     begin with a convex problem instead of AdamW. A surrogate may have a training of its own (least squares, lpcf).
     The state with the smallest validation loss is kept. The model remembers where the data were (`support`).
 
-    A model whose first structures have one centre (`make_surrogate("soc")`) is first tried as the least-squares quadratic
-    and what cross-validation adds to it; if larger structures are not clearly better, that is the fit, learned in the
-    end from training and validation data together (`soctk.learn.ladder`).
+    A model whose first structures have one centre (`make_surrogate("soc")`) is first tried as the least-squares
+    quadratic and what cross-validation adds to it; if larger structures are not clearly better, that is the fit,
+    learned in the end from training and validation data together (`soctk.learn.ladder`).
 
     Where optimal decisions are known (`optima`), a last phase of L-BFGS adds the squared residuals of their
     conditions of optimality (`optimality`) to the loss, with the weights `FitConfig.optima_weights` in turn. A fifth
