@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from soctk import losses
+    from soctk.assessment.assess import assess
+    from soctk.assessment.assessment import Assessment, Verdict
     from soctk.decide.certificate import Certificate, certify
     from soctk.decide.decision import Decision, Status
     from soctk.decide.external import External
@@ -54,6 +56,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SOCICNN",
+    "Assessment",
     "AverageSurrogate",
     "Box",
     "Budget",
@@ -93,7 +96,9 @@ __all__ = [
     "Status",
     "TableError",
     "ValueData",
+    "Verdict",
     "affine_pieces",
+    "assess",
     "average",
     "certify",
     "fit",
@@ -117,6 +122,8 @@ __all__ = [
 ]
 
 _NAMES = {
+    "assessment.assess": "assess",
+    "assessment.assessment": "Assessment Verdict",
     "decide.certificate": "Certificate certify",
     "decide.decision": "Decision Status",
     "decide.external": "External",

@@ -20,6 +20,7 @@ from soctk.forms.conic_form import ConicForm
 from soctk.forms.context_map import ContextMap
 from soctk.forms.embedding import affine_expression, affine_probes
 from soctk.lazy import cvxpy as cp
+from soctk.support import Support
 
 DTYPES = (torch.float32, torch.float64)
 """What weights are kept in."""
@@ -40,6 +41,8 @@ class ConvexFunction(nn.Module, ABC):
 
     decision_method: ClassVar[str] = "newton"
     """How `soctk.minimize` decides with this function by default; "cvxpy" for one with its own CVXPY export."""
+    support: Support | None = None
+    """Where the data were that it was learned from, which `soctk.fit` says; None where that is not known."""
 
     x_mean: Tensor
     x_scale: Tensor

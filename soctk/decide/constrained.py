@@ -84,6 +84,8 @@ def decide_under(
         scale=None if problem.unit is None else problem.unit.reshape(batch),
         solver=np.full(batch, "cvxpy", dtype=object),
         violation=violation.reshape(batch),
+        context=problem.given,
+        support=None if problem.model is None else problem.model.support,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from soctk.status import Status
+from soctk.support import Support
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}
 """How far rounding may put a value below its own bound, in units of max(1, |value|): sums of a few hundred products
@@ -73,6 +75,8 @@ class Decision:
             (`feasible_set.at()` for other sets); None elsewhere.
         ray: beside them the proofs for the instances that are infeasible, nu (*batch, k) and z (*batch, m), zero
             elsewhere.
+        context: the contexts as rows, (N, p); None where the model has none.
+        support: where its data were; None where that is not known.
         relaxation: with infeasible="nearest" by how much rows were moved in all, (*batch), 0 where that was not needed.
     """
 
@@ -88,6 +92,8 @@ class Decision:
     prices: Prices | None = None
     ray: Ray | None = None
     relaxation: Tensor | None = None
+    context: Tensor | None = field(default=None, repr=False)
+    support: Support | None = field(default=None, repr=False)
 
     @classmethod
     def joined(cls, parts: list[Decision], batch: tuple[int, ...], seconds: float) -> Decision:
@@ -104,8 +110,9 @@ class Decision:
             return type(found[0])(*(join([getattr(part, name) for part in found]) for name in names))
 
         scale = None if all(part.scale is None for part in parts) else join([part._unit for part in parts])
-        names = [f.name for f in fields(cls) if f.name not in ("seconds", "scale")]
-        return cls(seconds=seconds, scale=scale, **{name: join([getattr(p, name) for p in parts]) for name in names})
+        names = [f.name for f in fields(cls) if f.name not in ("seconds", "scale", "support")]
+        found = {name: join([getattr(p, name) for p in parts]) for name in names}
+        return cls(seconds=seconds, scale=scale, support=parts[0].support, **found)
 
     def replaced(self, index: Tensor, other: Decision) -> Decision:
         """Return the decision with the instances `index` of the flattened batch replaced by those of another."""
@@ -145,6 +152,22 @@ class Decision:
     def relative_gap(self) -> Tensor:
         """gap / max(1, |value|), or gap / scale where there is one, (*batch): what `tol` is compared with."""
         return relative_gap(self.value, self.lower_bound, self.scale)
+
+    @cached_property
+    def outside(self) -> Tensor | None:
+        """Whether a context or its decision is outside of what the model has learned from, bool (*batch).
+
+        Beyond the range of one of its numbers, or farther from the mean than any row, by a tenth; also where there is
+        no decision. None where the model does not know its data.
+        """
+        if self.support is None:
+            return None
+        x = self.x.detach().double().cpu().numpy().reshape(-1, self.x.shape[-1])
+        context = np.zeros((len(x), 0))
+        if self.context is not None:
+            context = self.context.detach().double().cpu().numpy().reshape(-1, self.context.shape[-1])
+        found = self.support.outside(np.broadcast_to(context, (len(x), context.shape[1])), x)
+        return torch.from_numpy(found | np.isnan(x).any(axis=1)).reshape(self.value.shape)
 
     @property
     def optimal(self) -> Tensor:

@@ -232,6 +232,8 @@ def answer(
         scale=None if result.unit is None else result.unit.reshape(batch),
         solver=np.full(result.status.shape, result.solver, dtype=object).reshape(batch),
         violation=violation.reshape(batch),
+        context=problem.given,
+        support=problem.model.support,
         **_of_rows(result, problem, batch, dtype),
     )
 

@@ -77,6 +77,11 @@ class Problem:
         problem.dtype = torch.float64 if model.has_conic_form else given  # as that of its form
         return problem
 
+    @property
+    def given(self) -> Tensor | None:
+        """The contexts of a surrogate that has any."""
+        return self.contexts if self.model is not None and self.model.context_dim > 0 else None
+
     @cached_property
     def form(self) -> ConicForm:
         """The functions as a conic form of batch shape (N,), checked and cut from autograd.

@@ -1,7 +1,7 @@
 """Saving and loading models: safetensors weights, JSON configuration, sha256 of both.
 
 A safetensors file holds tensors and text, nothing that could be executed. The header's metadata names the class, its
-constructor's arguments, the format's version and a digest of all.
+constructor's arguments, the format's version, where the data were that it was learned from, and a digest of all.
 
 What a file says is not believed. Its class is looked up among the registered ones (`soctk.registry`). The model is
 built without memory first, on torch's meta device, and its tensors' names, shapes and dtypes are compared with the
@@ -27,6 +27,7 @@ from torch import Tensor
 from soctk.function import DTYPES, check_function
 from soctk.lazy import cvxpy as cp
 from soctk.registry import class_name, surrogate_class
+from soctk.support import Support
 from soctk.surrogate import ConvexSurrogate
 
 FORMAT = "soctk-model-1"
@@ -66,6 +67,8 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping
     metadata = {"format": FORMAT, "class": name, "config": config, "dtype": str(model.dtype).removeprefix("torch.")}
     if notes is not None:
         metadata["notes"] = json.dumps(notes)
+    if model.support is not None:
+        metadata["support"] = json.dumps(model.support.plain())
     metadata["sha256"] = _digest(metadata, tensors)
     target = Path(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
@@ -93,6 +96,9 @@ def load(path: str | os.PathLike[str]) -> ConvexSurrogate:
         model.load_state_dict(tensors)
     with _refusing(source, "not a convex model"):
         _check_weights(model)
+    if "support" in metadata:
+        with _refusing(source, "cannot read where its data were"):
+            model.support = Support.from_plain(_parsed(metadata["support"], "support"), model.dim, model.context_dim)
     return model.eval()
 
 

@@ -23,6 +23,7 @@ from soctk.learn.report import FitReport, FitStatus
 from soctk.learn.trainer import Trainer
 from soctk.models.average import average
 from soctk.sets import FeasibleSet, SetAt
+from soctk.support import Support
 from soctk.surrogate import ConvexSurrogate
 
 FEWEST_INSTANCES = 5
@@ -46,7 +47,7 @@ def fit(
     iterations on the curved part with the affine part projected out, a regression of the affine part on the context,
     and second-order iterations on everything. Models of branches over windows (`ConvSOCICNN`, `RecurrentSOCICNN`)
     begin with a convex problem instead of AdamW. A surrogate may have a training of its own (least squares, lpcf).
-    The state with the smallest validation loss is kept.
+    The state with the smallest validation loss is kept. The model remembers where the data were (`support`).
 
     A model whose first structures have one centre (`make_surrogate("soc")`) is first tried as the least-squares
     quadratic and what cross-validation adds to it; if larger structures are not clearly better, that is the fit,
@@ -99,6 +100,7 @@ def fit(
             raise ValueError("data: expected at least two observed values, one of them to validate by, got 1")
         data, validation = data.split(seed=config.seed)
     _check_data(model, validation, "validation")
+    support = Support.of(*((part.context, part.x) for part in (data, validation)))
     _check_count(model, data)
     started = time.perf_counter()
     trainer = Trainer(model, data, validation, Deadline(config.time_limit, stop), own_split=own_split)
@@ -109,6 +111,8 @@ def fit(
         report = trainer.finish()
     if recipe and not math.isfinite(report.best_validation):
         trainer.undo()
+    else:
+        model.support = support
     report.seconds, report.model = time.perf_counter() - started, model
     return report
 

@@ -21,6 +21,7 @@ from soctk.forms.joining import mean
 from soctk.forms.mean_map import in_units, total, with_fewer_rows
 from soctk.function import check_function
 from soctk.registry import class_name, surrogate_class
+from soctk.support import Support
 from soctk.surrogate import ConvexSurrogate
 
 ALIKE = ("dim", "context_dim", "dtype", "device")
@@ -61,6 +62,7 @@ class AverageSurrogate(ConvexSurrogate):
         super().__init__(made[0].dim, made[0].context_dim, dtype=made[0].dtype)
         self.to(made[0].device)
         self.models = nn.ModuleList(made)
+        self.support = Support.joined([model.support for model in made])
 
     def spread(self, x: ArrayLike, context: ArrayLike | None = None) -> Tensor:
         """Return how far the models are apart, the standard deviation of their M values around f: 0 for one model.

@@ -42,7 +42,7 @@ class FrozenSurrogate(ConvexSurrogate):
                 f"model: expected a dense model such as SOCICNN, got {type(model).__name__}, {why}; use it as it is"
             )
         super().__init__(model.dim, model.context_dim, dtype=model.dtype)
-        self._count = model.parameter_count
+        self._count, self.support = model.parameter_count, model.support
         with torch.inference_mode(False), torch.no_grad():  # it may outlive an inference mode
             copied = copy.deepcopy(model).requires_grad_(False)  # a context map shares memory with the weights
             self._coefficients = copied._context_map()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,9 @@ class Roles:
         return name in named or any(name.startswith(f"{kind}_") for kind, names in given.items() if names is None)
 
 
-def read_log(source: Any, roles: Roles | Columns | None = None, *, drop_missing: bool = False) -> Log:
+def read_log(
+    source: Any, roles: Roles | Columns | None = None, *, drop_missing: bool = False, more: Sequence[str] = ()
+) -> Log:
     """Return the logged decisions in a file or a data frame.
 
     A table (.csv, .parquet) has a row for each decision. An .npz file has arrays `context` (N, p), `x` (N, M, n),
@@ -87,6 +89,7 @@ def read_log(source: Any, roles: Roles | Columns | None = None, *, drop_missing:
         roles: which columns are what, and what they mean is learned from the log; or a model's columns
             (`Columns.of_model`), which are applied as they are.
         drop_missing: leave rows with missing values out; `Log.missing` says which.
+        more: columns that must have values as well, beside those of the roles.
 
     Raises:
         TableError: no such file, one that cannot be read, missing columns, or cells that are not of their column's
@@ -96,12 +99,13 @@ def read_log(source: Any, roles: Roles | Columns | None = None, *, drop_missing:
         if drop_missing or (isinstance(roles, Roles) and roles != Roles()):
             raise TableError(f"{source}: an .npz file has arrays context, x and value, not columns with names or gaps")
         return _from_arrays(Path(source), roles if isinstance(roles, Columns) else None)
-    return _from_table(source, roles or Roles(), drop_missing)
+    return _from_table(source, roles or Roles(), drop_missing, tuple(more))
 
 
-def _from_table(source: Any, roles: Roles | Columns, drop_missing: bool) -> Log:
+def _from_table(source: Any, roles: Roles | Columns, drop_missing: bool, more: tuple[str, ...]) -> Log:
     columns = roles if isinstance(roles, Columns) else None
     meaning = roles if isinstance(roles, Roles) else Roles(roles.context_names, roles.x, roles.value)
+    meaning = replace(meaning, more=(*meaning.more, *more))
     table = Table.of(source, meaning.reads)
     context, x = (
         table.names_of(kind) if names is None else list(names)
@@ -120,8 +124,8 @@ def _from_table(source: Any, roles: Roles | Columns, drop_missing: bool) -> Log:
         raise TableError(f"{table.source}: expected at least one row, got none{left}")
     decisions, values = table.numbers(x), table.number(value)
     if columns is None:
-        more = {"category": meaning.category, "date_format": meaning.date_format}
-        columns = Columns.learned(table, context=context, x=x, value=value, **more)
+        kinds = {"category": meaning.category, "date_format": meaning.date_format}
+        columns = Columns.learned(table, context=context, x=x, value=value, **kinds)
     optima = table.numbers(optimum) if optimum else None
     return _by_context(columns.contexts(table), decisions, values, optima, columns, table, missing)
 

@@ -12,7 +12,7 @@ import torch
 import soctk
 from soctk.io.checkpoint import read_notes
 from soctk_evaluation.cli import main
-from soctk_evaluation.cli.logged import _split
+from soctk_evaluation.cli.parts import split
 
 COUNT, EACH, DIM = 40, 6, 3
 SET = ["--set", "box", "--lower", "-1"]
@@ -59,7 +59,7 @@ def test_rows_of_a_context_stay_together_and_on_one_side(files: Path) -> None:
     few.to_csv(files / "few.csv", index=False)
     logged = soctk.read_log(files / "few.csv")
     assert (logged.data.instances, logged.data.candidates) == (COUNT * EACH - EACH + 2, 1)
-    parts = _split(logged, 0)
+    parts = split(logged, 0)
     sides = [{tuple(row) for row in part.context.tolist()} for part in (parts.train, parts.validation, parts.test)]
     assert sum(map(len, sides)) == len(set.union(*sides)) == COUNT
 
@@ -82,7 +82,7 @@ def test_fit_then_decide(files: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "within contexts" in said
     model = files / "data.safetensors"
     names = {"context": ["context_heat", "context_load"], "x": ["x_0", "x_1", "x_2"], "value": "value"}
-    assert read_notes(model) == {"columns": names}
+    assert read_notes(model)["columns"] == names
     # Columns are taken by name: the table has them in another order, with one that is not a number between them.
     assert main(["decide", str(model), str(files / "contexts.csv"), *SET]) == 0
     assert "40 of 40 decisions certified" in capsys.readouterr().out

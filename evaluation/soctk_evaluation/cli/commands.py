@@ -223,6 +223,7 @@ class Fit:
         model: name of the surrogate.
         output: the model's file; the data's name with .safetensors by default.
         max_parameters: the most weights the model may have.
+        members: models to learn from samples of the rows, whose mean is saved (bagging).
         seed: of the initial weights and of what is held out.
         time_limit: seconds for the fit.
         feasible: what the optima are optimal in; by default the smallest box that holds them, with their common sum.
@@ -240,8 +241,32 @@ class Fit:
     model: str = "soc"
     output: Path | None = None
     max_parameters: int | None = None
+    members: int = 1
     seed: int = 0
     time_limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Assess:
+    """Measure on logged decisions how far a saved surrogate can be trusted: errors, costs at its decisions, regret.
+
+    Of the log that the model was learned from by `soctk fit`, the rows that were held out are taken, and the
+    least-squares quadratic beside it learns from those that the model had. Another log is taken whole.
+
+    Attributes:
+        model: a file that `soctk fit` or `soctk.save` wrote.
+        log: logged decisions, with the columns that the model was learned from.
+        feasible: where the model is to decide; by default the smallest box around the logged decisions, with their
+            common sum where they have one.
+        output: where to write a page (.html) with pictures, which needs no other file and no network.
+        drop_missing: leave rows with missing values out.
+    """
+
+    model: tyro.conf.Positional[Path]
+    log: tyro.conf.Positional[Path]
+    feasible: tyro.conf.OmitArgPrefixes[Feasible]
+    output: Path | None = None
+    drop_missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -297,6 +322,7 @@ ACTIONS: dict[str, tuple[type, str]] = {
     "report": (Report, "soctk_evaluation.cli.report:report"),
     "fit": (Fit, "soctk_evaluation.cli.logged:fit_logged"),
     "warmup": (Warmup, "soctk_evaluation.cli.warmup:warm_up"),
+    "assess": (Assess, "soctk_evaluation.cli.assessing:assess_logged"),
     "decide": (Decide, "soctk_evaluation.cli.deciding:decide_logged"),
 }
 """The other commands, and the function that carries each out."""

@@ -6,14 +6,11 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 import soctk
 from soctk import ConvexSurrogate, FitConfig, Log, Roles, ValueData
-from soctk.learn.data import HELD_OUT, split_indices
 from soctk.losses import value_loss
 from soctk.sets import SetAt
 from soctk.tables.features import Category
@@ -22,6 +19,7 @@ from soctk_baselines import QuadraticRegression
 from soctk_evaluation.cli.commands import Fit
 from soctk_evaluation.cli.feasible import column_names, make_region
 from soctk_evaluation.cli.interrupts import first_interrupt
+from soctk_evaluation.cli.parts import Parts, fingerprint, split
 from soctk_evaluation.cli.plan import check_names
 from soctk_evaluation.harness.request import UsageError
 
@@ -45,8 +43,8 @@ def fit_logged(command: Fit) -> int:
     _print_columns(logged)
     try:
         model = soctk.make_surrogate(command.model, data.dim, data.context_dim, command.max_parameters, command.seed)
-        config = FitConfig(seed=command.seed, time_limit=command.time_limit, progress=True)
-        parts = _split(logged, command.seed)
+        config = FitConfig(members=command.members, seed=command.seed, time_limit=command.time_limit, progress=True)
+        parts = split(logged, command.seed)
         sets = None if region is None else region.sets
         sets = sets.select(parts.rows) if isinstance(sets, SetAt) else sets
         known = {} if parts.optima is None else {"optima": parts.optima, "feasible_set": sets}
@@ -54,14 +52,18 @@ def fit_logged(command: Fit) -> int:
             report = soctk.fit(model, parts.train, config, parts.validation, stop=interrupted, **known)
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from None
+    model = report.model or model
     if report.status == "diverged":
         return _refuse(f"the fit of {command.model} diverged")
     if not math.isfinite(float(value_loss(model, parts.test).detach())):
         return _refuse(f"the held-out error of {command.model} is not finite")
-    soctk.save(model, output, notes=logged.columns.notes())
+    soctk.save(model, output, notes=logged.columns.notes() | fingerprint(logged, parts, command.seed))
     print(f"{logged.shape}, in {data.dim} variables; {parts.test.value.numel()} values held out")
     print(f"{command.model}: {model.parameter_count} weights, {report.seconds:.1f} s, {report.status}")
+    if structure := _structure(model):
+        print(f"structure: {structure}")
     _print_errors({command.model: model, "least-squares quadratic": _quadratic(parts.train)}, parts.test, data)
+    _print_verdict(model, parts)
     if report.decision_errors is not None:
         before, after = report.decision_errors
         print(f"mean distance from held-out optima: {after:.3g} ({before:.3g} before learning from the others)")
@@ -98,6 +100,24 @@ def _print_columns(logged: Log) -> None:
                 print(f"{quoted(feature.name)}: few rows have {listed(few)}; decisions there rest on little")
 
 
+def _print_verdict(model: ConvexSurrogate, parts: Parts) -> None:
+    """Say whether to decide with the model, as the held-out rows have it."""
+    try:
+        print(soctk.assess(model, parts.test, train=parts.train).line)
+    except (ValueError, NotImplementedError) as error:
+        print(f"no verdict: {error}")
+
+
+def _structure(model: ConvexSurrogate) -> str:
+    """Say what the data asked for, where that is a function with one centre."""
+    traits = model.traits
+    if traits.structure >= len(traits.centred):
+        return ""
+    sizes = traits.centred[traits.structure].sizes
+    branches = f"and {len(sizes)} conic branch{'es' if len(sizes) > 1 else ''} around its centre"
+    return f"a quadratic {branches}" if sizes else "a quadratic; the rows ask for no more"
+
+
 def _refuse(reason: str) -> int:
     """Say why no model is written."""
     print(f"{reason}: no model written; look for values far from the others", file=sys.stderr)
@@ -111,37 +131,6 @@ def check_output(output: Path, *inputs: tuple[str, Path | None]) -> None:
             raise UsageError(f"--output: {output} is the {name} file")
     if output.is_dir() or not output.parent.is_dir():
         raise UsageError(f"--output: expected a file in a folder that exists, got {output}")
-
-
-class Parts(NamedTuple):
-    """Data to learn from, to choose the state kept (None: `fit` takes some of the former), and to measure on.
-
-    The optima are those of the former, from the rows `rows` of the file.
-    """
-
-    train: ValueData
-    validation: ValueData | None
-    test: ValueData
-    optima: Tensor | None
-    rows: Tensor
-
-
-def _split(logged: Log, seed: int) -> Parts:
-    """Split by contexts, so that none is on two sides; a single context by its candidates."""
-    data, optima = logged.data, logged.optima
-    contexts = int(logged.contexts.max()) + 1
-    if contexts == 1:
-        train, test = data.split(seed=seed)
-        return Parts(train, None, test, optima if train.instances == data.instances else None, logged.rows)
-    rest, test = split_indices(contexts, HELD_OUT, seed)
-    validation = rest[:0]
-    if len(rest) > 1:
-        learned, held = split_indices(len(rest), HELD_OUT, seed)
-        rest, validation = rest[learned], rest[held]
-    train, validation, test = (torch.isin(logged.contexts, part).nonzero()[:, 0] for part in (rest, validation, test))
-    chosen = data.rows(validation) if len(validation) else None
-    known = None if optima is None else optima[train]
-    return Parts(data.rows(train), chosen, data.rows(test), known, logged.rows[train])
 
 
 def _quadratic(train: ValueData) -> QuadraticRegression:

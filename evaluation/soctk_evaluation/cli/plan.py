@@ -14,8 +14,9 @@ from soctk import Decision, Status
 from soctk_evaluation.cli.feasible import Region
 from soctk_evaluation.harness.request import UsageError
 
-WRITTEN = ("value", "lower_bound", "gap", "status", "relaxation")
-"""What stands beside a decision's coordinates, the last where sets were moved."""
+WRITTEN = ("value", "lower_bound", "gap", "status", "outside", "relaxation")
+"""What stands beside a decision's coordinates: `outside` where the model knows its data, the last where sets were
+moved."""
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -37,6 +38,8 @@ def plan_columns(decision: Decision, x_names: Sequence[str], region: Region, *, 
     empty = decision.status.reshape(count) == Status.INFEASIBLE
     columns["lower_bound"] = np.where(empty, np.nan, columns["lower_bound"])
     columns["status"] = decision.status.reshape(count).astype(str)
+    if decision.outside is not None:
+        columns["outside"] = decision.outside.reshape(count).numpy()
     if decision.relaxation is not None:
         columns["relaxation"] = decision.relaxation.reshape(count).numpy()
     if prices:
@@ -78,6 +81,7 @@ class Tally:
         empty: contexts whose set is proved empty.
         moved: contexts whose rows were moved.
         seconds: what deciding took.
+        outside: decisions that are, or whose context is, outside of what the model has learned from.
     """
 
     count: int = 0
@@ -86,6 +90,7 @@ class Tally:
     empty: int = 0
     moved: int = 0
     seconds: float = 0.0
+    outside: int = 0
 
     @classmethod
     def of(cls, decision: Decision) -> Tally:
@@ -94,7 +99,8 @@ class Tally:
         largest = float(gaps.max()) if gaps.numel() > 0 else 0.0
         moved = 0 if decision.relaxation is None else int((decision.relaxation > 0).sum())
         certified = int(decision.optimal.sum())
-        return cls(decision.status.size, certified, largest, int(empty.sum()), moved, decision.seconds)
+        outside = 0 if decision.outside is None else int((decision.outside.flatten().numpy() & ~empty).sum())
+        return cls(decision.status.size, certified, largest, int(empty.sum()), moved, decision.seconds, outside)
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -104,6 +110,7 @@ class Tally:
             self.empty + other.empty,
             self.moved + other.moved,
             self.seconds + other.seconds,
+            self.outside + other.outside,
         )
 
     def summary(self, tol: float) -> str:
@@ -115,4 +122,6 @@ class Tally:
             parts.append(f"the set is proved empty for {self.empty}")
         if self.moved:
             parts.append(f"rows were moved for {self.moved} whose set is empty")
+        if self.outside:
+            parts.append(f"{self.outside} are outside of what the model has learned from: see the column outside")
         return "; ".join([*parts, f"{self.seconds:.2g} s in all"])

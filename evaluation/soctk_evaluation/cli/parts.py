@@ -1,0 +1,89 @@
+"""Which rows of a log a model learns from and which are held out, and how they are known again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk import Log, ValueData
+from soctk.learn.data import HELD_OUT, split_indices
+
+NOTE = "log"
+"""The note of a saved model that tells its log."""
+KNOWN = 64
+"""Rows that a model's file remembers."""
+
+
+class Parts(NamedTuple):
+    """Data to learn from, to choose the state kept (None: `fit` takes some of the former), and to measure on.
+
+    The optima are those of the former, from the rows `rows` of the file.
+
+    Attributes:
+        held: the instances of the log that the last is of.
+    """
+
+    train: ValueData
+    validation: ValueData | None
+    test: ValueData
+    optima: Tensor | None
+    rows: Tensor
+    held: Tensor
+
+
+def split(logged: Log, seed: int) -> Parts:
+    """Split by contexts, so that none is on two sides; a single context by its candidates."""
+    data, optima = logged.data, logged.optima
+    contexts = int(logged.contexts.max()) + 1
+    if contexts == 1:
+        train, test = data.split(seed=seed)
+        known = optima if train.instances == data.instances else None
+        return Parts(train, None, test, known, logged.rows, torch.arange(data.instances))
+    rest, test = split_indices(contexts, HELD_OUT, seed)
+    validation = rest[:0]
+    if len(rest) > 1 and contexts < data.instances:  # otherwise `fit` splits as well, and uses all in the end
+        learned, held = split_indices(len(rest), HELD_OUT, seed)
+        rest, validation = rest[learned], rest[held]
+    train, validation, test = (torch.isin(logged.contexts, part).nonzero()[:, 0] for part in (rest, validation, test))
+    chosen = data.rows(validation) if len(validation) else None
+    known = None if optima is None else optima[train]
+    return Parts(data.rows(train), chosen, data.rows(test), known, logged.rows[train], test)
+
+
+def fingerprint(logged: Log, parts: Parts, seed: int) -> dict[str, Any]:
+    """Return what `soctk.save(notes=)` takes, so that `origin` knows the log and its rows again."""
+    rows = _row_digests(parts.train)
+    chosen = np.random.default_rng(seed).permutation(len(rows))[:KNOWN]
+    return {NOTE: {"sha256": _digest(logged.data), "seed": seed, "rows": [rows[k] for k in chosen]}}
+
+
+def origin(notes: Mapping[str, Any], logged: Log) -> Parts | bool:
+    """Return the parts of the log that a model was learned from, where it is this one.
+
+    Returns:
+        `Parts`; where it is another one, whether the model has learned from rows of it.
+    """
+    note = notes.get(NOTE)
+    if not isinstance(note, Mapping):
+        return False
+    if note.get("sha256") == _digest(logged.data) and isinstance(note.get("seed"), int):
+        return split(logged, note["seed"])
+    known = note.get("rows")
+    return isinstance(known, list) and not set(map(str, known)).isdisjoint(_row_digests(logged.data))
+
+
+def _digest(data: ValueData) -> str:
+    parts = (part.double().contiguous().numpy().tobytes() for part in (data.context, data.x, data.value))
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def _row_digests(data: ValueData) -> list[str]:
+    """Return a digest of each observed value with its context and decision."""
+    context = data.context.unsqueeze(1).expand(-1, data.candidates, -1)
+    whole = torch.cat([context, data.x, data.value.unsqueeze(-1)], dim=-1).flatten(end_dim=1)
+    return [hashlib.sha256(row.tobytes()).hexdigest()[:16] for row in whole.double().numpy()]

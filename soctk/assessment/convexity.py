@@ -1,0 +1,142 @@
+"""Whether the log contradicts convexity, and how curved it is: quadratics that need not be convex.
+
+Beside a quadratic in the context, values are regressed on d'Qd and on d'(q + C z), d the offset of the decision from
+the policy of the log (`Axes`): a policy that follows the context through a nonlinear slope would look like curvature in
+x itself. Of rows whose offsets are symmetric, Q is half the mean curvature of the cost, which is not negative in any
+direction where the cost is convex. The direction of least curvature is found on one half of the contexts and its
+curvature measured on the other, and the reverse, so that its choice does not bias the test; errors are those of the
+sandwich formula, which noise of unequal size does not harm.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from soctk.assessment.quadratic import predicted
+from soctk.assessment.rows import Axes, Rows
+from soctk.function import ConvexFunction
+
+CORE = 0.5
+"""The share of rows nearest to the policy that is looked at apart: a cost may be curved the wrong way there alone."""
+ROWS_PER_WEIGHT = 3
+"""Rows of a half for each coefficient, below which nothing is tested."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature:
+    """Second derivatives along directions, in units of a standard deviation of the logged decisions.
+
+    Attributes:
+        directions: (b, n), in the decision's units: one standard deviation each, from the most curved to the least.
+        observed: (b,), the log's; empty where it has too few rows.
+        error: (b,), standard errors of these.
+        modelled: (b,), the model's mean second difference over the rows.
+        least: in the direction of least curvature, as it is on rows that did not choose it.
+        p_value: the probability of one so low where the cost is convex; 1 where too few rows tell.
+    """
+
+    directions: np.ndarray
+    observed: np.ndarray
+    error: np.ndarray
+    modelled: np.ndarray
+    least: float
+    p_value: float
+
+    @property
+    def pairs(self) -> list[tuple[float, float, float]]:
+        """What was observed along each direction, its standard error, and the model's."""
+        return list(zip(self.observed.tolist(), self.error.tolist(), self.modelled.tolist(), strict=False))
+
+
+def curvature(model: ConvexFunction, rows: Rows, axes: Axes) -> Curvature:
+    """Return how curved log and model are."""
+    z, d = axes.z(rows.context), axes.d(rows.context, rows.x)
+    fit = _regress(z, d, rows.value)
+    vectors = np.eye(d.shape[1])
+    observed = error = np.zeros(0)
+    if fit is not None:
+        vectors = np.linalg.eigh(fit.Q)[1][:, ::-1].T
+        observed, error = map(np.array, zip(*(fit.along(u) for u in vectors), strict=True))
+    inverse = np.linalg.pinv(axes.B)
+    directions = vectors @ inverse
+    modelled = np.array([_second_difference(model, rows, step) for step in directions])
+    least, p_value = _least(z, d, rows)
+    return Curvature(directions, observed, error, modelled, least, p_value)
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """A regression: Q (b, b), and the covariance of its coefficients with i <= j."""
+
+    Q: np.ndarray
+    covariance: np.ndarray
+
+    def along(self, u: np.ndarray) -> tuple[float, float]:
+        """Return the second derivative 2 u'Qu and its standard error."""
+        weights = _products(u[None])[0]
+        return 2 * float(u @ self.Q @ u), 2 * math.sqrt(max(float(weights @ self.covariance @ weights), 0.0))
+
+
+def _products(d: np.ndarray) -> np.ndarray:
+    """Return d_i d_j, i <= j, those with i < j twice, so that the coefficients are the entries of Q."""
+    i, j = np.triu_indices(d.shape[1])
+    return d[:, i] * d[:, j] * np.where(i == j, 1.0, 2.0)
+
+
+def _regress(z: np.ndarray, d: np.ndarray, value: np.ndarray) -> _Fit | None:
+    a, b = z.shape[1], d.shape[1]
+    count = b * (b + 1) // 2 + b * (1 + a) + 1 + a + a * (a + 1) // 2
+    if b == 0 or len(z) < ROWS_PER_WEIGHT * count:
+        return None
+    ones = np.ones((len(z), 1))
+    basis = np.concatenate([ones, z], axis=1)
+    cross = (d[:, :, None] * basis[:, None, :]).reshape(len(z), -1)
+    curved = _products(d)
+    features = np.concatenate([curved, cross, basis, _products(z)], axis=1)
+    inverse = np.linalg.pinv(features.T @ features)
+    weights = inverse @ (features.T @ value)
+    residual = (value - features @ weights) * math.sqrt(len(z) / (len(z) - features.shape[1]))
+    scores = (features * residual[:, None]) @ inverse[:, : curved.shape[1]]
+    Q = np.zeros((d.shape[1],) * 2)
+    Q[np.triu_indices(d.shape[1])] = weights[: curved.shape[1]]
+    return _Fit(np.triu(Q) + np.triu(Q, 1).T, scores.T @ scores)
+
+
+def _least(z: np.ndarray, d: np.ndarray, rows: Rows) -> tuple[float, float]:
+    """Return the least curvature, measured apart from its choice, and how probable one so low is."""
+    folds, size = rows.folds(2), np.square(d).sum(axis=1)
+    core = size <= np.quantile(size, CORE) if len(size) else size > 0
+    found: list[tuple[float, float]] = []
+    for chosen in (0, 1):
+        parts = [(folds == chosen) & within for within in (np.ones(len(z), bool), core)]
+        tests = [(folds != chosen) & within for within in (np.ones(len(z), bool), core)]
+        best = None
+        for part, test in zip(parts, tests, strict=True):
+            here, there = (_regress(z[i], d[i], rows.value[i]) for i in (part, test))
+            if here is None or there is None:
+                continue
+            u = _least_significant(here)
+            score = here.along(u)[0] / (here.along(u)[1] or 1e-300)
+            if best is None or score < best[0]:
+                best = score, there.along(u)
+        if best is not None:
+            found.append(best[1])
+    if not found:
+        return 0.0, 1.0
+    scores = [value / (error or 1e-300) for value, error in found]
+    combined = sum(scores) / math.sqrt(len(scores))  # Stouffer: each half is a test of its own
+    return sum(value for value, _ in found) / len(found), 0.5 * math.erfc(-combined / math.sqrt(2.0))
+
+
+def _least_significant(fit: _Fit) -> np.ndarray:
+    """Return the eigenvector of Q whose curvature is lowest in standard errors."""
+    vectors = np.linalg.eigh(fit.Q)[1].T
+    return min(vectors, key=lambda u: fit.along(u)[0] / (fit.along(u)[1] or 1e-300))
+
+
+def _second_difference(model: ConvexFunction, rows: Rows, step: np.ndarray) -> float:
+    here, ahead, behind = (predicted(model, rows.context, rows.x + k * step) for k in (0, 1, -1))
+    return float((ahead + behind - 2 * here).mean())

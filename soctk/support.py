@@ -1,0 +1,117 @@
+"""Where the data of a model were: what it says elsewhere rests on none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from torch import Tensor
+
+MARGIN = 0.1
+"""How far beyond what was seen counts as seen: a share of a range's width, and of the largest distance."""
+MOST_NUMBERS = 64
+"""Numbers of context and decision together up to which distances are kept: the matrix has their square."""
+THIN = 1e-2
+"""The least width of the data in any direction, in units of the coordinates' deviations, for distances."""
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """Ranges of contexts and decisions, and how far from their mean they were together.
+
+    The distance is Mahalanobis': of w = (context, x) less the mean, in coordinates where the data have unit covariance.
+    It finds decisions that are usual in other contexts.
+
+    Attributes:
+        context: (2, p), the smallest and the largest of each number.
+        x: (2, n).
+        mean: (p + n,), empty where distances are not kept.
+        whitening: (p + n, p + n).
+        farthest: the largest distance.
+    """
+
+    context: np.ndarray
+    x: np.ndarray
+    mean: np.ndarray
+    whitening: np.ndarray
+    farthest: float
+
+    @classmethod
+    def of(cls, *parts: tuple[Tensor, Tensor]) -> Self:
+        """Return that of contexts (N, p) and decisions (N, M, n), one or several of both."""
+        known = [[each.double().numpy(force=True) for each in part] for part in parts]
+        decisions = [x.reshape(x.shape[0] * x.shape[1], x.shape[2]) for _, x in known]
+        ranges = [_ends([context for context, _ in known]), _ends(decisions)]
+        if ranges[0].shape[1] + ranges[1].shape[1] > MOST_NUMBERS:
+            return cls(*ranges, np.zeros(0), np.zeros((0, 0)), 0.0)
+        w = np.concatenate([_together(*part) for part in known])
+        mean, scale = w.mean(axis=0), w.std(axis=0)
+        scale = np.where(scale > 0, scale, 1.0)
+        centred = (w - mean) / scale
+        values, vectors = np.linalg.eigh(centred.T @ centred / len(w))
+        whitening = vectors / np.sqrt(values.clip(min=THIN**2)) / scale[:, None]
+        return cls(*ranges, mean, whitening, float(np.linalg.norm((w - mean) @ whitening, axis=1).max()))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Support | None]) -> Support | None:
+        """Return that of several models' data, ranges alone; None where one is not known."""
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts) or not known:
+            return None
+        if all(part is known[0] for part in known):
+            return known[0]
+        sides = [np.stack([getattr(part, name) for part in known]) for name in ("context", "x")]
+        ranges = [np.stack([side[:, 0].min(axis=0), side[:, 1].max(axis=0)]) for side in sides]
+        return cls(*ranges, np.zeros(0), np.zeros((0, 0)), 0.0)
+
+    def outside(self, context: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Return where contexts (R, p) or decisions (R, n) are beyond a range, or too far together, bool (R,)."""
+        far = _beyond(context, self.context) | _beyond(x, self.x)
+        if self.mean.size:
+            w = np.concatenate([context, x], axis=1) - self.mean
+            far |= np.linalg.norm(w @ self.whitening, axis=1) > (1 + MARGIN) * self.farthest
+        return far
+
+    def plain(self) -> dict[str, Any]:
+        """Return what `from_plain` makes it from again, as JSON can hold it."""
+        names = ("context", "x", "mean", "whitening")
+        return {name: getattr(self, name).tolist() for name in names} | {"farthest": self.farthest}
+
+    @classmethod
+    def from_plain(cls, plain: Any, dim: int, context_dim: int) -> Self:
+        """Return a support from what `plain` gave.
+
+        Raises:
+            ValueError: it is something else, or of other dimensions.
+        """
+        try:
+            context, x, mean, whitening = (
+                np.array(plain[name], float) for name in ("context", "x", "mean", "whitening")
+            )
+            farthest = float(plain["farthest"])
+        except (KeyError, TypeError, ValueError):
+            raise ValueError("expected ranges of context and x, and distances") from None
+        count = dim + context_dim if mean.size else 0
+        wanted = ((2, context_dim), (2, dim), (count,), (count, count))
+        parts = (context, x, mean, whitening if count else np.zeros((0, 0)))
+        if tuple(part.shape for part in parts) != wanted or not all(np.isfinite(part).all() for part in parts):
+            raise ValueError(f"expected finite numbers of shapes {wanted}, got {[part.shape for part in parts]}")
+        return cls(*parts, farthest)
+
+
+def _ends(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the smallest and the largest of each column, (2, k)."""
+    return np.stack([np.min([p.min(axis=0) for p in parts], axis=0), np.max([p.max(axis=0) for p in parts], axis=0)])
+
+
+def _together(context: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return contexts (N, p) beside each of their decisions (N, M, n), (N M, p + n)."""
+    return np.concatenate([np.repeat(context, x.shape[1], axis=0), x.reshape(x.shape[0] * x.shape[1], -1)], axis=1)
+
+
+def _beyond(points: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return where points (R, k) leave their ranges (2, k) by more than the margin, bool (R,)."""
+    room = MARGIN * (ends[1] - ends[0]) + 1e-9 * np.abs(ends).max(axis=0)
+    return ((points < ends[0] - room) | (points > ends[1] + room)).any(axis=1)

@@ -1,0 +1,174 @@
+"""`soctk.assess`: verdicts where the truth is known, intervals that hold it, and the arithmetic behind them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import soctk
+from soctk import ValueData, Verdict
+from soctk.assessment.convexity import curvature
+from soctk.assessment.regret import Tilted, sampled_regrets
+from soctk.assessment.rows import Axes, Rows
+from soctk.assessment.smoother import LEVELS, Smoother, _covariance
+
+DIM, CONTEXT = 3, 2
+BOX = soctk.Box(DIM, -1.0, 1.0)
+
+
+def log(cost, rows: int = 500, noise: float = 0.1, seed: int = 0, context_dim: int = CONTEXT) -> ValueData:
+    """Decisions near a policy that follows the context, and what they cost."""
+    random = np.random.default_rng(seed)
+    theta = random.normal(size=(rows, context_dim))
+    x = 0.2 * theta.sum(axis=1, keepdims=True) + 0.4 * random.normal(size=(rows, DIM))
+    value = cost(x, theta) + noise * random.normal(size=rows)
+    return ValueData(theta, x[:, None], value[:, None])
+
+
+def bowl(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    return 2 + ((x - 0.2 * np.tanh(theta[:, :1])) ** 2).sum(axis=1)
+
+
+def saddle(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    return bowl(x, theta) - 3 * x[:, 0] ** 2
+
+
+def learned(data: ValueData) -> soctk.ConvexSurrogate:
+    model = soctk.make_surrogate("quadratic", data.dim, data.context_dim)
+    soctk.fit(model, data)
+    return model
+
+
+def test_a_quadratic_is_as_good_as_the_quadratic_and_its_cost_is_where_it_is_said() -> None:
+    train, data = log(bowl, seed=1), log(bowl, seed=2)
+    model = learned(train)
+    found = soctk.assess(model, data, BOX, train=train)
+    assert found.verdict == Verdict.QUADRATIC
+    assert "keep the quadratic" in found.line
+    decision = soctk.minimize(model, BOX, data.context[:300])
+    truth = bowl(decision.x.numpy(), data.context[:300].numpy()).mean()
+    assert found.expected.low < truth < found.expected.high
+    assert found.noise.deviation == pytest.approx(0.1, rel=0.2)
+    # The model was fitted to four fifths of the rows, the quadratic to all: a few percent of a few percent's worth.
+    assert found.errors["model"].rms == pytest.approx(found.errors["quadratic"].rms, rel=0.06)
+    assert found.regret is not None
+    assert 0 <= found.regret.low <= found.regret.estimate <= found.regret.high
+
+
+def test_the_truth_is_good_where_it_is_no_quadratic() -> None:
+    lengths = [(4.0, np.eye(DIM)[k : k + 1], np.zeros(1)) for k in range(DIM)]
+    truth = soctk.from_quadratic(np.zeros((DIM, DIM)), -1.5 * np.ones(DIM), norms=lengths)
+
+    def cost(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
+        return truth(torch.from_numpy(x)).numpy()
+
+    random = np.random.default_rng(0)
+    x = random.normal(size=(800, DIM)) + 0.5
+    value = cost(x, x) + 0.1 * random.normal(size=800)
+    data = ValueData(np.zeros((800, 0)), x[:, None], value[:, None])
+    found = soctk.assess(truth, data, BOX)
+    assert found.verdict == Verdict.GOOD
+    assert found.difference.estimate < 0
+    assert found.expected.low < 0 < found.expected.high
+
+
+def test_a_log_that_is_curved_the_wrong_way_is_found_out() -> None:
+    data = log(saddle, rows=800)
+    found = soctk.assess(learned(log(saddle, seed=1)), data, BOX)
+    assert found.verdict == Verdict.CURVATURE
+    assert found.curvature.least < 0
+
+
+def test_convex_logs_are_not_accused() -> None:
+    """The probability is one of chance: of 20 convex logs with a flat direction none is below 0.005, or it is bad luck
+    of one in ten."""
+
+    def flat(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
+        return bowl(x, theta) - ((x[:, 2] - 0.2 * np.tanh(theta[:, 0])) ** 2)
+
+    model = learned(log(flat))
+    found = []
+    for seed in range(20):
+        rows = Rows.of(log(flat, rows=300, noise=1.0, seed=seed))
+        found.append(curvature(model, rows, Axes.of(rows)).p_value)
+    assert min(found) > 0.005
+
+
+def test_noise_alone_is_no_reason_to_decide() -> None:
+    def nothing(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
+        return np.zeros(len(x))
+
+    found = soctk.assess(learned(log(nothing, seed=1)), log(nothing, rows=800, noise=1.0), BOX)
+    assert found.verdict == Verdict.CONSTANT
+
+
+@pytest.mark.parametrize(("rows", "seen"), [(20, False), (300, True)])
+def test_too_few_rows_and_rows_that_were_seen_tell_nothing(rows: int, seen: bool) -> None:
+    data = log(bowl, rows=rows)
+    found = soctk.assess(learned(log(bowl)), data, seen=seen)
+    assert found.verdict == Verdict.FEW
+    assert ("has learned" in str(found)) == seen
+
+
+def test_the_noise_of_replicated_rows_is_theirs() -> None:
+    data = log(bowl, rows=100, noise=0.0)
+    noise = 0.3 * np.random.default_rng(0).normal(size=(100, 8))
+    again = ValueData(data.context, data.x.expand(-1, 8, -1), data.value + torch.from_numpy(noise))
+    found = soctk.assess(learned(log(bowl)), again, BOX)
+    assert found.noise.deviation == pytest.approx(np.sqrt(noise.var(axis=1, ddof=1).mean()), rel=1e-9)
+    assert "800 replicated rows" in found.noise.source
+
+
+def test_each_context_may_have_a_set_of_its_own() -> None:
+    data = log(bowl, rows=200)
+    upper = torch.linspace(0.1, 1.0, 200, dtype=torch.float64)[:, None].expand(-1, DIM)
+    found = soctk.assess(learned(log(bowl)), data, soctk.Box(DIM, -1.0, 1.0).at(upper=upper))
+    assert (found.shown.decisions <= upper.numpy() + 1e-8).all()
+
+
+def test_values_that_data_repeat_count_once() -> None:
+    data = log(bowl, rows=50)
+    twice = ValueData(data.context, data.x.expand(-1, 2, -1), data.value.expand(-1, 2))
+    assert len(Rows.of(twice)) == 50
+
+
+@pytest.mark.parametrize(
+    ("data", "sets", "message"),
+    [
+        (log(bowl, context_dim=3), BOX, "data: expected decision and context dimensions"),
+        (log(bowl), soctk.Box(4), "feasible_set: expected dimension 3"),
+        (log(bowl), soctk.Box(DIM).at(upper=torch.ones(7, DIM)), "one for each of 500 instances"),
+    ],
+)
+def test_mistakes_are_named(data: ValueData, sets, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        soctk.assess(learned(log(bowl)), data, sets)
+
+
+def test_the_process_given_residuals_is_that_of_the_dense_formulas() -> None:
+    random = np.random.default_rng(0)
+    z, d, r = random.normal(size=(60, 2)), random.normal(size=(60, 3)), random.normal(size=60)
+    process = Smoother.of(z, d, r, 1.0, LEVELS)
+    at = random.normal(size=(5, 2)), random.normal(size=(5, 3))
+    mean, covariance = process.at(*at)
+
+    def k(a, b) -> np.ndarray:
+        left, right = (tuple(map(torch.from_numpy, part)) for part in (a, b))
+        return process.unit**2 * _covariance(left, right, process.log, True).numpy()
+
+    K = k((z, d), (z, d)) + (process.noise**2 + 1e-8 * process.unit**2) * np.eye(60)
+    across = k((z, d), at)
+    np.testing.assert_allclose(mean, across.T @ np.linalg.solve(K, r), atol=1e-9)
+    np.testing.assert_allclose(covariance, k(at, at) - across.T @ np.linalg.solve(K, across), atol=1e-9)
+
+
+def test_a_tilted_model_is_the_model_and_the_tilt_and_has_no_regret_without() -> None:
+    model = learned(log(bowl))
+    theta = torch.randn(6, CONTEXT, dtype=torch.float64)
+    x, g = (torch.randn(6, DIM, dtype=torch.float64) for _ in range(2))
+    tilted = Tilted(model)(x, torch.cat([theta, g], dim=-1))
+    torch.testing.assert_close(tilted, model(x, theta) + (g * x).sum(dim=-1))
+    best = soctk.minimize(model, BOX, theta).x.numpy()
+    none = sampled_regrets(model, BOX, theta.numpy(), best, np.zeros((2, 6, DIM)))
+    np.testing.assert_allclose(none, 0.0, atol=1e-4)  # decisions over tilted models are certified to that

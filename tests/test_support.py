@@ -1,0 +1,93 @@
+"""Where a model's data were: learned by `fit`, kept by files, copies and averages, seen by decisions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+import soctk
+from soctk.support import Support
+
+DIM, CONTEXT = 3, 2
+BOX = soctk.Box(DIM, 0.0, 1.0)
+
+
+def data(rows: int = 200) -> soctk.ValueData:
+    random = np.random.default_rng(0)
+    theta = random.normal(size=(rows, CONTEXT))
+    x = (0.5 + 0.1 * theta[:, :1] + 0.15 * random.normal(size=(rows, DIM))).clip(0, 1)
+    return soctk.ValueData(theta, x[:, None], ((x - 0.5 - 0.1 * theta[:, :1]) ** 2).sum(axis=1)[:, None])
+
+
+@pytest.fixture
+def model() -> soctk.ConvexSurrogate:
+    made = soctk.make_surrogate("quadratic", DIM, CONTEXT)
+    soctk.fit(made, data())
+    return made
+
+
+def test_the_data_are_inside_and_far_contexts_outside(model) -> None:
+    context = data().context
+    inside = soctk.minimize(model, BOX, context).outside
+    assert inside.shape == (200,)
+    assert not bool(inside.any())
+    assert bool(soctk.minimize(model, BOX, torch.tensor([[50.0, 0.0]])).outside.all())
+    assert not soctk.Decision.joined([soctk.minimize(model, BOX, context[:3])] * 2, (2, 3), 0.0).outside.any()
+    assert soctk.minimize(model, BOX, context.reshape(2, 100, CONTEXT)).outside.shape == (2, 100)
+    assert bool(soctk.minimize(model, BOX, torch.zeros(CONTEXT)).outside) is False
+
+
+def test_usual_decisions_of_other_contexts_are_outside() -> None:
+    random = np.random.default_rng(0)
+    theta = torch.from_numpy(random.uniform(-1, 1, size=(300, 1)))
+    support = Support.of((theta, (theta + 0.01 * torch.from_numpy(random.normal(size=(300, 1))))[:, None]))
+    at = np.array([[0.9], [0.9], [1.5]])
+    assert support.outside(at, np.array([[0.9], [-0.9], [1.5]])).tolist() == [False, True, True]
+
+
+def test_files_copies_and_averages_remember(model, tmp_path) -> None:
+    context = torch.cat([data().context[:20], torch.full((3, CONTEXT), 30.0)])
+    expected = soctk.minimize(model, BOX, context).outside
+    assert expected.sum() == 3
+    soctk.save(model, tmp_path / "model.st")
+    network = soctk.SOCICNN(DIM, CONTEXT, hidden=(), quadratics=(2,), norms=(), ridges=0)
+    network.support = model.support
+    for other in (soctk.load(tmp_path / "model.st"), soctk.average([model, model])):
+        assert torch.equal(soctk.minimize(other, BOX, context).outside, expected)
+    assert soctk.freeze(network).support is model.support
+    assert torch.equal(soctk.prepare(model, BOX).minimize(context).outside, expected)
+
+
+def test_models_that_do_not_know_flag_nothing(tmp_path) -> None:
+    model = soctk.SOCICNN(DIM, CONTEXT)
+    soctk.save(model, tmp_path / "model.st")
+    with safe_open(tmp_path / "model.st", framework="pt") as file:
+        assert "support" not in file.metadata()
+    assert soctk.minimize(soctk.load(tmp_path / "model.st"), BOX, torch.zeros(4, CONTEXT)).outside is None
+    assert soctk.average([model]).support is None
+
+
+def test_an_average_of_other_data_has_the_widest_ranges() -> None:
+    parts = [Support.of((torch.full((1, 1), k), torch.tensor([[[0.0], [k]]]))) for k in (1.0, 2.0)]
+    joined = Support.joined(parts)
+    assert joined.context.tolist() == [[1.0], [2.0]]
+    assert joined.x.tolist() == [[0.0], [2.0]]
+    assert Support.joined([*parts, None]) is None
+
+
+@pytest.mark.parametrize("change", [{"x": [[0.0]]}, {"mean": [1.0]}, {"farthest": None}, {"context": "x"}])
+def test_a_file_is_not_believed(change) -> None:
+    plain = Support.of((torch.zeros(2, CONTEXT), torch.ones(2, 1, DIM))).plain() | change
+    with pytest.raises(ValueError, match="expected"):
+        Support.from_plain(plain, DIM, CONTEXT)
+
+
+def test_a_model_without_context_and_an_empty_set_are_said() -> None:
+    x = np.random.default_rng(0).uniform(0.2, 0.8, size=(1, 80, 2))
+    model = soctk.make_surrogate("quadratic", 2)
+    soctk.fit(model, soctk.ValueData(np.zeros((1, 0)), x, (x**2).sum(axis=2)))
+    assert bool(soctk.minimize(model, soctk.Box(2)).outside) is True  # the minimum 0 lies beyond the range
+    empty = soctk.Budget(2, 1.0).at(total=torch.tensor([1.0, 9.0], dtype=torch.float64))
+    assert soctk.minimize(model, empty).outside.tolist() == [False, True]
