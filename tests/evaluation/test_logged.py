@@ -97,6 +97,19 @@ def test_fit_then_decide(files: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (decided["gap"] <= 1e-4 * 1e-3).all()
 
 
+def test_members_are_saved_as_their_mean_and_the_structure_is_said(tmp_path: Path, capsys) -> None:
+    random, log = np.random.default_rng(0), tmp_path / "log.csv"
+    table = pd.DataFrame(random.normal(size=(200, 4)), columns=["context_a", "context_b", "x_0", "x_1"])
+    table["value"] = (table[["x_0", "x_1"]] ** 2).sum(axis=1) + random.normal(size=200)
+    table.to_csv(log, index=False)
+    assert main(["fit", str(log)]) == 0
+    assert "structure: a quadratic; the rows ask for no more" in capsys.readouterr().out
+    assert main(["fit", str(log), "--members", "2", "--output", str(tmp_path / "mean.safetensors")]) == 0
+    mean = soctk.load(tmp_path / "mean.safetensors")
+    assert isinstance(mean, soctk.AverageSurrogate)
+    assert len(mean.models) == 2
+
+
 def test_known_optima_are_learned_from(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", str(files / "optima.npz"), "--model", "quad", *SET, "--output", str(files / "m.st")]) == 0
     assert "mean distance from held-out optima" in capsys.readouterr().out
