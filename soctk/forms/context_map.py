@@ -128,8 +128,8 @@ def responses(context: Any, numbers: Responses, sizes: list[int]) -> tuple[Any, 
         units = functions.join([units, squares * squares])
     if gains is not None:
         weights = gains * weights
-    if tilt is not None:
-        rows = functions.join([rows[:, :1] + (ridges @ tilt)[:, None], rows[:, 1:]])
+    if tilt is not None:  # a matrix of one column: a product with a vector is exported to ONNX as something else
+        rows = functions.join([rows[:, :1] + ridges @ tilt[:, None], rows[:, 1:]])
     return rows, weights, ridges, units
 
 
