@@ -5,8 +5,8 @@ few or noisy values can tell: a dense quadratic, with a norm of n rows, with a f
 32 a diagonal quadratic, without and with these). Three with hyperbolic branches and no such tie: a diagonal quadratic
 and one norm of n / 2 rows; a dense quadratic (beyond dimension 32: of rank 16 beside the diagonal one) and two such
 norms; with a norm of n rows and a small ReLU backbone. Norms of few rows are found from more starts than those of n
-rows. The ablations keep what their name says and get backbone width until they
-have at least SOC's number of weights.
+rows. Beyond dimension 100 norms have 16 rows, so that the number of weights grows like n. The ablations keep what their
+name says and get backbone width until they have at least SOC's number of weights.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusIC
 
 FULL_RANK_DIM = 32
 LOW_RANK = 16
+WIDE_DIM = 100
 HYPERBOLICS = 8
 SOC_HIDDEN = 4
 MIN_WIDTH = 16
@@ -25,12 +26,13 @@ MIN_WIDTH = 16
 
 def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
     """Return a SOC-ICNN: the largest of a ladder of sizes within `max_parameters`."""
-    rank, half = dim if dim <= FULL_RANK_DIM else LOW_RANK, (dim + 1) // 2
+    rank = dim if dim <= FULL_RANK_DIM else LOW_RANK
+    half, whole = ((dim + 1) // 2, dim + 1) if dim <= WIDE_DIM else (LOW_RANK, LOW_RANK + 1)
     full: dict[str, Any] = {
         "hidden": (SOC_HIDDEN,),
         "diagonal": True,
         "quadratics": (rank,),
-        "norms": (half, half, dim + 1),
+        "norms": (half, half, whole),
     }
     dense = ("quadratic0", *(("diagonal",) if rank < dim else ()))
     loose = ("norm0", "hyperbolics")
@@ -46,8 +48,8 @@ def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SO
     }
     ladder = [
         {**full, **choice, "hyperbolics": HYPERBOLICS},
-        {**full, "hyperbolics": 2, "norms": (dim,)},
-        {"hidden": (2,), "norms": (dim,), "diagonal": True},
+        {**full, "hyperbolics": 2, "norms": (whole - 1,)},
+        {"hidden": (2,), "norms": (whole - 1,), "diagonal": True},
         {"hidden": (1,), "norms": (1,), "diagonal": True, "affine_hidden": 0, "ridges": 0},
     ]
     return _largest(lambda sizes: SOCICNN(dim, context_dim, seed=seed, **sizes), ladder, max_parameters)
