@@ -122,19 +122,6 @@ class Reduction:
         wanted = slope + z @ e.G + constraints[:, :n] - constraints[:, n : 2 * n]
         return -(wanted[:, e.basic] @ e.inverse), z
 
-    def multipliers(self, slope: np.ndarray, directions: np.ndarray) -> np.ndarray:
-        """Return nu and z side by side, (N, k + m), from those of the directions besides the axes, (N, any).
-
-        Along the axes they are what is left of the slope.
-        """
-        e = self.elimination
-        signed = np.empty((len(slope), self.low.shape[1]))
-        signed[:, : e.dim] = -(slope @ e.basis + directions @ e.R)
-        signed[:, e.dim :] = directions
-        constraints = e.attribute(np.maximum(-signed, 0.0), np.maximum(signed, 0.0), self.sides)
-        nu, z = self.originals(slope, constraints)
-        return np.concatenate([nu[:, : self.sets.f.shape[1]], z], axis=1)
-
     def contradictions(self, size: int) -> Contradictions | None:
         """Return which of `size` instances contradict themselves on sight, and nu and z that prove it; None for none.
 

@@ -176,13 +176,14 @@ class _Search:
         """
         assert found.multipliers is not None
         assert found.passes is not None
-        x, slope = reduction.expand(found.x.numpy()), packed.slopes(found.passes)
+        from soctk.decide.original_rows import recovered  # Numba is loaded when it is needed
+
+        slope = packed.slopes(found.passes)
         if empty.any():
             slope[empty], found.status[empty] = 0.0, Status.STALLED  # unless it is proved
-        rows = RowMultipliers.of(sets, slope, reduction.multipliers(slope, found.multipliers))
+        x, rows, violated = recovered(reduction, found.x.numpy(), slope, found.multipliers)
         value, bound = self._prove(packed, sets, x, found.passes, rows.w - slope)
         bound = bound + rows.beside
-        violated = sets.excess(x)[1]
         value = np.where((violated <= FEASIBLE) & ~empty, value, np.inf)
         bound[np.isnan(bound) | empty] = -np.inf
         numbers = (torch.from_numpy(part) for part in (x, value, bound))

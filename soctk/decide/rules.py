@@ -41,7 +41,7 @@ class Schedule(NamedTuple):
 
 
 FAST = Schedule(1.0, 0.5, ((0.05, 0.3, 100.0), (0.05, 0.3, 100.0)))
-STEADY = Schedule(1.0, 0.5, ((0.15, 0.9, 10.0), (0.4, 0.3, 30.0)))
+STEADY = Schedule(0.6, 0.5, ((0.15, 0.9, 10.0), (0.4, 0.3, 30.0)))
 """Without curvature of its own a function is left by fast steps too far from the path to come back to it."""
 CAREFUL = Schedule(0.1, 0.1, ((0.1, 0.9, 1.0), (0.3, 0.5, 10.0)))
 """A third more steps, closer to the path and further along it.

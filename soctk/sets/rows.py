@@ -56,6 +56,11 @@ class Rows:
         return np.concatenate([self.E.numpy(), self.G.numpy()]).T
 
     @cached_property
+    def stacked(self) -> np.ndarray:
+        """E and G one above the other, (k + m, n)."""
+        return np.ascontiguousarray(self.transposed.T)
+
+    @cached_property
     def sizes(self) -> np.ndarray:
         """Their absolute values."""
         return np.abs(self.transposed)

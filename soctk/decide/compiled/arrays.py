@@ -44,15 +44,16 @@ ARRAYS = Table(
     data={"constant": NUMBER, "linear": VARIABLE, "offset": ROW},
     # certified: after how many iterations the certificate was last tried; taken: iterations since the instance was last
     # begun; finished: whether nothing more is to be done for it; decrement: that of the last step;
-    # first_gap: that of the linearisation at the first point; barriers: how many logarithms; the rest:
-    # `soctk.decide.compiled.constraints`, but for the multipliers and the pass of the best bound
+    # first_gap: that of the linearisation at the first point; barriers: how many logarithms; balanced: the lagged duals
+    # for a bound (`soctk.decide.compiled.terms`); the rest: `soctk.decide.compiled.constraints`, but for the multipliers
+    # and the pass of the best bound
     state={
         **dict.fromkeys(("mu", "value", "best_value", "best_bound", "iterations", "stuck", "outcome"), NUMBER),
         **dict.fromkeys(("started", "certified", "taken", "decrement", "first_gap"), NUMBER),
         **dict.fromkeys(("barriers", "penalty", "residual"), NUMBER),
         "finished": ("one",),
         **dict.fromkeys(("x", "s_lo", "s_hi", "best_x"), VARIABLE),
-        **dict.fromkeys(("lag", "u"), ROW),
+        **dict.fromkeys(("lag", "balanced", "u"), ROW),
         **dict.fromkeys(("t", "z_lo", "z_hi", "multiplier", "best_multiplier"), CONSTRAINT),
         "best_cache": ("kept",),
     },

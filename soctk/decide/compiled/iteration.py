@@ -20,7 +20,7 @@ from soctk.decide.compiled.constraints import (
 from soctk.decide.compiled.curvature import constant_hessian, outer_products
 from soctk.decide.compiled.dispatch import problem_of
 from soctk.decide.compiled.step import invert_slacks, line_search, move, newton_direction
-from soctk.decide.compiled.terms import advance_lags, duals, initial_lags, lagged_duals, references, values
+from soctk.decide.compiled.terms import advance_lags, balance_lags, duals, initial_lags, lagged_duals, references, values
 from soctk.decide.rules import SETTLED, STALL_ITERATIONS, UNSETTLED, WORTH_CERTIFYING
 from soctk.simd import add_rows, any_of, choose, dot, fill, view
 from soctk.simd.lanes import WIDTH, as_lanes, flat, width_of
@@ -179,6 +179,7 @@ def begin(problem, iterate, work):
     smooth(problem, iterate, work)
     if any_of(fresh):
         initial_lags(problem, work, u, iterate.lag, fresh)
+        keep(iterate.balanced, iterate.lag, problem.rows, fresh)
     iterate.started = 1.0
 
 
@@ -217,7 +218,7 @@ def record(problem, iterate, work, wanted):
     missing = wanted & (relative_gap(iterate.best_value, iterate.best_bound) > tol)
     if any_of(missing):
         # The lagged duals are often the better point; a second bound is needed only where the first is too low.
-        lagged_duals(problem, work, iterate.lag)
+        lagged_duals(problem, work, iterate.balanced)
         slope(problem, other, work.other_g)
         raise_bound(problem, iterate, work, work.other_g, other, missing)
     gap = relative_gap(iterate.best_value, iterate.best_bound)
@@ -265,6 +266,7 @@ def advance(problem, iterate, work):
     fill(du, 0.0)
     add_rows(du, dx, problem.n, problem.A_transposed, 0, problem.rows)
     advance_lags(problem, work, iterate.u, iterate.lag)
+    balance_lags(problem, work, iterate.u, iterate.lag, iterate.balanced)
     step = line_search(problem, iterate, work, decrement)
     move(problem, iterate, work, mu, step)
     count, factor = iterate.barriers, 0 * mu + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from soctk.decide.compiled.arrays import ARRAYS
 from soctk.decide.compiled.dispatch import operation, term_of
-from soctk.simd import choose, view
+from soctk.simd import any_of, choose, view
 from soctk.simd.options import compiled
 from soctk.simd.records import record_of
 
@@ -57,6 +57,41 @@ def advance_lags(problem, work, u, lag):
         term = term_of(problem, index)
         du, scratch = view(work.du, term.first, term.rows), view(work.trial, term.first, term.rows)
         term_advance_lag(problem, index, work.here, u, lag, (du, scratch))
+
+
+@compiled
+def balance_lags(problem, work, u, lag, balanced):
+    """Fill `balanced` with lagged duals, advanced last, made such that their dual point balances Newton's equations.
+
+    In layers the dual point is y = nubar p, nubar what the layers above weigh a unit with. Newton's equations move it
+    by nubar dp + p dnubar, and the chain of the slopes p + dp by dnubar dp more: as large as dp while duals still move
+    far, and left over in the slope v + A'y + ..., where a bound pays for it with the width of the set. Of
+
+        p + nubar / (nubar + dnubar) dp
+
+    the chain is as the equations have it, where these are slopes, from the last layer to the first. What stands for
+    slopes is affine in them and between -1 and 1 (`soctk.terms.network_kernel`). Other terms have no layers.
+    """
+    here, other = cache_of(problem, work.here).nubar, cache_of(problem, work.other).nubar
+    for k in range(problem.rows):
+        balanced[k] = lag[k]
+    for index in range(problem.terms):
+        term = term_of(problem, index)
+        if term.inner == 0:
+            continue
+        agreed = view(work.trial, term.first, term.rows)
+        term_initial_lag(problem, index, work.here, u, None, (agreed,))
+        for _ in range(term.rows):  # each time another layer is right
+            lagged_duals(problem, work, balanced)
+            changed = here[0] != here[0]
+            for k in range(term.first, term.first + term.rows):
+                share = choose(other[k] > 0, here[k] / choose(other[k] > 0, other[k], 1.0), 1.0)
+                moved = work.trial[k] + share * (lag[k] - work.trial[k])
+                moved = choose(share == 1, lag[k], min(max(moved, -1.0), 1.0))
+                changed = changed | (moved != balanced[k])
+                balanced[k] = moved
+            if not any_of(changed):
+                break
 
 
 @compiled
