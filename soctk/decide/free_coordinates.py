@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from soctk.sets.arrays import CROSSED, SetArrays
-from soctk.sets.batches import joined
+from soctk.sets.batches import joined, size_of, whole
 from soctk.sets.elimination import Elimination
 
 NARROW = 1e-9
@@ -36,6 +36,7 @@ class Reduction:
         origin: x_p, (1 or N, n).
         sides: b of every constraint, and +inf, (1 or N, any).
         low, high: the ends of all directions, finite along the axes, (1 or N, d + m).
+        flags: what may need a closer look, those of `soctk.decide.free_rows`.
     """
 
     sets: SetArrays
@@ -46,27 +47,34 @@ class Reduction:
     sides: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    flags: int
 
     @classmethod
     def of(cls, sets: SetArrays) -> Reduction:
         """Return the reduction of sets."""
+        from soctk.decide.free_rows import ENDLESS, TOO_NARROW, reduce  # Numba is loaded when it is needed
+
         lower, upper, f, h = sets.sides
         fixed = np.flatnonzero((lower == upper).all(axis=0))
-        elimination = sets.base.elimination(tuple(fixed.tolist()))
+        e = sets.base.elimination(tuple(fixed.tolist()))
         if fixed.size > 0:
             f = joined(f, lower[:, fixed])
-        origin = elimination.origin(f)
-        sides = elimination.sides(lower, upper, h, origin)
-        low, high = elimination.ends(sides)
-        axes = slice(elimination.dim)
-        endless = np.isinf(low[:, axes]), np.isinf(high[:, axes])
-        if endless[0].any() or endless[1].any():
+        size = size_of(lower, upper, f, h)
+        origin, sides = np.empty((len(f), lower.shape[1])), np.empty((size, e.length.size + 1))
+        low, high = np.empty((size, e.below.shape[1])), np.empty((size, e.below.shape[1]))
+        given = tuple(map(whole, (lower, upper, f, h)))
+        groups = e.below, e.above, e.constant
+        flags = reduce()((e.lift, e.G, e.length), groups, given, e.dim, NARROW, origin, sides, low, high)
+        if flags & ENDLESS:
             # An end that only follows from rows is not to bind: they have the multipliers.
-            lo, hi = (end[:, elimination.free] for end in sets.box)
+            axes = slice(e.dim)
+            endless = np.isinf(low[:, axes]), np.isinf(high[:, axes])
+            flags |= TOO_NARROW
+            lo, hi = (end[:, e.free] for end in sets.box)
             beyond = WIDER * (1 + hi - lo)
             low[:, axes] = np.where(endless[0], lo - beyond, low[:, axes])
             high[:, axes] = np.where(endless[1], hi + beyond, high[:, axes])
-        return cls(sets, fixed, elimination, f, origin, sides, low, high)
+        return cls(sets, fixed, e, f, origin, sides, low, high, flags)
 
     def expand(self, w: np.ndarray) -> np.ndarray:
         """Return x, (N, n), within its bounds."""
@@ -81,14 +89,14 @@ class Reduction:
             share: see above.
         """
         from soctk.decide.compiled.solve import Region  # Numba is loaded when it is needed
+        from soctk.decide.free_rows import TOO_NARROW
 
-        low, high, size = self.low, self.high, (np.abs(self.low), np.abs(self.high))
-        if share > 0:
+        low, high = self.low, self.high
+        if share > 0 or self.flags & TOO_NARROW:
+            size = np.abs(low), np.abs(high)
             low, high = low - share * (1 + size[0]), high + share * (1 + size[1])
-        room = NARROW * (1 + np.minimum(*size))
-        narrow = high - low < room
-        if narrow.any():
-            middle = 0.5 * (low + high)
+            room = NARROW * (1 + np.minimum(*size))
+            narrow, middle = high - low < room, 0.5 * (low + high)
             low, high = np.where(narrow, middle - 0.5 * room, low), np.where(narrow, middle + 0.5 * room, high)
         d, R = self.elimination.dim, self.elimination.R
         lo, hi = low[:, :d], high[:, :d]
@@ -128,7 +136,11 @@ class Reduction:
         Either bounds cross, which needs no multipliers, or dependent equalities do not agree, or a constraint that is
         the same for every w is violated, or the ends of a direction cross.
         """
+        from soctk.decide.free_rows import SUSPECT  # Numba is loaded when it is needed
+
         e, sets, off = self.elimination, self.sets, self.f[:, :0]
+        if len(e.null) == 0 and not self.flags & SUSPECT:
+            return None
         if len(e.null) > 0:
             off = self.f @ e.null.T
             least = CROSSED * (np.abs(self.f) @ np.abs(e.null).T + np.abs(e.null).sum(axis=1))

@@ -17,6 +17,7 @@ from numba import typeof
 from soctk.decide.free_coordinates import Reduction
 from soctk.decide.result import RowMultipliers
 from soctk.sets.arrays import TINY
+from soctk.sets.batches import whole
 
 EPS = float(np.finfo(np.float64).eps)
 compiled: Any = numba.njit(error_model="numpy", nogil=True)
@@ -38,15 +39,10 @@ def recovered(
     x, v, y = np.empty(slope.shape), np.empty(slope.shape), np.empty((size, right.shape[1]))
     numbers, scratch = np.empty((2, size)), (np.empty(e.length.size), np.empty(e.dim))
     matrices = e.basis, e.R, e.inverse, e.length, sets.rows.stacked
-    bounds = _whole(sets.lower), _whole(sets.upper), _whole(sets.largest)
-    sides, found = (_whole(reduction.origin), reduction.sides), (_whole(w), _whole(slope), _whole(directions))
-    recover()(matrices, (e.basic, e.above, e.below, k), sides, bounds, _whole(right), found, scratch, x, y, v, *numbers)
+    bounds = whole(sets.lower), whole(sets.upper), whole(sets.largest)
+    sides, found = (whole(reduction.origin), reduction.sides), (whole(w), whole(slope), whole(directions))
+    recover()(matrices, (e.basic, e.above, e.below, k), sides, bounds, whole(right), found, scratch, x, y, v, *numbers)
     return x, RowMultipliers(y[:, :k], y[:, k:], v, numbers[0]), numbers[1]
-
-
-def _whole(array: np.ndarray) -> np.ndarray:
-    """Return numbers one after another that may be written to: others would be compiled for once more."""
-    return array if array.flags.c_contiguous and array.flags.writeable else array.copy()
 
 
 @cache

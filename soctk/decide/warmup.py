@@ -12,8 +12,6 @@ def warmup() -> None:
     all are made by PyTorch while the method is compiled.
     """
     from soctk.decide.compiled.first_use import method_for  # Numba is loaded when something is to be compiled
-    from soctk.decide.original_rows import recover
 
-    recover()
     for several in (False, True):
         method_for(BUILT_IN).ready(several, wait=True)

@@ -16,3 +16,8 @@ def joined(*parts: np.ndarray) -> np.ndarray:
     if size != 1:
         parts = tuple(np.broadcast_to(part, (size, part.shape[1])) for part in parts)
     return np.concatenate(parts, axis=1)
+
+
+def whole(array: np.ndarray) -> np.ndarray:
+    """Return numbers that lie one after another and may be written to, as compiled code takes them."""
+    return array if array.flags.c_contiguous and array.flags.writeable else array.copy()

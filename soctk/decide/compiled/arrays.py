@@ -45,7 +45,7 @@ ARRAYS = Table(
     # certified: after how many iterations the certificate was last tried; taken: iterations since the instance was last
     # begun; finished: whether nothing more is to be done for it; decrement: that of the last step;
     # first_gap: that of the linearisation at the first point; barriers: how many logarithms; balanced: the lagged duals
-    # for a bound (`soctk.decide.compiled.terms`); the rest: `soctk.decide.compiled.constraints`, but for the multipliers
+    # of a bound (`soctk.decide.compiled.terms`); the rest: `soctk.decide.compiled.constraints`, but for the multipliers
     # and the pass of the best bound
     state={
         **dict.fromkeys(("mu", "value", "best_value", "best_bound", "iterations", "stuck", "outcome"), NUMBER),

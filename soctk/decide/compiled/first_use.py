@@ -21,6 +21,8 @@ from numba import typeof
 from soctk.decide.compiled.dispatch import key_of
 from soctk.decide.compiled.iteration import make_advance_all
 from soctk.decide.compiled.proof import make_prove
+from soctk.decide.free_rows import reduce
+from soctk.decide.original_rows import recover
 from soctk.decide.packed_model import PackedModel
 from soctk.models.dense import SOCICNN
 from soctk.simd.lanes import WIDTH
@@ -88,7 +90,7 @@ class Method:
             self._function.compile(tuple(map(typeof, arguments)))
             if not several:
                 self._prove.compile(tuple(map(typeof, (*arguments[:5], *(matrix,) * 3, numbers, matrix))))
-                _compile_coefficients()
+                _compile_others()
             self._ready.add(several)
         except Exception as error:
             self._errors[several] = error
@@ -103,8 +105,11 @@ class Method:
 
 
 @torch.no_grad()
-def _compile_coefficients() -> None:
-    """Compile what fills in coefficients, before somebody wants it who would wait for the other variant's compiler."""
+def _compile_others() -> None:
+    """Compile what goes to and from the iterations, before somebody wants it who would wait for the other variant's
+    compiler."""
+    reduce()
+    recover()
     coefficients = PackedModel.of(SOCICNN(2, 1, hidden=(2,)))
     assert coefficients is not None
     for count in (1, 2):  # rows of one context lie side by side, of several with others between

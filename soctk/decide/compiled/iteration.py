@@ -20,7 +20,15 @@ from soctk.decide.compiled.constraints import (
 from soctk.decide.compiled.curvature import constant_hessian, outer_products
 from soctk.decide.compiled.dispatch import problem_of
 from soctk.decide.compiled.step import invert_slacks, line_search, move, newton_direction
-from soctk.decide.compiled.terms import advance_lags, balance_lags, duals, initial_lags, lagged_duals, references, values
+from soctk.decide.compiled.terms import (
+    advance_lags,
+    balance_lags,
+    duals,
+    initial_lags,
+    lagged_duals,
+    references,
+    values,
+)
 from soctk.decide.rules import SETTLED, STALL_ITERATIONS, UNSETTLED, WORTH_CERTIFYING
 from soctk.simd import add_rows, any_of, choose, dot, fill, view
 from soctk.simd.lanes import WIDTH, as_lanes, flat, width_of
@@ -147,6 +155,17 @@ def proceed(problem, iterate, work, steps):
         iterate.taken += 1
 
 
+@compiled
+def balance(problem, iterate, work):
+    """Balance the lagged duals where a certificate may be tried after this step, lowered as mu is at most."""
+    lag, balanced, lowest = iterate.lag, iterate.balanced, min(problem.rules[0], problem.rules[3]) * iterate.mu
+    near = lowest * iterate.barriers <= 2 * WORTH_CERTIFYING * problem.tol * max(1.0, abs(iterate.value))
+    if any_of(near):
+        balance_lags(problem, work, iterate.u, lag, balanced)
+    for k in range(problem.rows):
+        balanced[k] = choose(near, balanced[k], lag[k])
+
+
 @inlined
 def begin(problem, iterate, work):
     """Prepare instances; at their first time choose mu by the gap of the linearisation, and multipliers and lags.
@@ -266,7 +285,7 @@ def advance(problem, iterate, work):
     fill(du, 0.0)
     add_rows(du, dx, problem.n, problem.A_transposed, 0, problem.rows)
     advance_lags(problem, work, iterate.u, iterate.lag)
-    balance_lags(problem, work, iterate.u, iterate.lag, iterate.balanced)
+    balance(problem, iterate, work)
     step = line_search(problem, iterate, work, decrement)
     move(problem, iterate, work, mu, step)
     count, factor = iterate.barriers, 0 * mu + 1
