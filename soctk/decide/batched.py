@@ -7,7 +7,7 @@ applies.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ from soctk.decide.rules import (
 from soctk.decide.smoothing import smooth, smoothed_value
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
+from soctk.terms import Network, Term
+from soctk.terms.base import Smoothed
 
 DEPENDENT = 1e-10
 """Rows of equalities whose part that others do not give is smaller than this share are left out."""
@@ -137,6 +139,7 @@ class _State(State):
     u: list[Tensor]
     smoothed: list
     lags: list
+    balanced: list
     value: Tensor
     decrement: Tensor
     stuck: Tensor
@@ -151,9 +154,10 @@ class _State(State):
         s_lo = mu / (x - bounds.lo)
         s_hi = mu / (bounds.hi - x) if bounds.has_hi else None
         stuck = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
-        state = cls(x, mu, s_lo, s_hi, [term.inner(points) for term in form.terms], [], [], value, 0 * mu, stuck)
+        state = cls(x, mu, s_lo, s_hi, [term.inner(points) for term in form.terms], [], [], [], value, 0 * mu, stuck)
         state._smooth(form)
         state.lags = [t.initial_lag(s) for t, s in zip(form.terms, state.smoothed, strict=True)]
+        state.balanced = list(state.lags)
         return state
 
     def record(self, form: ConicForm, fixed: Fixed, best: Result, rows: Tensor, iteration: int, last: bool) -> Tensor:
@@ -189,7 +193,7 @@ class _State(State):
             torch.cat([part.dual.expand_as(lagged), lagged], dim=1)
             for part, lagged in (
                 (part, t.lagged_dual(part, lag))
-                for t, part, lag in zip(form.terms, self.smoothed, self.lags, strict=True)
+                for t, part, lag in zip(form.terms, self.smoothed, self.balanced, strict=True)
             )
         )
         return form.bound(Dual(tuple(both)), feasible_set).amax(dim=-1)
@@ -219,6 +223,7 @@ class _State(State):
             t.advance_lag(s, lag, change)
             for t, s, lag, change in zip(form.terms, self.smoothed, self.lags, du, strict=True)
         ]
+        self.balanced = [balance(t, s, lag) for t, s, lag in zip(form.terms, self.smoothed, self.lags, strict=True)]
         factor = torch.ones_like(mu)
         for lowered_to, length, near in reversed(schedule.rules):
             factor = torch.where((step >= length) & (decrement <= near * bounds.count * mu), lowered_to, factor)
@@ -279,6 +284,19 @@ class _State(State):
         self.s_lo = moved(self.s_lo, before - bounds.lo, -dx, self.x - bounds.lo)
         if self.s_hi is not None:
             self.s_hi = moved(self.s_hi, bounds.hi - before, dx, bounds.hi - self.x)
+
+
+def balance(term: Term, smoothed: Smoothed, lag: Any) -> Any:
+    """Return lagged duals, advanced from `smoothed`, that balance Newton's equations (`balance_lags` tells how)."""
+    if not isinstance(term, Network) or lag is None:
+        return lag
+    agreed, here, found = term.initial_lag(smoothed), smoothed.cache[2], lag
+    assert agreed is not None
+    for _ in lag[1:]:  # each time another layer is right
+        there = term.chain([0.5 * (1 + t) for t in found])[1]
+        shares = [torch.where(new > 0, old / new, 1.0) for old, new in zip(here, there, strict=True)]
+        found = tuple((a + share * (t - a)).clamp(-1, 1) for a, share, t in zip(agreed, shares, lag, strict=True))
+    return found
 
 
 def factor_hessian(hessian: Tensor) -> Tensor:
