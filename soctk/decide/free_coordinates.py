@@ -94,7 +94,8 @@ class Reduction:
         low, high = self.low, self.high
         if share > 0 or self.flags & TOO_NARROW:
             size = np.abs(low), np.abs(high)
-            low, high = low - share * (1 + size[0]), high + share * (1 + size[1])
+            if share > 0:
+                low, high = low - share * (1 + size[0]), high + share * (1 + size[1])
             room = NARROW * (1 + np.minimum(*size))
             narrow, middle = high - low < room, 0.5 * (low + high)
             low, high = np.where(narrow, middle - 0.5 * room, low), np.where(narrow, middle + 0.5 * room, high)
