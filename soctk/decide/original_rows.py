@@ -14,35 +14,10 @@ import numba
 import numpy as np
 from numba import typeof
 
-from soctk.decide.free_coordinates import Reduction
-from soctk.decide.result import RowMultipliers
 from soctk.sets.arrays import TINY
-from soctk.sets.batches import whole
 
 EPS = float(np.finfo(np.float64).eps)
 compiled: Any = numba.njit(error_model="numpy", nogil=True)
-
-
-def recovered(
-    reduction: Reduction, w: np.ndarray, slope: np.ndarray, directions: np.ndarray
-) -> tuple[np.ndarray, RowMultipliers, np.ndarray]:
-    """Return points x (N, n), the multipliers of the rows, and by how much x violates its set (`SetArrays.excess`).
-
-    Args:
-        reduction: of the sets.
-        w: points in free coordinates, (N, d).
-        slope: v + A'y of the dual points, (N, n); 0 for a proof that the set is empty.
-        directions: multipliers of the directions besides the axes, (N, any).
-    """
-    e, sets, size, k = reduction.elimination, reduction.sets, len(slope), reduction.sets.f.shape[1]
-    right = sets.right
-    x, v, y = np.empty(slope.shape), np.empty(slope.shape), np.empty((size, right.shape[1]))
-    numbers, scratch = np.empty((2, size)), (np.empty(e.length.size), np.empty(e.dim))
-    matrices = e.basis, e.R, e.inverse, e.length, sets.rows.stacked
-    bounds = whole(sets.lower), whole(sets.upper), whole(sets.largest)
-    sides, found = (whole(reduction.origin), reduction.sides), (whole(w), whole(slope), whole(directions))
-    recover()(matrices, (e.basic, e.above, e.below, k), sides, bounds, whole(right), found, scratch, x, y, v, *numbers)
-    return x, RowMultipliers(y[:, :k], y[:, k:], v, numbers[0]), numbers[1]
 
 
 @cache

@@ -26,6 +26,7 @@ from soctk.decide.result import Result, RowMultipliers
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import SetAt
 from soctk.sets.arrays import SetArrays
+from soctk.sets.batches import whole
 from soctk.sets.elastic import nearest
 from soctk.status import Status
 from soctk.terms import Term
@@ -176,8 +177,6 @@ class _Search:
         """
         assert found.multipliers is not None
         assert found.passes is not None
-        from soctk.decide.original_rows import recovered  # Numba is loaded when it is needed
-
         slope = packed.slopes(found.passes)
         if empty.any():
             slope[empty], found.status[empty] = 0.0, Status.STALLED  # unless it is proved
@@ -245,6 +244,30 @@ class _Search:
 
         off = np.flatnonzero((self.share > ROUNDING) & ~unknown)
         project_points(value, self.given, result, off, self.tol)
+
+
+def recovered(
+    reduction: Reduction, w: np.ndarray, slope: np.ndarray, directions: np.ndarray
+) -> tuple[np.ndarray, RowMultipliers, np.ndarray]:
+    """Return points x (N, n), the multipliers of the rows, and by how much x violates its set (`SetArrays.excess`).
+
+    Args:
+        reduction: of the sets.
+        w: points in free coordinates, (N, d).
+        slope: v + A'y of the dual points, (N, n); 0 for a proof that the set is empty.
+        directions: multipliers of the directions besides the axes, (N, any).
+    """
+    from soctk.decide.original_rows import recover  # Numba is loaded when it is needed
+
+    e, sets, size, k = reduction.elimination, reduction.sets, len(slope), reduction.sets.f.shape[1]
+    right = sets.right
+    x, v, y = np.empty(slope.shape), np.empty(slope.shape), np.empty((size, right.shape[1]))
+    numbers, scratch = np.empty((2, size)), (np.empty(e.length.size), np.empty(e.dim))
+    matrices = e.basis, e.R, e.inverse, e.length, sets.rows.stacked
+    bounds = whole(sets.lower), whole(sets.upper), whole(sets.largest)
+    sides, found = (whole(reduction.origin), reduction.sides), (whole(w), whole(slope), whole(directions))
+    recover()(matrices, (e.basic, e.above, e.below, k), sides, bounds, whole(right), found, scratch, x, y, v, *numbers)
+    return x, RowMultipliers(y[:, :k], y[:, k:], v, numbers[0]), numbers[1]
 
 
 def project_points(

@@ -82,15 +82,15 @@ def balance_lags(problem, work, u, lag, balanced):
         agreed = view(work.trial, term.first, term.rows)
         term_initial_lag(problem, index, work.here, u, None, (agreed,))
         for _ in range(term.rows):  # each time another layer is right
-            lagged_duals(problem, work, balanced)
-            changed = here[0] != here[0]
+            term_lagged_dual(problem, index, work.other, None, balanced, ())
+            changed = 0 * agreed[0]
             for k in range(term.first, term.first + term.rows):
                 share = choose(other[k] > 0, here[k] / choose(other[k] > 0, other[k], 1.0), 1.0)
                 moved = work.trial[k] + share * (lag[k] - work.trial[k])
                 moved = choose(share == 1, lag[k], min(max(moved, -1.0), 1.0))
-                changed = changed | (moved != balanced[k])
+                changed += abs(moved - balanced[k])
                 balanced[k] = moved
-            if not any_of(changed):
+            if not any_of(changed > 0):
                 break
 
 
