@@ -64,7 +64,9 @@ class Reduction:
         low, high = np.empty((size, e.below.shape[1])), np.empty((size, e.below.shape[1]))
         given = tuple(map(whole, (lower, upper, f, h)))
         groups = e.below, e.above, e.constant
-        flags = reduce()((e.lift, e.G, e.length), groups, given, e.dim, NARROW, origin, sides, low, high)
+        flags = reduce()(
+            (e.lift, e.G, e.length), groups, given, e.dim, NARROW, np.empty(len(e.G)), origin, sides, low, high
+        )
         if flags & ENDLESS:
             # An end that only follows from rows is not to bind: they have the multipliers.
             axes = slice(e.dim)

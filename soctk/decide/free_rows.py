@@ -12,19 +12,22 @@ import numba
 import numpy as np
 from numba import typeof
 
+from soctk.simd.options import FREE
+
 SUSPECT, ENDLESS, TOO_NARROW = 1, 2, 4
 """What may need a closer look: ends that cross, or a constant row that is violated; axes without an end; ends that are
 closer together than a barrier needs."""
-compiled: Any = numba.njit(error_model="numpy", nogil=True)
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "fastmath": FREE}
+compiled: Any = numba.njit(**OPTIONS)
 
 
 @cache
 def reduce() -> Any:
     """Return `_reduce` compiled, or loaded from the disk."""
     places, row, matrix = np.zeros((1, 1), dtype=np.int64), np.zeros(1), np.zeros((1, 1))
-    arguments = (matrix, matrix, row), (places, places, places[0]), (matrix,) * 4, 1, 1.0, *(matrix,) * 4
+    arguments = (matrix, matrix, row), (places, places, places[0]), (matrix,) * 4, 1, 1.0, row, *(matrix,) * 4
     try:
-        function: Any = numba.njit(error_model="numpy", nogil=True, cache=True)(_reduce)
+        function: Any = numba.njit(**OPTIONS, cache=True)(_reduce)
     except RuntimeError:  # neither the package's folder nor the user's own can be written to
         function = compiled(_reduce)
     function.compile(tuple(map(typeof, arguments)))
@@ -32,7 +35,7 @@ def reduce() -> Any:
     return function
 
 
-def _reduce(matrices, groups, given, axes, room, origin, sides, low, high):
+def _reduce(matrices, groups, given, axes, room, taken, origin, sides, low, high):
     """Fill x_p, b of every constraint and +inf, and the ends of all directions; return which of the flags are true.
 
     Args:
@@ -41,6 +44,7 @@ def _reduce(matrices, groups, given, axes, room, origin, sides, low, high):
         given: lower, upper, f, h, (1 or N, any) each.
         axes: how many directions they are.
         room: the least distance between ends, relative to them.
+        taken: room for G x_p, (rows of G,).
         origin: (rows of f, n).
         sides: (1 or N, 2 n + rows of G + 1).
         low, high: (1 or N, d + m).
@@ -61,10 +65,11 @@ def _reduce(matrices, groups, given, axes, room, origin, sides, low, high):
             if lower[j] > upper[j]:
                 found |= SUSPECT
         for row in range(h.size):
-            total = 0.0
-            for j in range(n):
-                total += G[row, j] * start[j]
-            b[2 * n + row] = (h[row] - total) / length[2 * n + row]
+            if i < len(origin):  # once where all share x_p
+                taken[row] = 0.0
+                for j in range(n):
+                    taken[row] += G[row, j] * start[j]
+            b[2 * n + row] = (h[row] - taken[row]) / length[2 * n + row]
         b[2 * n + h.size] = np.inf
         for place in range(groups[2].size):
             if b[groups[2][place]] < 0:

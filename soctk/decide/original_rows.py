@@ -1,8 +1,8 @@
 """From free coordinates back to the rows as given, in compiled code: points, multipliers, and what a bound adds.
 
 For one context an operation of NumPy takes longer than all of its arithmetic, and there would be fifty of them. What
-each number is, `soctk.decide.free_coordinates` and `soctk.decide.result` (`RowMultipliers`) tell. Floating-point
-arithmetic is strict, and rounding is taken off as there: those margins hold in whatever order sums are made.
+each number is, `soctk.decide.free_coordinates` and `soctk.decide.result` (`RowMultipliers`) tell. Rounding is
+taken off as there: those margins hold in whatever order sums are made, and for fused products.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import numpy as np
 from numba import typeof
 
 from soctk.sets.arrays import TINY
+from soctk.simd.options import FREE
 
 EPS = float(np.finfo(np.float64).eps)
-compiled: Any = numba.njit(error_model="numpy", nogil=True)
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "fastmath": FREE}
+compiled: Any = numba.njit(**OPTIONS)
 
 
 @cache
@@ -27,7 +29,7 @@ def recover() -> Any:
     matrices, places = (matrix, matrix, matrix, row, matrix), (integers[0], integers, integers, 0)
     more = (matrix, matrix), (matrix,) * 3, matrix, (matrix,) * 3, (row, row), matrix, matrix, matrix, row, row
     try:
-        function: Any = numba.njit(error_model="numpy", nogil=True, cache=True)(_recover)
+        function: Any = numba.njit(**OPTIONS, cache=True)(_recover)
     except RuntimeError:  # neither the package's folder nor the user's own can be written to
         function = compiled(_recover)
     function.compile(tuple(map(typeof, (matrices, places, *more))))
