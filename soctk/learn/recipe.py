@@ -63,6 +63,7 @@ class _Maker:
         self.config, self.windowed = config, traits.windowed
         self.whitened = config.structured and self.windowed is not None and len(self.windowed.branches) > 0
         self.apart = config.project_affine and can_project(model, candidates)
+        self.few = config.project_affine and not self.apart and traits.affine is not None
         self.regressed = config.level_regression and traits.affine is not None
         self.level_weight = 0.0 if self.regressed else config.level_weight
         self.starts = config.starts if can_redraw(model) else 1
@@ -102,8 +103,9 @@ class _Maker:
         """Return the phase for the curved part: alone, or with all other weights."""
         if self.apart:
             return Curved(self.suited(share, self.config.penalty), rows)
-        optimizers = self.for_windows(share) if self.whitened else (self.suited(share, self.config.penalty),)
-        return Everything(optimizers, rows, self.level_weight, self.whitened)
+        if self.whitened:
+            return Everything(self.for_windows(share), rows, self.level_weight, whitened=True)
+        return Everything((self.suited(share, self.config.penalty),), rows, self.level_weight, networks=not self.few)
 
     def refine(self) -> Recipe:
         config = self.config
@@ -111,6 +113,8 @@ class _Maker:
         if self.apart:
             polish = self.newton(1.0, 0.0) if config.optimizer == "levenberg_marquardt" else self.lbfgs(1.0)
             phases += [Slope(), Everything((polish,), config.rows, self.level_weight)]
+        elif self.few:
+            phases.append(Everything((self.lbfgs(1.0),), config.rows, self.level_weight))
         return (*phases, self.level()) if self.regressed else tuple(phases)
 
     def level(self) -> Level:
