@@ -12,7 +12,6 @@ instance share.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -102,7 +101,7 @@ def _term_derivatives(part: Part, x: Tensor, context: Tensor) -> tuple[Tensor, T
 
 
 def _apart(more: dict[str, Any], count: int) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]]]:
-    """Return the arguments with a copy for each of `count` values of every tensor that weights move, and these pairs."""
+    """Return the arguments with a copy for each of `count` values of what weights move, and these pairs."""
     pairs: list[tuple[Tensor, Tensor]] = []
 
     def copied(value: Any) -> Any:

@@ -131,8 +131,8 @@ class Residuals:
     def jacobian(self, model: ConvexSurrogate, weights: list[nn.Parameter]) -> Tensor:
         """Return the derivatives of the residuals in `weights`, (N, M, number of weights).
 
-        By the model's parts where it says them (`soctk.learn.products`), else the gradients of single values, vectorised
-        over rows.
+        By the model's parts where it says them (`soctk.learn.products`), else the gradients of single values,
+        vectorised over rows.
         """
         traits = model.traits
         if traits.parts is not None and traits.affine is not None:
