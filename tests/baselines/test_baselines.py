@@ -19,6 +19,7 @@ from soctk_baselines import (
     AffinePolicy,
     ConstantDecision,
     CvxpyLayerDecider,
+    PCFTemplate,
     QuadraticRegression,
 )
 
@@ -26,6 +27,8 @@ needs_lpcf = pytest.mark.skipif(importlib.util.find_spec("lpcf") is None, reason
 SURROGATES = {
     "dcp": lambda: DCP(4, 3, logistics=3, norms=(4, 2), seed=1),
     "pcf": lambda: PCF(4, 3, widths=(5, 4), widths_psi=(6,), seed=1),
+    "pcf affine": lambda: PCF(4, 3, widths=(5, 4), widths_psi=(6,), affine=True, seed=1),
+    "pcf template": lambda: PCFTemplate(4, 3, norms=(3, 2), seed=1),
     "pcf logistic quadratic": lambda: PCF(4, 3, widths_psi=(6,), activation="logistic", quadratic=True, seed=1),
     "ickan": lambda: ICKAN(4, 3, hidden=(5, 3), segments=4, seed=1),
     "quadratic": lambda: fitted_quadratic(),
@@ -88,6 +91,23 @@ class TestContract:
         soctk.save(model, tmp_path / "model")
         x = torch.randn(6, 4, dtype=torch.float64)
         assert torch.equal(soctk.load(tmp_path / "model")(x, context), model(x, context))
+
+
+def test_the_template_has_the_papers_number_of_weights():
+    assert [PCFTemplate(n, 8).parameter_count for n in (10, 20, 50)] == [753, 1263, 2793]
+
+
+def test_the_templates_values_are_its_formula():
+    model = PCFTemplate(4, 3, norms=(3, 2), seed=1).requires_grad_(False)
+    context, x = torch.randn(1, 3, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    affine = {name: (part.slope @ context[0] + part.constant) for name, part in (("m", model.m), ("q", model.q))}
+    softplus = torch.nn.functional.softplus
+    value = model.affine.level(context)[0, 0, 0] + model.affine.slope(context)[0, 0] @ x
+    value = value + 0.5 * ((softplus(affine["q"]) + 1e-8) * (x - affine["m"]).square()).sum()
+    lam = softplus(model.lam(context))[0, 0] + 1e-8
+    for k, (matrix, offset) in enumerate(zip(model.A, model.d, strict=True)):
+        value = value + lam[k] * (matrix @ x + offset(context)[0, 0]).norm()
+    assert float(model(x, context[0])) == pytest.approx(float(value), rel=1e-12)
 
 
 def test_least_squares_recovers_a_convex_quadratic():

@@ -35,6 +35,7 @@ PRESETS = "soctk_baselines.presets"
 BASELINES = {
     "dcp": ("soctk_baselines.dcp", PRESETS),
     "pcf": ("soctk_baselines.pcf", PRESETS),
+    "pcf_template": ("soctk_baselines.pcf_template", PRESETS),
     "lpcf": ("soctk_baselines.lpcf_surrogate", "soctk_baselines.pcf", PRESETS),
     "ickan": ("soctk_baselines.ickan", PRESETS),
     "quadratic": ("soctk_baselines.quadratic", PRESETS),

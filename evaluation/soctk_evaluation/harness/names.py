@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
-LEARNED = ("relu", "softplus", "norm", "quad", "soc", "dcp", "pcf", "lpcf", "ickan")
+LEARNED = ("relu", "softplus", "norm", "quad", "soc", "dcp", "pcf_template", "pcf", "lpcf", "ickan")
 """Learned surrogates, in the order they are shown; those that other packages add come after them."""
 
 TRIVIAL = ("quadratic", "constant", "affine", "oracle")
