@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from soctk.io.checkpoint import CheckpointError, load, save
     from soctk.learn.config import FitConfig
     from soctk.learn.data import ValueData
-    from soctk.learn.decision_losses import Regret, SPOPlus, Suboptimality
+    from soctk.learn.decision_losses import Optimality, Regret, SPOPlus, Suboptimality
     from soctk.learn.fine_tune import FineTuneReport, fine_tune
     from soctk.learn.fit import fit
     from soctk.learn.report import FitReport
@@ -87,6 +87,7 @@ __all__ = [
     "Log",
     "NewtonCG",
     "NormICNN",
+    "Optimality",
     "PaperProtocol",
     "Polyhedron",
     "QuadICNN",
@@ -154,7 +155,7 @@ _NAMES = {
     "io.checkpoint": "CheckpointError load save",
     "learn.config": "FitConfig",
     "learn.data": "ValueData",
-    "learn.decision_losses": "Regret SPOPlus Suboptimality",
+    "learn.decision_losses": "Optimality Regret SPOPlus Suboptimality",
     "learn.fine_tune": "FineTuneReport fine_tune",
     "learn.fit": "fit",
     "learn.report": "FitReport",

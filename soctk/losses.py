@@ -11,8 +11,8 @@ f(x_hat) <= f(x*),
     c'x_hat - c'x*  <=  c'x_hat - 2 f(x_hat) + 2 f(x*) - c'x*  <=  max over S of (c'x - 2 f(x)) + 2 f(x*) - c'x*
                     =   2 [ g(x*) - min over S of g ],      g = f - c'x / 2:
 
-twice the suboptimality of x* for the tilted g. It is theirs where f is linear, and the maximum can be had for any convex
-f, as g is convex. For a true objective F that is not linear, f - F / 2 need not be, and the bound is of no use.
+twice the suboptimality of x* for the tilted g. It is theirs where f is linear, and the maximum can be had for any
+convex f, as g is convex. For a true F that is not linear, f - F / 2 need not be, and nothing finds the maximum.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Every W_j (through max(., 0)), V_j, omega_j and the upper triangular U is the ou
 psi(theta) = out_M, out_1 = V'_1 theta + omega'_1, out_j = W'_j phi(out_{j-1}) + V'_j theta + omega'_j. The
 layout of psi's output is that of the package `lpcf`, so that its fitted weights can be loaded (`load_lpcf`).
 
-`affine` adds b0(theta) + v(theta)'x as the SOC-ICNN has it. The class of functions hardly grows, V_L being there, but b0
-and v can then be projected out while the curved part is learned (`soctk.learn.residuals`).
+`affine` adds b0(theta) + v(theta)'x as the SOC-ICNN has it. The class of functions hardly grows, V_L being there, but
+b0 and v can then be projected out while the curved part is learned (`soctk.learn.residuals`).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     f(x; theta) = b(theta) + c(theta)'x + 1/2 sum_i q_i(theta) (x_i - m_i(theta))^2
                 + sum_g lambda_g(theta) ||A_g x + D_g theta + d_g||
 
-b, c and m are affine in theta; q and lambda are softplus of such. With two norms of 12 rows that is the published code's
-model, weight for weight: 51 n + 243 of them at p = 8, so 753, 1263 and 2793 at n = 10, 20 and 50. It is no network of
-the LPCF paper's (`soctk_baselines.pcf`). The quadratic and norm families of the paper's tasks lie nearly in it.
+b, c and m are affine in theta; q and lambda are softplus of such. With two norms of 12 rows that is the published
+code's model, weight for weight: 51 n + 243 of them at p = 8, so 753, 1263 and 2793 at n = 10, 20 and 50. It is not the
+network of the LPCF paper (`soctk_baselines.pcf`). The paper's tasks of quadratics and norms are nearly of its form.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """What `soctk.fine_tune` makes small: a loss of the model's decisions, on instances whose best ones are known.
 
-    Suboptimality   optima x* known: f(x*) - min f (Fenchel-Young loss); judged by how far decisions are from x*
+    Optimality      optima x* known: the squared residuals of their conditions of optimality; no inner problem
+    Suboptimality   optima x* known: f(x*) - min f (Fenchel-Young loss)
     Regret          the objective F known: F(x_hat) - F(x*), through the derivative of x_hat
-    SPOPlus         costs c of linear objectives known: a bound on c'x_hat - c'x*; judged by that regret
+    SPOPlus         costs c of linear objectives known: a bound on c'x_hat - c'x*
 
-The formulas are in `soctk.losses`. Models of ReLU units alone decide at vertices, which do not move with the weights
-until they jump: their `Regret` has the derivative 0 or none, while the two others still lead somewhere.
+The first two are judged by how far decisions are from x*, the others by regret. The formulas are in `soctk.losses` and
+`soctk.learn.optimality`. Models of ReLU units alone decide at vertices, which do not move with the weights until they
+jump: their `Regret` has the derivative 0 or none, while the others still lead somewhere.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor
+from soctk.checks import as_tensor
 from soctk.decide.layer import DecisionLayer
 from soctk.decide.minimize import minimize
-from soctk.learn.data import HELD_OUT, split_indices
+from soctk.learn.data import HELD_OUT, ValueData, split_indices
+from soctk.learn.optimality import Optima, OptimalityResiduals
 from soctk.losses import spo_plus_loss, suboptimality_loss
 from soctk.sets import FeasibleSet
 from soctk.surrogate import ConvexSurrogate
@@ -122,6 +125,20 @@ class Suboptimality(DecisionLoss):
     def judge(self, model: ConvexSurrogate) -> float:
         """Return the mean distance."""
         return float((self.decisions(model) - self.optima).norm(dim=-1).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Optimality(Suboptimality):
+    """Known optima: what keeps them from being the model's, its gradient's distance from where it would have to be.
+
+    What `fit(optima=)` learns from, as a loss of its own.
+    """
+
+    def on(self, model: ConvexSurrogate) -> Loss:
+        """Return the mean squared residual (`soctk.learn.optimality`), which has the model's units, in the values'."""
+        values = ValueData(self.context, self.optima.unsqueeze(1), torch.zeros_like(self.optima[:, :1]))
+        residuals = OptimalityResiduals(model, Optima.of(values, self.optima, self.feasible_set))
+        return lambda: model.value_scale * residuals.loss(model)
 
 
 @dataclass(frozen=True, eq=False)

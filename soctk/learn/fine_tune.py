@@ -4,12 +4,12 @@ A surrogate that was learned from values goes on with
 
     mean squared error of values + w * mean loss of decisions / scale of values,
 
-all of it in the model's units, by L-BFGS, for several w in turn, each from where it began. Every few steps the decisions
+all of it in the model's units, by L-BFGS, for several w in turn, each from where it began. Every few steps decisions
 on instances that are held out are judged. The best weights seen are kept, those at the beginning among them: as far as
 the held-out instances can tell, nothing gets worse.
 
-The values are there because decisions alone leave the surrogate's scale open: f(x*) - min f falls as f becomes flat, and
-regret does not change at all.
+The values are there because decisions alone leave the surrogate's scale open: f(x*) - min f falls as f becomes flat,
+and regret does not change at all.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ def fine_tune(
     Args:
         model: a surrogate with a conic form that `soctk.fit` has learned; its units stay.
         data: observed values that it shall go on fitting, those of the fit.
-        loss: `Suboptimality`, `Regret` or `SPOPlus`, on the training instances; a fifth of them is held out.
-        config: `optima_weights` (w), `optima_iterations` for each, `rows`, `level_weight`, `history`, `patience`, `seed`
-            and `time_limit` count.
+        loss: `Suboptimality`, `Optimality`, `Regret` or `SPOPlus`, on the training instances, a fifth of which is
+            held out.
+        config: `optima_weights` (w), `optima_iterations` for each, `rows`, `level_weight`, `history`, `patience`,
+            `seed` and `time_limit` count.
         stop: asked after each step; the search ends once it says True.
 
     Returns:

@@ -19,6 +19,7 @@ from soctk_baselines import (
     AffinePolicy,
     ConstantDecision,
     CvxpyLayerDecider,
+    CvxpyLayers,
     PCFTemplate,
     QuadraticRegression,
 )
@@ -141,6 +142,13 @@ def test_least_squares_under_the_convexity_constraint_is_optimal():
     assert ours == pytest.approx(problem.value, rel=1e-4)
 
 
+class NoForm(soctk.ConvexSurrogate):
+    """Known by its values alone."""
+
+    def _value(self, x, context):
+        return x.square().sum(dim=-1)
+
+
 class TestPolicies:
     feasible_set = soctk.Box(3)
 
@@ -176,6 +184,15 @@ class TestCvxpyLayer:
         assert (layer.status == "optimal").all()
         torch.testing.assert_close(layer.value, newton.value, rtol=1e-5, atol=1e-5)
 
+    def test_it_is_a_method_of_minimize(self):
+        model, feasible_set = DCP(4, 3, seed=2), soctk.Budget(4, 1.5)
+        context = torch.randn(5, 3, dtype=torch.float64)
+        decision = soctk.minimize(model, feasible_set, context, tol=1e-4, method=CvxpyLayers())
+        assert (decision.status == "optimal").all()
+        assert set(decision.solver) == {"cvxpylayers"}
+        with pytest.raises(NotImplementedError, match="conic form"):
+            soctk.minimize(NoForm(4), feasible_set, tol=1e-4, method=CvxpyLayers())
+
     def test_gradient_reaches_context_and_weights(self):
         model, feasible_set = DCP(3, 2, seed=2), soctk.Simplex(3)
         decider = CvxpyLayerDecider(model, feasible_set)
@@ -192,14 +209,17 @@ class TestCvxpyLayer:
             shift[0, k] = step
             slope = (decide(context + shift) - decide(context - shift)) / (2 * step)
             assert float(leaf.grad[0, k]) == pytest.approx(float(slope), rel=1e-2, abs=1e-4)
-        assert any(w.grad is not None and bool((w.grad != 0).any()) for w in model.parameters())
+        moved = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
+        assert {"a", "beta.floor", "A.0", "d.0.constant", "affine.slope.constant"} <= moved
 
     def test_one_bad_instance_is_marked_and_its_neighbours_are_safe(self):
         model, feasible_set = DCP(3, 2, seed=2), soctk.Simplex(3)
         decider = CvxpyLayerDecider(model, feasible_set, tol=1e-4)
         solve, calls = decider._solve_one, iter(range(10))
         # The second instance's coefficients are poisoned on their way into the layer.
-        decider._solve_one = lambda values: solve([v * torch.nan for v in values] if next(calls) == 1 else values)
+        decider._solve_one = lambda layer, values: solve(
+            layer, [v * torch.nan for v in values] if next(calls) == 1 else values
+        )
         decision = decider.decide(torch.randn(3, 2, dtype=torch.float64))
         assert list(decision.status) == ["optimal", "failed", "optimal"]
         assert torch.isnan(decision.x[1]).all()

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from soctk_evaluation.harness.cell import Cell
+from soctk_evaluation.harness.names import base_of
 
 SHARED = ("soctk", "soctk_tasks", "soctk_evaluation.metrics", "soctk_evaluation.harness.recipe")
 """Data, models, terms, learning and tasks: of every result."""
@@ -67,6 +68,7 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
     "code" is of `SHARED` and of the experiment's own `code`, the same for all its rows; "method_code" and "task_code"
     are of a method and a task from outside.
     """
+    method = base_of(method)
     found, providers = {"code": code_version((*SHARED, *code))}, set()
     for kind, name in (("method", method), ("task", task)):
         points = tuple(metadata.entry_points(group=GROUPS[kind], name=name))

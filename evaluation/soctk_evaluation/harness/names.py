@@ -14,6 +14,9 @@ TRIVIAL = ("quadratic", "constant", "affine", "oracle")
 POLICIES = ("constant", "affine")
 """The rows that decide without an objective."""
 
+SETTINGS = ("optima", "fy", "regret", "spo")
+"""What a learned method may go on with after the values: METHOD+SETTING (`soctk_evaluation.harness.from_decisions`)."""
+
 DECIDERS = ("affine", "oracle")
 """The rows that only a decision task has."""
 
@@ -42,7 +45,22 @@ def known_methods() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*LEARNED, *TRIVIAL, *added)))
 
 
+def decision_methods() -> tuple[str, ...]:
+    """Return what a leaderboard can be asked for: every method, and those with weights of ours with every setting."""
+    fixed = {"lpcf", *POLICIES, "oracle"}
+    return tuple(
+        name
+        for method in known_methods()
+        for name in (method, *(f"{method}+{setting}" for setting in SETTINGS if method not in fixed))
+    )
+
+
+def base_of(method: str) -> str:
+    """Return a method's name without its setting."""
+    return method.partition("+")[0]
+
+
 def in_order(methods: set[str]) -> list[str]:
     """Return methods in the order of the leaderboard's rows, unknown ones after the learned ones."""
     place = {name: index for index, name in enumerate((*LEARNED, "", *TRIVIAL))}
-    return sorted(methods, key=lambda name: (place.get(name, place[""]), name))
+    return sorted(methods, key=lambda name: (place.get(base_of(name), place[""]), name))
