@@ -132,7 +132,7 @@ class CvxpyLayerDecider:
 
 @dataclass(frozen=True)
 class CvxpyLayers(Solver):
-    """Decisions by `CvxpyLayerDecider` as it comes: `soctk.minimize(method=CvxpyLayers())`. No limits but `tol` count."""
+    """Decisions by `CvxpyLayerDecider` as it is: `soctk.minimize(method=CvxpyLayers())`. Of the limits only `tol` counts."""
 
     name = "cvxpylayers"
 
