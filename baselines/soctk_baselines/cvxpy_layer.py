@@ -132,7 +132,7 @@ class CvxpyLayerDecider:
 
 @dataclass(frozen=True)
 class CvxpyLayers(Solver):
-    """Decisions by `CvxpyLayerDecider` as it is: `soctk.minimize(method=CvxpyLayers())`. Of the limits only `tol` counts."""
+    """Decisions by `CvxpyLayerDecider` as it is, for `soctk.minimize(method=CvxpyLayers())`; of limits `tol` counts."""
 
     name = "cvxpylayers"
 
