@@ -257,8 +257,10 @@ def test_lpcf_surrogate_trains_and_decides_by_its_own_export():
     from soctk_baselines.lpcf_surrogate import LPCF
 
     data, _ = quadratic_data()
-    model = LPCF(4, 3, widths_psi=(6,), adam_epochs=50, lbfgs_epochs=50)
+    model = LPCF(4, 3, widths_psi=((2,), (6,)), adam_epochs=50, lbfgs_epochs=50, starts=2)
     soctk.fit(model, data)
+    assert model.network.widths_psi in {(2,), (6,)}
+    assert model.parameter_count == model.network.parameter_count
     feasible_set = soctk.Box(4)
     own = soctk.minimize(model, feasible_set, data.context[:3], tol=1e-4)
     newton = soctk.minimize(model, feasible_set, data.context[:3], method="newton")
