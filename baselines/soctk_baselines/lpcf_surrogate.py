@@ -1,8 +1,8 @@
 """The real `lpcf` package behind the common interface: its own training, its own CVXPY export.
 
 Epochs, starts and the choice among starts are the package's own defaults. Its widths of the parameter network are not:
-they make 95,811 weights at n = 10 and 44.7 million at n = 50 (p = 8). Widths are chosen on validation data instead, each
-tried from one start.
+they make 95,811 weights at n = 10 and 44.7 million at n = 50 (p = 8). Widths are chosen on validation data instead,
+each tried from one start.
 
 Imported only when the surrogate `lpcf` is asked for: lpcf brings jax, and importing it switches jax to float64
 for the whole process. Values come from the network of `PCF` with lpcf's fitted weights (equal to 1e-8, tested).
