@@ -46,11 +46,11 @@ QUICK = FitConfig(starts=2, level_iterations=100)
 """The recipe of a quick leaderboard, the same for every method; b0, whose iterations it saves, decides nothing."""
 
 OWN_RECIPES: dict[str, dict[str, int]] = {
-    "relu": {"rows": 38_400, "lbfgs_iterations": 1000},
-    "softplus": {"rows": 38_400, "lbfgs_iterations": 1000},
-    "pcf": {"rows": 64_000, "lbfgs_iterations": 1000},
+    name: {"rows": rows, "lbfgs_iterations": 1000}
+    for rows, names in {38_400: ("relu", "relu_wide", "softplus", "softplus_wide"), 64_000: ("pcf",)}.items()
+    for name in names
 }
-"""What networks are given beyond the recipe that all methods have: they need it, and others do not gain by it."""
+"""What networks are given beyond the recipe of all methods, without which they are far from their best."""
 
 RELATIVE_COST = {"lpcf": 4, "soc": 3, "ickan": 2, "dcp": 1, "pcf": 1, "quad": 1, "norm": 1, "relu": 1, "softplus": 1}
 
@@ -200,9 +200,7 @@ def _measurements(learned: _Learned, scores: Scores, own: float, method: Method 
 
 
 def _code(cell: Cell) -> tuple[str, ...]:
-    """Protocols that certify nothing, and learning from decisions: the code that makes decisions determines the row."""
-    if "+" in cell.method:
-        return (*SOLVER, "soctk_evaluation.harness.from_decisions")
+    """Return the code that determines the decisions of protocols that do not certify theirs by our solver."""
     return {"exact": (), "paper": SOLVER, "cvxpylayers": ("soctk_baselines.cvxpy_layer",)}[cell.protocol]
 
 

@@ -45,6 +45,9 @@ BASELINES = {
 }
 """The source of the methods that are not in the library. Another method's is the package that registers it."""
 
+FROM_DECISIONS = (*SOLVER, "soctk_evaluation.harness.from_decisions", "soctk_baselines.cvxpy_layer")
+"""The source of the settings of methods that learn from decisions, METHOD+SETTING."""
+
 GROUPS = {"method": "soctk.surrogates", "task": "soctk.tasks"}
 """The entry points by which other packages add methods and tasks."""
 
@@ -66,10 +69,11 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
     """Return what a result was made with: hashes of source code, and the versions of libraries.
 
     "code" is of `SHARED` and of the experiment's own `code`, the same for all its rows; "method_code" and "task_code"
-    are of a method and a task from outside.
+    are of a method and a task from outside, "setting_code" is of a method's setting.
     """
-    method = base_of(method)
     found, providers = {"code": code_version((*SHARED, *code))}, set()
+    if method != base_of(method):
+        found["setting_code"], method = code_version(FROM_DECISIONS), base_of(method)
     for kind, name in (("method", method), ("task", task)):
         points = tuple(metadata.entry_points(group=GROUPS[kind], name=name))
         providers |= {point.dist.name for point in points if point.dist is not None} - {"soctk"}
