@@ -50,7 +50,7 @@ STRUCTURED_TRIVIAL = {
 
 
 def default_methods() -> tuple[str, ...]:
-    """Return a full leaderboard's methods: the learned ones but `ASKED_FOR` (lpcf where installed), the trivial rows."""
+    """Return a full leaderboard's methods: learned ones but `ASKED_FOR` (lpcf where installed), and trivial rows."""
     known = tuple(name for name in LEARNED if name not in ASKED_FOR)
     learned = tuple(name for name in known if name != "lpcf" or find_spec("lpcf") is not None)
     return (*learned, *TRIVIAL)
