@@ -29,7 +29,7 @@ from soctk.learn.decision_losses import DecisionLoss
 from soctk.learn.lbfgs import lbfgs
 from soctk.learn.report import FitStatus
 from soctk.learn.residuals import Residuals
-from soctk.learn.search import Search
+from soctk.learn.search import Run, Search
 from soctk.learn.units import Standardized
 from soctk.surrogate import ConvexSurrogate
 
@@ -132,7 +132,7 @@ class _Tuning:
             self._load(best)
         return report
 
-    def _search(self, share: float, deadline: Deadline):
+    def _search(self, share: float, deadline: Deadline) -> Run:
         config = self.config
         search = Search(
             self.weights,
