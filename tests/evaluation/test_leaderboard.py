@@ -89,7 +89,7 @@ def test_the_oracles_row_is_the_solvers_own_regret(protocol: str) -> None:
     "method", ["soc", "relu", "dcp", "pcf", "ickan", "quadratic", "dcp+optima", "dcp+fy", "soc+regret"]
 )
 def test_a_learned_row_is_complete_finite_and_repeatable(method: str) -> None:
-    if method not in soctk.surrogate_names():
+    if method.partition("+")[0] not in soctk.surrogate_names():
         pytest.skip("the project is not installed, so its surrogates are not registered")
     row, again = run_cell(one_cell(method)), run_cell(one_cell(method))
     expected = set(MEASURED) - (set() if "+" in method else {"step_seconds"})
