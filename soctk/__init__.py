@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from soctk.io.checkpoint import CheckpointError, load, save
     from soctk.learn.config import FitConfig
     from soctk.learn.data import ValueData
+    from soctk.learn.decision_losses import Optimality, Regret, SPOPlus, Suboptimality
+    from soctk.learn.fine_tune import FineTuneReport, fine_tune
     from soctk.learn.fit import fit
     from soctk.learn.report import FitReport
     from soctk.models.average import AverageSurrogate, average
@@ -77,6 +79,7 @@ __all__ = [
     "ExactSurrogate",
     "External",
     "FeasibleSet",
+    "FineTuneReport",
     "FirstOrder",
     "FitConfig",
     "FitReport",
@@ -84,16 +87,20 @@ __all__ = [
     "Log",
     "NewtonCG",
     "NormICNN",
+    "Optimality",
     "PaperProtocol",
     "Polyhedron",
     "QuadICNN",
     "ReLUICNN",
     "RecurrentSOCICNN",
+    "Regret",
     "Roles",
+    "SPOPlus",
     "Simplex",
     "SmoothingNewton",
     "SoftplusICNN",
     "Status",
+    "Suboptimality",
     "TableError",
     "ValueData",
     "Verdict",
@@ -101,6 +108,7 @@ __all__ = [
     "assess",
     "average",
     "certify",
+    "fine_tune",
     "fit",
     "freeze",
     "from_cvxpy",
@@ -147,6 +155,8 @@ _NAMES = {
     "io.checkpoint": "CheckpointError load save",
     "learn.config": "FitConfig",
     "learn.data": "ValueData",
+    "learn.decision_losses": "Optimality Regret SPOPlus Suboptimality",
+    "learn.fine_tune": "FineTuneReport fine_tune",
     "learn.fit": "fit",
     "learn.report": "FitReport",
     "models.average": "AverageSurrogate average",

@@ -3,17 +3,30 @@
 value_loss            mean (f(x, theta) - y)^2
 suboptimality_loss    mean f(x*, theta) - min f(., theta), how far a known optimum is from being the model's
 regret_loss           mean F(x_hat(theta), theta) of the true objective F at the model's decision
+spo_plus_loss         of linear true objectives c'x: a bound on their regret without a derivative of the decision
+
+SPO+ (Elmachtoub and Grigas 2022) beyond linear predictions. x_hat minimises f over S, x* minimises c'x. As
+f(x_hat) <= f(x*),
+
+    c'x_hat - c'x*  <=  c'x_hat - 2 f(x_hat) + 2 f(x*) - c'x*  <=  max over S of (c'x - 2 f(x)) + 2 f(x*) - c'x*
+                    =   2 [ g(x*) - min over S of g ],      g = f - c'x / 2:
+
+twice the suboptimality of x* for the tilted g. It is theirs where f is linear, and the maximum can be had for any
+convex f, as g is convex. For a true F that is not linear, f - F / 2 need not be, and nothing finds the maximum.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike
+from soctk.checks import ArrayLike, as_tensor
 from soctk.decide.layer import DecisionLayer
+from soctk.forms.conic_form import ConicForm
+from soctk.function import ConvexFunction
 from soctk.learn.data import ValueData
 from soctk.surrogate import ConvexSurrogate
 
@@ -71,6 +84,45 @@ def regret_loss(
     """
     value = objective(layer(context, **sides), context)
     return (value if optimum is None else value - optimum).mean()
+
+
+class Tilted(ConvexFunction):
+    """f(x, context) - c'x / 2, with (context, c) as its context: (*batch, p + n).
+
+    Args:
+        model: f, with a conic form.
+    """
+
+    def __init__(self, model: ConvexFunction) -> None:
+        super().__init__(model.dim, model.context_dim + model.dim, dtype=model.dtype)
+        self.model = model
+
+    def _conic_form(self, context: Tensor) -> ConicForm:
+        own, costs = context.split([self.model.context_dim, self.dim], dim=-1)
+        form = self.model._folded_form(own)
+        tilted = dataclasses.replace(form, linear=form.linear - 0.5 * costs.unsqueeze(1))
+        return dataclasses.replace(tilted, batch_shape=(context.shape[0],))
+
+
+def spo_plus_loss(
+    layer: DecisionLayer, costs: ArrayLike, optima: Tensor, context: ArrayLike | None = None, **sides: ArrayLike | None
+) -> Tensor:
+    """Return the mean SPO+ loss of a model where the true objectives are linear: at least the mean regret.
+
+    Args:
+        layer: of the model that learns, over the set that x* are optimal in.
+        costs: (*batch, n), the true objectives c'x.
+        optima: (*batch, n), their optima x*.
+        context: (*batch, p), or None where p = 0.
+        **sides: right-hand sides of their own for each context, as the layer takes them.
+    """
+    model = layer.model
+    tilted = DecisionLayer(
+        Tilted(model), layer.feasible_set, tol=layer.tol, max_gap=layer.max_gap, max_iter=layer.max_iter
+    )
+    c = as_tensor(costs, "costs", dtype=model.dtype)
+    given = model.check_context(context).expand(*c.shape[:-1], model.context_dim)
+    return 2.0 * suboptimality_loss(tilted, optima, torch.cat([given, c], dim=-1), **sides)
 
 
 @torch.no_grad()

@@ -7,6 +7,9 @@ Main network, convex in x for W >= 0:
 Every W_j (through max(., 0)), V_j, omega_j and the upper triangular U is the output of a parameter network
 psi(theta) = out_M, out_1 = V'_1 theta + omega'_1, out_j = W'_j phi(out_{j-1}) + V'_j theta + omega'_j. The
 layout of psi's output is that of the package `lpcf`, so that its fitted weights can be loaded (`load_lpcf`).
+
+`affine` adds b0(theta) + v(theta)'x as the SOC-ICNN has it. The class of functions hardly grows, V_L being there, but
+b0 and v can then be projected out while the curved part is learned (`soctk.learn.residuals`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from torch.nn.functional import softplus
 
 from soctk import ConicForm, ConvexSurrogate
 from soctk.checks import as_counts, check_choice, check_flag, seeded
+from soctk.conditioning import AffinePart
 from soctk.maps.linear import DenseMap
 from soctk.terms import Network, Quadratic, Term
 from soctk.traits import TrainingTraits
@@ -38,6 +42,7 @@ class PCF(ConvexSurrogate):
         widths_psi: hidden widths of the parameter network.
         activation: of the main network, "relu" or "logistic"; psi uses the same, as in lpcf.
         quadratic: adds ||U(theta) x||^2.
+        affine: adds b0(theta) + v(theta)'x, which lpcf's network has not.
         seed: of the initial weights.
         dtype: of the weights.
     """
@@ -51,6 +56,7 @@ class PCF(ConvexSurrogate):
         widths_psi: Sequence[int] = (16, 16),
         activation: Literal["relu", "logistic"] = "relu",
         quadratic: bool = False,
+        affine: bool = False,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
@@ -60,6 +66,7 @@ class PCF(ConvexSurrogate):
         self.activation, self.quadratic, self.seed = activation, quadratic, seed
         check_choice(activation, "activation", ("relu", "logistic"))
         check_flag(quadratic, "quadratic")
+        check_flag(affine, "affine")
         self._sections = self._layout()
         outputs = sum(count for _, count in self._sections)
         sizes = [*self.widths_psi, outputs]
@@ -67,6 +74,7 @@ class PCF(ConvexSurrogate):
         self.W_psi = nn.ParameterList(_uniform(o, i, generator, dtype) for i, o in pairwise(sizes))
         self.V_psi = nn.ParameterList(_uniform(size, context_dim, generator, dtype) for size in sizes)
         self.omega_psi = nn.ParameterList(_uniform(size, 1, generator, dtype).flatten() for size in sizes)
+        self.affine = AffinePart(dim, context_dim, generator=generator, dtype=dtype) if affine else None
 
     def _layout(self) -> list[tuple[tuple[int, ...], int]]:
         """Return the shape and size of each section of psi's output: W_2.., V_1.., omega_1.., U."""
@@ -82,7 +90,7 @@ class PCF(ConvexSurrogate):
     @property
     def traits(self) -> TrainingTraits:
         """ReLU networks throughout: no Gauss-Newton steps."""
-        return TrainingTraits(gauss_newton=False)
+        return TrainingTraits(affine=self.affine, gauss_newton=False)
 
     def psi(self, context: Tensor) -> Tensor:
         """Return all weights of the main network at each context, flat: (N, p) -> (N, outputs)."""
@@ -114,7 +122,8 @@ class PCF(ConvexSurrogate):
         ]
         if self.quadratic:
             terms.append(self._quadratic_term(parts[-1]))
-        return ConicForm(omega[-1], V[-1], tuple(terms), (context.shape[0],))
+        b0, v = (0.0, 0.0) if self.affine is None else self.affine(context)
+        return ConicForm(omega[-1] + b0, V[-1] + v, tuple(terms), (context.shape[0],))
 
     def _quadratic_term(self, flat: Tensor) -> Quadratic:
         rows, columns = torch.triu_indices(self.dim, self.dim, device=flat.device)
@@ -136,7 +145,7 @@ class PCF(ConvexSurrogate):
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         names = ("dim", "context_dim", "widths", "widths_psi", "activation", "quadratic", "seed")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | {"affine": self.affine is not None}
 
 
 def _uniform(rows: int, columns: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:

@@ -8,6 +8,7 @@ from soctk import ConvexSurrogate
 from soctk_baselines.dcp import DCP
 from soctk_baselines.ickan import ICKAN
 from soctk_baselines.pcf import PCF
+from soctk_baselines.pcf_template import PCFTemplate
 from soctk_baselines.quadratic import QuadraticRegression
 
 
@@ -17,15 +18,20 @@ def dcp(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> Co
 
 
 def pcf(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
-    """Return the LPCF paper's network with its quadratic term."""
-    return _within(PCF(dim, context_dim, **_pcf_sizes(dim), seed=seed), max_parameters)
+    """Return the LPCF paper's network with its quadratic term, and an affine part that can be learned apart."""
+    return _within(PCF(dim, context_dim, widths_psi=(16, 16), quadratic=True, affine=True, seed=seed), max_parameters)
+
+
+def pcf_template(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
+    """Return the SOC-ICNN paper's PCF, a template of atoms, at its sizes."""
+    return _within(PCFTemplate(dim, context_dim, seed=seed), max_parameters)
 
 
 def lpcf(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
-    """Return the real lpcf with the same sizes as `pcf`."""
+    """Return the real lpcf with its quadratic term; it chooses its widths itself."""
     from soctk_baselines.lpcf_surrogate import LPCF
 
-    return _within(LPCF(dim, context_dim, **_pcf_sizes(dim), seed=seed), max_parameters)
+    return _within(LPCF(dim, context_dim, seed=seed), max_parameters)
 
 
 def ickan(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
@@ -45,10 +51,6 @@ def ickan(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> 
 def quadratic(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
     """Return the least-squares quadratic; it has no random start."""
     return _within(QuadraticRegression(dim, context_dim), max_parameters)
-
-
-def _pcf_sizes(dim: int) -> dict[str, Any]:
-    return {"widths_psi": (16, 16), "quadratic": True}
 
 
 def _within(model: ConvexSurrogate, max_parameters: int | None) -> ConvexSurrogate:

@@ -55,8 +55,11 @@ class System(Protocol):
         ...
 
 
-def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float) -> Tensor:
-    """Return the points of a result with a `Final` as a function of what form and ends depend on, (N, n)."""
+def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float, *, skip: bool = False) -> Tensor:
+    """Return the points of a result with a `Final` as a function of what form and ends depend on, (N, n).
+
+    With `skip` those that cannot be differentiated are constants of the derivative, instead of an error.
+    """
     final, size = result.final, form.size
     if final is None or size == 0:
         return result.x + 0.0 * form.constant
@@ -74,7 +77,7 @@ def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float) 
         [
             _Implicit.apply(
                 system.equations(_part(form, rows), ends.select(rows, size), final.x[rows]),
-                *(result.x[rows], system, rows, system.verified & ~turning[rows], gap, max_gap),
+                *(result.x[rows], system, rows, system.verified & ~turning[rows], gap, max_gap, skip),
             )
             for rows, system in systems
         ]
@@ -166,9 +169,10 @@ class _Implicit(torch.autograd.Function):
         verified: Tensor,
         gap: Tensor,
         max_gap: float,
+        skip: bool,
     ) -> Tensor:
         ctx.save_for_backward(rows, verified, gap)
-        ctx.system, ctx.max_gap = system, max_gap
+        ctx.system, ctx.max_gap, ctx.skip = system, max_gap, skip
         return x.clone()
 
     @staticmethod
@@ -176,10 +180,13 @@ class _Implicit(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError("create_graph=True: second derivatives of a decision are not available")
         (rows, verified, gap), (incoming,) = ctx.saved_tensors, outer
+        if ctx.skip:
+            sound = verified & (gap[rows] <= ctx.max_gap)
+            return torch.where(sound.unsqueeze(-1), -ctx.system.solve(incoming), 0.0), *(None,) * 7
         weighty = (incoming != 0).any(dim=-1)
         _check_gaps(rows, gap, weighty, ctx.max_gap)
         _check_verified(rows, gap.numel(), ~verified & weighty)
-        return -ctx.system.solve(incoming), None, None, None, None, None, None
+        return -ctx.system.solve(incoming), *(None,) * 7
 
 
 def _check_gaps(rows: Tensor, gap: Tensor, weighty: Tensor, max_gap: float) -> None:

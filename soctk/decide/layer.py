@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from soctk.checks import ArrayLike, check_count, check_positive
+from soctk.checks import ArrayLike, check_count, check_flag, check_positive
 from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
 from soctk.decide.implicit import differentiable
@@ -38,6 +38,8 @@ class DecisionLayer(nn.Module):
         tol: relative gap to solve to. Derivatives at kinks need far more than decisions do.
         max_gap: the largest relative gap at which a derivative is still given.
         max_iter: Newton steps.
+        skip_undefined: give decisions without a derivative none (zero), instead of raising in the backward pass. For
+            descent on the mean of a loss, which then goes by the others; no derivative of that mean.
 
     Raises:
         ValueError: dimensions that differ, a non-positive tolerance.
@@ -52,6 +54,7 @@ class DecisionLayer(nn.Module):
         tol: float = 1e-9,
         max_gap: float = 1e-6,
         max_iter: int = DEFAULT_ITERATIONS,
+        skip_undefined: bool = False,
     ) -> None:
         super().__init__()
         check_function(model)
@@ -65,6 +68,8 @@ class DecisionLayer(nn.Module):
         check_positive(tol, "tol")
         check_positive(max_gap, "max_gap")
         check_count(max_iter, "max_iter")
+        check_flag(skip_undefined, "skip_undefined")
+        self.skip_undefined = skip_undefined
         self.model, self.feasible_set = model, feasible_set
         self.tol, self.max_gap, self.max_iter = tol, max_gap, max_iter
 
@@ -140,7 +145,7 @@ class DecisionLayer(nn.Module):
         result = self._solve(inner, feasible_set)
         x = result.x
         if result.final is not None:
-            x = differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), result, self.max_gap)
+            x = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), result)
         return presolved.expand(x)
 
     def _over_rows(self, form: ConicForm, sets: SetAt) -> tuple[Tensor, Tensor]:
@@ -161,9 +166,12 @@ class DecisionLayer(nn.Module):
         inner, ends = free.form(form), free.ends()
         w, envelope = result.x, None
         if result.final is not None:
-            w = differentiable(inner, ends, result, self.max_gap)
+            w = self._differentiable(inner, ends, result)
             envelope = _envelope(inner, result.final) + _moved_by_ends(ends, result.final)
         return free.expand(w).to(device), _held(result, envelope).to(device)
+
+    def _differentiable(self, form: ConicForm, ends: Ends, result: Result) -> Tensor:
+        return differentiable(form, ends, result, self.max_gap, skip=self.skip_undefined)
 
     def _dtype(self, context: ArrayLike | None) -> torch.dtype:
         return torch.promote_types(self.model.check_context(context).dtype, self.model.dtype)

@@ -88,6 +88,7 @@ class LiftedProblem:
     Args:
         form: any form of the structure to solve; its shared coefficients are baked in.
         feasible_set: the set; or sets with right-hand sides of their own, flat and detached.
+        trained: makes parameters of shared coefficients too where they require a gradient.
 
     Attributes:
         x: the decision variable (n,).
@@ -95,9 +96,9 @@ class LiftedProblem:
         parameters: the parameters in a fixed order, see `parameter_values`.
     """
 
-    def __init__(self, form: ConicForm, feasible_set: FeasibleSet | SetAt) -> None:
+    def __init__(self, form: ConicForm, feasible_set: FeasibleSet | SetAt, *, trained: bool = False) -> None:
         self.x = cp.Variable(form.dim, name="x")
-        self._embedded = FormEmbedding(form, self.x)
+        self._embedded = FormEmbedding(form, self.x, trained=trained)
         self.parameters, self.parameter_values = self._embedded.parameters, self._embedded.parameter_values
         self.rows = SetConstraints(feasible_set, self.x) if isinstance(feasible_set, SetAt) else None
         of_set = feasible_set.constraints(self.x) if self.rows is None else self.rows.constraints

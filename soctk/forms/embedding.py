@@ -31,6 +31,7 @@ class FormEmbedding:
     Args:
         form: any form of the structure to embed; its shared coefficients are baked in.
         x: the decision, a CVXPY expression of shape (n,).
+        trained: makes parameters of shared coefficients too where they require a gradient.
 
     Attributes:
         value: f(x) where it is minimised or bounded from above; together with `constraints`.
@@ -39,10 +40,10 @@ class FormEmbedding:
         links: the constraints u_j = A_j x + d_j among them.
     """
 
-    def __init__(self, form: SumOfTerms, x: cp.Expression) -> None:
+    def __init__(self, form: SumOfTerms, x: cp.Expression, *, trained: bool = False) -> None:
         if x.shape != (form.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({form.dim},), got {x.shape}")
-        self._batched = form.size > 1
+        self._batched, self._trained = form.size > 1, trained
         self._varies: list[bool] = []
         self.parameters: list[cp.Parameter] = []
         self.links: list[cp.Constraint] = []
@@ -65,7 +66,7 @@ class FormEmbedding:
         return term.epigraph(u, data)
 
     def _coefficient(self, tensor: Tensor, name: str, *, nonneg: bool = False) -> Any:
-        self._varies.append(self._batched and tensor.shape[0] > 1)
+        self._varies.append((self._batched and tensor.shape[0] > 1) or (self._trained and tensor.requires_grad))
         if not self._varies[-1]:
             return to_numpy(tensor[0])
         parameter = cp.Parameter(tuple(tensor.shape[1:]), name=name, nonneg=nonneg)

@@ -6,7 +6,8 @@ few or noisy values can tell: a dense quadratic, with a norm of n rows, with a f
 and one norm of n / 2 rows; a dense quadratic (beyond dimension 32: of rank 16 beside the diagonal one) and two such
 norms; with a norm of n rows and a small ReLU backbone. Norms of few rows are found from more starts than those of n
 rows. Beyond dimension 100 norms have 16 rows, so that the number of weights grows like n. The ablations keep what their
-name says and get backbone width until they have at least SOC's number of weights.
+name says and get backbone width until they have at least SOC's number of weights; the wide networks until they have
+three times as many, which ReLU units put to use.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ WIDE_DIM = 100
 HYPERBOLICS = 8
 SOC_HIDDEN = 4
 MIN_WIDTH = 16
+WIDE = 3
+"""How many times SOC's number of weights the wide networks have."""
 
 
 def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
@@ -71,6 +74,16 @@ def softplus(dim: int, context_dim: int, max_parameters: int | None, seed: int) 
     return _widened(SoftplusICNN, dim, context_dim, max_parameters, seed)
 
 
+def relu_wide(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
+    """Return a ReLU ICNN of two layers with several times as many weights as SOC."""
+    return _widened(ReLUICNN, dim, context_dim, max_parameters, seed, times=WIDE)
+
+
+def softplus_wide(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
+    """Return a softplus ICNN of two layers with several times as many weights as SOC."""
+    return _widened(SoftplusICNN, dim, context_dim, max_parameters, seed, times=WIDE)
+
+
 def quad(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
     """Return a ReLU ICNN with the quadratic branch."""
     return _widened(QuadICNN, dim, context_dim, max_parameters, seed)
@@ -82,11 +95,18 @@ def norm(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> S
 
 
 def _widened(
-    kind: type[SOCICNN], dim: int, context_dim: int, max_parameters: int | None, seed: int, **options: Any
+    kind: type[SOCICNN],
+    dim: int,
+    context_dim: int,
+    max_parameters: int | None,
+    seed: int,
+    *,
+    times: int = 1,
+    **options: Any,
 ) -> SOCICNN:
-    """Return two equal hidden layers: the smallest with SOC's number of weights, or the largest allowed."""
+    """Return two equal hidden layers: the smallest with `times` SOC's number of weights, or the largest allowed."""
     if max_parameters is None:
-        wanted = soc(dim, context_dim, None, seed).parameter_count
+        wanted = times * soc(dim, context_dim, None, seed).parameter_count
         width = MIN_WIDTH
         model = kind(dim, context_dim, hidden=(width, width), seed=seed, **options)
         while model.parameter_count < wanted:

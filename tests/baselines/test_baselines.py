@@ -19,6 +19,8 @@ from soctk_baselines import (
     AffinePolicy,
     ConstantDecision,
     CvxpyLayerDecider,
+    CvxpyLayers,
+    PCFTemplate,
     QuadraticRegression,
 )
 
@@ -26,6 +28,8 @@ needs_lpcf = pytest.mark.skipif(importlib.util.find_spec("lpcf") is None, reason
 SURROGATES = {
     "dcp": lambda: DCP(4, 3, logistics=3, norms=(4, 2), seed=1),
     "pcf": lambda: PCF(4, 3, widths=(5, 4), widths_psi=(6,), seed=1),
+    "pcf affine": lambda: PCF(4, 3, widths=(5, 4), widths_psi=(6,), affine=True, seed=1),
+    "pcf template": lambda: PCFTemplate(4, 3, norms=(3, 2), seed=1),
     "pcf logistic quadratic": lambda: PCF(4, 3, widths_psi=(6,), activation="logistic", quadratic=True, seed=1),
     "ickan": lambda: ICKAN(4, 3, hidden=(5, 3), segments=4, seed=1),
     "quadratic": lambda: fitted_quadratic(),
@@ -90,6 +94,23 @@ class TestContract:
         assert torch.equal(soctk.load(tmp_path / "model")(x, context), model(x, context))
 
 
+def test_the_template_has_the_papers_number_of_weights():
+    assert [PCFTemplate(n, 8).parameter_count for n in (10, 20, 50)] == [753, 1263, 2793]
+
+
+def test_the_templates_values_are_its_formula():
+    model = PCFTemplate(4, 3, norms=(3, 2), seed=1).requires_grad_(False)
+    context, x = torch.randn(1, 3, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    affine = {name: (part.slope @ context[0] + part.constant) for name, part in (("m", model.m), ("q", model.q))}
+    softplus = torch.nn.functional.softplus
+    value = model.affine.level(context)[0, 0, 0] + model.affine.slope(context)[0, 0] @ x
+    value = value + 0.5 * ((softplus(affine["q"]) + 1e-8) * (x - affine["m"]).square()).sum()
+    lam = softplus(model.lam(context))[0, 0] + 1e-8
+    for k, (matrix, offset) in enumerate(zip(model.A, model.d, strict=True)):
+        value = value + lam[k] * (matrix @ x + offset(context)[0, 0]).norm()
+    assert float(model(x, context[0])) == pytest.approx(float(value), rel=1e-12)
+
+
 def test_least_squares_recovers_a_convex_quadratic():
     data, Q = quadratic_data()
     model = QuadraticRegression(4, 3)
@@ -119,6 +140,13 @@ def test_least_squares_under_the_convexity_constraint_is_optimal():
     problem = cp.Problem(cp.Minimize(cp.sum_squares(fitted - data.value.flatten().numpy()) / x.shape[0]))
     problem.solve(solver="CLARABEL")
     assert ours == pytest.approx(problem.value, rel=1e-4)
+
+
+class NoForm(soctk.ConvexSurrogate):
+    """Known by its values alone."""
+
+    def _value(self, x, context):
+        return x.square().sum(dim=-1)
 
 
 class TestPolicies:
@@ -156,6 +184,15 @@ class TestCvxpyLayer:
         assert (layer.status == "optimal").all()
         torch.testing.assert_close(layer.value, newton.value, rtol=1e-5, atol=1e-5)
 
+    def test_it_is_a_method_of_minimize(self):
+        model, feasible_set = DCP(4, 3, seed=2), soctk.Budget(4, 1.5)
+        context = torch.randn(5, 3, dtype=torch.float64)
+        decision = soctk.minimize(model, feasible_set, context, tol=1e-4, method=CvxpyLayers())
+        assert (decision.status == "optimal").all()
+        assert set(decision.solver) == {"cvxpylayers"}
+        with pytest.raises(NotImplementedError, match="conic form"):
+            soctk.minimize(NoForm(4), feasible_set, tol=1e-4, method=CvxpyLayers())
+
     def test_gradient_reaches_context_and_weights(self):
         model, feasible_set = DCP(3, 2, seed=2), soctk.Simplex(3)
         decider = CvxpyLayerDecider(model, feasible_set)
@@ -172,14 +209,17 @@ class TestCvxpyLayer:
             shift[0, k] = step
             slope = (decide(context + shift) - decide(context - shift)) / (2 * step)
             assert float(leaf.grad[0, k]) == pytest.approx(float(slope), rel=1e-2, abs=1e-4)
-        assert any(w.grad is not None and bool((w.grad != 0).any()) for w in model.parameters())
+        moved = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
+        assert {"a", "beta.floor", "A.0", "d.0.constant", "affine.slope.constant"} <= moved
 
     def test_one_bad_instance_is_marked_and_its_neighbours_are_safe(self):
         model, feasible_set = DCP(3, 2, seed=2), soctk.Simplex(3)
         decider = CvxpyLayerDecider(model, feasible_set, tol=1e-4)
         solve, calls = decider._solve_one, iter(range(10))
         # The second instance's coefficients are poisoned on their way into the layer.
-        decider._solve_one = lambda values: solve([v * torch.nan for v in values] if next(calls) == 1 else values)
+        decider._solve_one = lambda layer, values: solve(
+            layer, [v * torch.nan for v in values] if next(calls) == 1 else values
+        )
         decision = decider.decide(torch.randn(3, 2, dtype=torch.float64))
         assert list(decision.status) == ["optimal", "failed", "optimal"]
         assert torch.isnan(decision.x[1]).all()
@@ -217,8 +257,10 @@ def test_lpcf_surrogate_trains_and_decides_by_its_own_export():
     from soctk_baselines.lpcf_surrogate import LPCF
 
     data, _ = quadratic_data()
-    model = LPCF(4, 3, widths_psi=(6,), adam_epochs=50, lbfgs_epochs=50)
+    model = LPCF(4, 3, widths_psi=((2,), (6,)), adam_epochs=50, lbfgs_epochs=50, starts=2)
     soctk.fit(model, data)
+    assert model.network.widths_psi in {(2,), (6,)}
+    assert model.parameter_count == model.network.parameter_count
     feasible_set = soctk.Box(4)
     own = soctk.minimize(model, feasible_set, data.context[:3], tol=1e-4)
     newton = soctk.minimize(model, feasible_set, data.context[:3], method="newton")

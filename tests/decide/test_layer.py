@@ -166,3 +166,23 @@ def test_second_derivatives_are_refused():
     x = DecisionLayer(shaken(MODELS["soc"](5)), Box(5))(rows)
     with pytest.raises(RuntimeError, match="second derivatives"):
         torch.autograd.grad(x.square().sum(), rows, create_graph=True)
+
+
+def test_decisions_without_a_derivative_are_left_out_on_request():
+    """Of a ReLU model some decisions have none: theirs is zero, that of the others as ever."""
+    model = MODELS["relu"](6)
+    rows, weights = contexts(40), torch.arange(6.0, dtype=DOUBLE)
+    strict, lenient = (DecisionLayer(model, Box(6, -1.0, 1.0), skip_undefined=skip) for skip in (False, True))
+
+    def slope(layer: DecisionLayer, given: torch.Tensor) -> torch.Tensor:
+        point = given.clone().requires_grad_()
+        return torch.autograd.grad((layer(point) @ weights).sum(), point)[0]
+
+    refused = 0
+    for row, actual in zip(rows, slope(lenient, rows), strict=True):
+        try:
+            expected = slope(strict, row[None])[0]
+        except RuntimeError:
+            refused, expected = refused + 1, torch.zeros_like(row)
+        torch.testing.assert_close(actual, expected)
+    assert 0 < refused < len(rows)

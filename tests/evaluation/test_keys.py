@@ -108,8 +108,14 @@ def tree(tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ROWS = [
-    *(("leaderboard", method, "exact") for method in ("soc", "dcp", "pcf", "lpcf", "ickan", "quadratic", "affine")),
-    ("leaderboard", "soc", "paper"),
+    *(
+        ("leaderboard", method, "exact")
+        for method in ("soc", "dcp", "pcf", "pcf_template", "lpcf", "ickan", "quadratic", "affine")
+    ),
+    *(
+        ("leaderboard", method, protocol)
+        for method, protocol in (("soc", "paper"), ("dcp", "cvxpylayers"), ("soc+fy", "exact"))
+    ),
     *(("approximation", method, "values") for method in ("soc", "ickan", "constant")),
     *((name, "soc", "structured") for name in ("smoothing", "restoration")),
     ("rates", "relu", "values"),
@@ -183,9 +189,16 @@ def test_an_experiment_changes_its_own_rows(tree: Path) -> None:
 
 def test_the_certified_solver_changes_only_what_measures_it_or_is_not_certified(tree: Path) -> None:
     found = changed_by(tree, "soctk/decide/minimize.py")
-    assert {name for name, _, protocol in found if protocol != "paper"} == {"timing", "equivalence", "restoration"}
-    assert ("leaderboard", "soc", "paper") in found
-    assert ("leaderboard", "soc", "exact") not in found
+    own = {("leaderboard", "soc", "paper"), ("leaderboard", "soc+fy", "exact")}
+    assert own <= found
+    assert {name for name, _, _ in found - own} == {"timing", "equivalence", "restoration"}
+
+
+def test_learning_from_decisions_changes_the_rows_of_settings(tree: Path) -> None:
+    setting, decided = ("leaderboard", "soc+fy", "exact"), ("leaderboard", "dcp", "cvxpylayers")
+    assert changed_by(tree, "soctk_evaluation/harness/from_decisions.py") == {setting}
+    found = changed_by(tree, "soctk_baselines/cvxpy_layer.py")
+    assert {row for row in found if row[0] == "leaderboard"} == {setting, decided}
 
 
 def imported(module: str) -> set[str]:

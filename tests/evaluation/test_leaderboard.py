@@ -85,16 +85,53 @@ def test_the_oracles_row_is_the_solvers_own_regret(protocol: str) -> None:
     assert row["regret_n"] == SIZES["test"]
 
 
-@pytest.mark.parametrize("method", ["soc", "relu", "dcp", "pcf", "ickan", "quadratic"])
+@pytest.mark.parametrize(
+    "method", ["soc", "relu", "dcp", "pcf", "ickan", "quadratic", "dcp+optima", "dcp+fy", "soc+regret"]
+)
 def test_a_learned_row_is_complete_finite_and_repeatable(method: str) -> None:
-    if method not in soctk.surrogate_names():
+    if method.partition("+")[0] not in soctk.surrogate_names():
         pytest.skip("the project is not installed, so its surrogates are not registered")
     row, again = run_cell(one_cell(method)), run_cell(one_cell(method))
-    assert all(isinstance(row[name], str) or math.isfinite(row[name]) for name in MEASURED)
-    timed = ("fit_seconds", "decide_ms")
+    expected = set(MEASURED) - (set() if "+" in method else {"step_seconds"})
+    assert all(isinstance(row[name], str) or math.isfinite(row[name]) for name in expected)
+    timed = ("fit_seconds", "step_seconds", "decide_ms")
     assert {name: row[name] for name in row if name not in timed} == {
         name: again[name] for name in again if name not in timed
     }
+
+
+def test_a_setting_begins_where_its_method_ended_and_has_its_own_key() -> None:
+    cells = {method: one_cell(method) for method in ("dcp", "dcp+fy", "dcp+regret")}
+    keys = {EXPERIMENT.key(cell) for cell in cells.values()}
+    assert len(keys) == 3
+    assert "fit.optima_weights" in dict(cells["dcp+fy"].config)
+    assert "fit.optima_weights" not in dict(cells["dcp"].config)
+    plain, tuned = (EXPERIMENT.versions(cells[method]) for method in ("dcp", "dcp+fy"))
+    assert plain == {name: value for name, value in tuned.items() if name != "setting_code"}
+    rows = {method: run_cell(cell) for method, cell in cells.items()}
+    assert rows["dcp"]["params"] == rows["dcp+fy"]["params"]
+    assert rows["dcp"]["relative_error"] != rows["dcp+fy"]["relative_error"]
+
+
+def test_spo_is_refused_where_the_objective_is_not_linear() -> None:
+    with pytest.raises(ValueError, match="linear in x"):
+        run_cell(one_cell("dcp+spo"))
+
+
+def test_policies_and_other_packages_have_no_settings() -> None:
+    for method in ("constant+fy", "oracle+fy", "lpcf+fy", "soc+nothing"):
+        with pytest.raises(ValueError, match="unknown method"):
+            cells_of(["box_socp"], [4], [method], [0])
+
+
+def test_cvxpylayers_decides_and_is_differentiated_by_its_protocol() -> None:
+    pytest.importorskip("cvxpylayers")
+    cell = one_cell("dcp+regret", "cvxpylayers")
+    assert dict(cell.config)["fit.optima_weights"] == (1.0,)
+    assert math.isfinite(run_cell(cell)["step_seconds"])
+    row, exact = run_cell(one_cell("dcp", "cvxpylayers")), run_cell(one_cell("dcp"))
+    assert row["decided_by"] == "cvxpylayers"
+    assert row["regret_mean"] == pytest.approx(exact["regret_mean"], rel=1e-3)
 
 
 @pytest.mark.parametrize("method", ["constant", "affine"])

@@ -33,14 +33,14 @@ class Leaderboard(Grid):
     Attributes:
         tasks: names of tasks, those of other packages too; the paper's six by default.
         dims: decision dimensions; 10 20 50 by default.
-        protocol: decide to a certificate, or by the paper's 5 restarts of 200 projected Adam steps.
+        protocol: decide to a certificate, by the paper's 5 restarts of 200 projected Adam steps, or by cvxpylayers.
         html: where to write a sortable page that needs no other file.
         csv: where to write one line for each method and task.
     """
 
     tasks: tuple[str, ...] = ()
     dims: tuple[int, ...] = ()
-    protocol: Literal["exact", "paper"] = "exact"
+    protocol: Literal["exact", "paper", "cvxpylayers"] = "exact"
     store: Path = Path("results/leaderboard.jsonl")
     html: Path | None = None
     csv: Path | None = None

@@ -6,8 +6,8 @@ import itertools
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,18 +17,20 @@ import torch
 import soctk
 from soctk import ConvexSurrogate, Decision, FitConfig, ValueData
 from soctk.decide.minimize import Method
-from soctk_evaluation.harness.cell import Cell, make_config
+from soctk.decide.solver import Solver
+from soctk_evaluation.harness.cell import Cell, Config, make_config
 from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.from_decisions import learn_from_decisions, setting_config
 from soctk_evaluation.harness.key import SOLVER
-from soctk_evaluation.harness.names import POLICIES, default_methods, known_methods
+from soctk_evaluation.harness.names import POLICIES, base_of, decision_methods, default_methods
 from soctk_evaluation.harness.recipe import learn, recipe_config
 from soctk_evaluation.harness.request import check_methods, check_names
 from soctk_evaluation.metrics import Policy, Scores, evaluate, solver_regret
 from soctk_evaluation.tables.leaderboard import write_leaderboard
 from soctk_tasks import TASKS, Task, make_task, task_names
 
-PROTOCOLS: dict[str, Method] = {"exact": "newton", "paper": "projected_adam"}
-"""How decisions are made: to a certificate, or by the paper's 5 restarts of 200 projected Adam steps."""
+PROTOCOLS: dict[str, Method | None] = {"exact": "newton", "paper": "projected_adam", "cvxpylayers": None}
+"""How decisions are made: to a certificate, by the paper's 5 restarts of 200 projected Adam steps, by cvxpylayers."""
 
 TOLERANCE = 1e-6
 SIZES = {"train": 1000, "validation": 1000, "test": 200, "candidates": 64}
@@ -36,12 +38,19 @@ SIZES = {"train": 1000, "validation": 1000, "test": 200, "candidates": 64}
 
 MEASURED = (
     *("params", "relative_error", "regret_mean", "regret_median", "regret_max", "regret_stderr", "regret_n"),
-    *("solver_regret", "decision_error", "gap_max", "fit_seconds", "decide_ms", "decided_by"),
+    *("solver_regret", "decision_error", "gap_max", "fit_seconds", "step_seconds", "decide_ms", "decided_by"),
 )
 """The measurements in a row."""
 
 QUICK = FitConfig(starts=2, level_iterations=100)
 """The recipe of a quick leaderboard, the same for every method; b0, whose iterations it saves, decides nothing."""
+
+OWN_RECIPES: dict[str, dict[str, int]] = {
+    name: {"rows": rows, "lbfgs_iterations": 1000}
+    for rows, names in {38_400: ("relu", "relu_wide", "softplus", "softplus_wide"), 64_000: ("pcf",)}.items()
+    for name in names
+}
+"""What networks are given beyond the recipe of all methods, without which they are far from their best."""
 
 RELATIVE_COST = {"lpcf": 4, "soc": 3, "ickan": 2, "dcp": 1, "pcf": 1, "quad": 1, "norm": 1, "relu": 1, "softplus": 1}
 
@@ -52,17 +61,26 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
     Args:
         asked: `soctk_evaluation.cli.commands.Leaderboard`.
         sizes: departures from `SIZES`.
-        fit: the training recipe, the same for every method.
+        fit: the training recipe, the same for every method; by default with what `OWN_RECIPES` adds.
     """
-    check_methods(asked.methods, known_methods())
+    check_methods(asked.methods, decision_methods())
     check_names(asked.tasks, task_names(), "task")
     check_names([asked.protocol], list(PROTOCOLS), "protocol")
     dims, seeds, recipe = ((10,), (0,), QUICK) if asked.quick else ((10, 20, 50), (0, 1, 2), FitConfig())
-    config = make_config(SIZES | dict(sizes or {}) | recipe_config(fit or recipe) | {"tolerance": TOLERANCE})
+    common = SIZES | dict(sizes or {}) | {"tolerance": TOLERANCE}
+
+    def config_of(method: str) -> Config:
+        own = fit or replace(recipe, **OWN_RECIPES.get(base_of(method), {}))
+        more = setting_config(own, asked.protocol) if "+" in method else {}
+        return make_config(common | recipe_config(own) | more)
+
     methods = asked.methods or default_methods()
     grid = itertools.product(asked.dims or dims, methods, asked.seeds or seeds, asked.tasks or TASKS)
-    cells = [Cell("leaderboard", task, dim, method, seed, asked.protocol, config) for dim, method, seed, task in grid]
-    return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(cell.method, 0)))
+    cells = [
+        Cell("leaderboard", task, dim, method, seed, asked.protocol, config_of(method))
+        for dim, method, seed, task in grid
+    ]
+    return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(base_of(cell.method), 0)))
 
 
 def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
@@ -92,6 +110,11 @@ class Problem:
     test: ValueData
     optimum: Decision
 
+    @cached_property
+    def train_optimum(self) -> Decision:
+        """The optima of the training instances."""
+        return self.task.solve(self.train.context)
+
 
 @lru_cache(maxsize=6)
 def load_problem(name: str, dim: int, seed: int, train: int, validation: int, test: int, candidates: int) -> Problem:
@@ -110,7 +133,7 @@ def data_seed(seed: int, part: int) -> int:
 
 
 @lru_cache(maxsize=32)
-def oracle_regret(problem: Problem, method: Method, tol: float) -> float:
+def oracle_regret(problem: Problem, method: Method | Solver, tol: float) -> float:
     """Return the decision method's own mean regret on the true objective."""
     task, contexts = problem.task, problem.test.context
     return solver_regret(task.surrogate(), task, contexts, optimum=problem.optimum, method=method, tol=tol)
@@ -122,6 +145,7 @@ class _Learned:
     params: int | None
     seconds: float
     note: str = ""
+    step_seconds: float = math.nan
 
 
 def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any]) -> _Learned:
@@ -130,9 +154,15 @@ def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any]) -> _Learned:
         return _Learned(task.surrogate(), None, math.nan)
     if cell.method in POLICIES:
         return _learn_policy(cell.method, problem)
-    surrogate = soctk.make_surrogate(cell.method, cell.dim, context_dim=task.context_dim, seed=cell.seed)
+    base, _, setting = cell.method.partition("+")
+    surrogate = soctk.make_surrogate(base, cell.dim, context_dim=task.context_dim, seed=cell.seed)
     report, note = learn(surrogate, problem.train, problem.validation, config, cell.seed)
-    return _Learned(surrogate, surrogate.parameter_count, report.seconds, note)
+    learned = _Learned(surrogate, surrogate.parameter_count, report.seconds, note)
+    if not setting:
+        return learned
+    more = (setting, cell.protocol, config, cell.seed)
+    tuned = learn_from_decisions(surrogate, task, problem.train, problem.train_optimum, *more)
+    return replace(learned, seconds=report.seconds + tuned.seconds, step_seconds=tuned.step_seconds)
 
 
 def _learn_policy(name: str, problem: Problem) -> _Learned:
@@ -141,33 +171,37 @@ def _learn_policy(name: str, problem: Problem) -> _Learned:
 
     started = time.perf_counter()
     kind = {"constant": ConstantDecision, "affine": AffinePolicy}[name]
-    x_star = problem.task.solve(problem.train.context).x
-    policy = kind(problem.task.feasible_set).fit(problem.train.context, x_star)
+    policy = kind(problem.task.feasible_set).fit(problem.train.context, problem.train_optimum.x)
     return _Learned(policy, policy.parameter_count, time.perf_counter() - started)
 
 
-def _decision_method(surrogate: ConvexSurrogate, protocol: str) -> Method:
+def _decision_method(surrogate: ConvexSurrogate, protocol: str) -> Method | Solver:
     """Return the protocol's method; a surrogate that brings its own CVXPY export (lpcf) is decided by that."""
     method = PROTOCOLS[protocol]
+    if method is None:
+        from soctk_baselines import CvxpyLayers
+
+        return CvxpyLayers()
     return cast(Method, surrogate.decision_method) if method == "newton" else method
 
 
-def _measurements(learned: _Learned, scores: Scores, own: float, method: Method | None) -> dict[str, Any]:
+def _measurements(learned: _Learned, scores: Scores, own: float, method: Method | Solver | None) -> dict[str, Any]:
     notes = [note for note in (learned.note, scores.status.removeprefix("ok")) if note]
-    of_scores = set(MEASURED) - {"params", "regret_n", "solver_regret", "fit_seconds", "decided_by"}
+    of_scores = set(MEASURED) - {"params", "regret_n", "solver_regret", "fit_seconds", "step_seconds", "decided_by"}
     return {name: getattr(scores, name) for name in of_scores} | {
         "params": learned.params,
         "regret_n": len(scores.regret),
         "solver_regret": own,
         "fit_seconds": learned.seconds,
-        "decided_by": method or "policy",
+        "step_seconds": learned.step_seconds,
+        "decided_by": method.name if isinstance(method, Solver) else method or "policy",
         "status": "; ".join(notes) or "ok",
     }
 
 
 def _code(cell: Cell) -> tuple[str, ...]:
-    """The paper's protocol certifies nothing: its own code determines its decisions."""
-    return SOLVER if cell.protocol == "paper" else ()
+    """Return the code that determines the decisions of protocols that do not certify theirs by our solver."""
+    return {"exact": (), "paper": SOLVER, "cvxpylayers": ("soctk_baselines.cvxpy_layer",)}[cell.protocol]
 
 
 KINDS, TEXT = ("markdown", "figure", "html", "csv"), ("decided_by",)

@@ -5,14 +5,33 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
-LEARNED = ("relu", "softplus", "norm", "quad", "soc", "dcp", "pcf", "lpcf", "ickan")
+LEARNED = (
+    "relu",
+    "relu_wide",
+    "softplus",
+    "softplus_wide",
+    "norm",
+    "quad",
+    "soc",
+    "dcp",
+    "pcf_template",
+    "pcf",
+    "lpcf",
+    "ickan",
+)
 """Learned surrogates, in the order they are shown; those that other packages add come after them."""
+
+ASKED_FOR = ("relu_wide", "softplus_wide")
+"""Those that a leaderboard has only where they are named: they take minutes."""
 
 TRIVIAL = ("quadratic", "constant", "affine", "oracle")
 """Rows that every method should be compared with; "oracle" is the true objective itself."""
 
 POLICIES = ("constant", "affine")
 """The rows that decide without an objective."""
+
+SETTINGS = ("optima", "fy", "regret", "spo")
+"""What a learned method may go on with after the values: METHOD+SETTING (`soctk_evaluation.harness.from_decisions`)."""
 
 DECIDERS = ("affine", "oracle")
 """The rows that only a decision task has."""
@@ -31,8 +50,9 @@ STRUCTURED_TRIVIAL = {
 
 
 def default_methods() -> tuple[str, ...]:
-    """Return a full leaderboard's methods: the learned ones (lpcf where installed), then the trivial rows."""
-    learned = tuple(name for name in LEARNED if name != "lpcf" or find_spec("lpcf") is not None)
+    """Return a full leaderboard's methods: learned ones but `ASKED_FOR` (lpcf where installed), and trivial rows."""
+    known = tuple(name for name in LEARNED if name not in ASKED_FOR)
+    learned = tuple(name for name in known if name != "lpcf" or find_spec("lpcf") is not None)
     return (*learned, *TRIVIAL)
 
 
@@ -42,7 +62,22 @@ def known_methods() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*LEARNED, *TRIVIAL, *added)))
 
 
+def decision_methods() -> tuple[str, ...]:
+    """Return what a leaderboard can be asked for: every method, and those with weights of ours with every setting."""
+    fixed = {"lpcf", *POLICIES, "oracle"}
+    return tuple(
+        name
+        for method in known_methods()
+        for name in (method, *(f"{method}+{setting}" for setting in SETTINGS if method not in fixed))
+    )
+
+
+def base_of(method: str) -> str:
+    """Return a method's name without its setting."""
+    return method.partition("+")[0]
+
+
 def in_order(methods: set[str]) -> list[str]:
     """Return methods in the order of the leaderboard's rows, unknown ones after the learned ones."""
     place = {name: index for index, name in enumerate((*LEARNED, "", *TRIVIAL))}
-    return sorted(methods, key=lambda name: (place.get(name, place[""]), name))
+    return sorted(methods, key=lambda name: (place.get(base_of(name), place[""]), name))

@@ -23,6 +23,12 @@ def recipe_config(recipe: FitConfig) -> dict[str, Any]:
     return {f"{PREFIX}{name}": value for name, value in asdict(recipe).items() if name not in left_out}
 
 
+def recipe_of(config: Mapping[str, Any], seed: int) -> FitConfig:
+    """Return the recipe in a cell's configuration."""
+    recipe = {name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)}
+    return FitConfig(**recipe, seed=seed)
+
+
 def learn(
     surrogate: ConvexSurrogate, train: ValueData, validation: ValueData, config: Mapping[str, Any], seed: int
 ) -> tuple[FitReport, str]:
@@ -31,6 +37,5 @@ def learn(
     Returns:
         The report, and a note for the row's status: "" unless the fit ended badly.
     """
-    recipe = {name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)}
-    report = fit(surrogate, train, FitConfig(**recipe, seed=seed), validation=validation)
+    report = fit(surrogate, train, recipe_of(config, seed), validation=validation)
     return report, "" if report.status in ("converged", "iteration_limit") else f"fit {report.status}"

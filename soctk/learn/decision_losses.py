@@ -1,0 +1,193 @@
+"""What `soctk.fine_tune` makes small: a loss of the model's decisions, on instances whose best ones are known.
+
+    Optimality      optima x* known: the squared residuals of their conditions of optimality; no inner problem
+    Suboptimality   optima x* known: f(x*) - min f (Fenchel-Young loss)
+    Regret          the objective F known: F(x_hat) - F(x*), through the derivative of x_hat
+    SPOPlus         costs c of linear objectives known: a bound on c'x_hat - c'x*
+
+The first two are judged by how far decisions are from x*, the others by regret. The formulas are in `soctk.losses` and
+`soctk.learn.optimality`. Models of ReLU units alone decide at vertices, which do not move with the weights until they
+jump: their `Regret` has the derivative 0 or none, while the others still lead somewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from soctk.checks import as_tensor
+from soctk.decide.layer import DecisionLayer
+from soctk.decide.minimize import minimize
+from soctk.learn.data import HELD_OUT, ValueData, split_indices
+from soctk.learn.optimality import Optima, OptimalityResiduals
+from soctk.losses import spo_plus_loss, suboptimality_loss
+from soctk.sets import FeasibleSet
+from soctk.surrogate import ConvexSurrogate
+
+OUTSIDE = 1e-6
+"""Optima this far outside of the set are none: one outside has a loss below zero."""
+
+Loss = Callable[[], Tensor]
+
+
+class Decider(Protocol):
+    """A model's decisions (N, n) at contexts (N, p), differentiable in its weights."""
+
+    def __call__(self, context: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class DecisionLoss(ABC):
+    """A loss of decisions at contexts.
+
+    Attributes:
+        context: (N, p).
+        feasible_set: where decisions live.
+
+    Raises:
+        ValueError: shapes that do not agree, numbers that are not finite, or optima outside the set.
+    """
+
+    context: Tensor
+    feasible_set: FeasibleSet
+
+    def __post_init__(self) -> None:
+        for name in self._tensors():
+            object.__setattr__(self, name, as_tensor(getattr(self, name), name).double().cpu())
+        if self.context.ndim != 2 or len(self.context) == 0:
+            raise ValueError(f"context: expected shape (instances, p), got {tuple(self.context.shape)}")
+        for name in self._tensors():
+            columns = () if name == "optimum" else (self.feasible_set.dim,)
+            shape = tuple(getattr(self, name).shape)
+            if name != "context" and shape != (self.instances, *columns):
+                raise ValueError(f"{name}: expected shape {(self.instances, *columns)}, got {shape}")
+        if "optima" in self._tensors():
+            outside = float(self.feasible_set.violation(self.optima).max())  # type: ignore[attr-defined]
+            if outside > OUTSIDE:
+                raise ValueError(f"optima: expected points of the feasible set, got one {outside:.2g} outside")
+
+    @abstractmethod
+    def on(self, model: ConvexSurrogate) -> Loss:
+        """Return the mean loss at the model's weights, in the values' units; differentiable each time it is called."""
+
+    @abstractmethod
+    def judge(self, model: ConvexSurrogate) -> float:
+        """Return what is to be small in the end, the mean over the instances of how bad the model's decisions are."""
+
+    @property
+    def instances(self) -> int:
+        """The number N of instances."""
+        return len(self.context)
+
+    def rows(self, index: Tensor) -> Self:
+        """Return the loss on the instances `index`."""
+        return dataclasses.replace(self, **{name: getattr(self, name)[index] for name in self._tensors()})
+
+    def split(self, seed: int) -> tuple[Self, Self]:
+        """Return the instances to learn from and a fifth to judge by; of a single one, the same twice."""
+        if self.instances == 1:
+            return self, self
+        learned, judged = split_indices(self.instances, HELD_OUT, seed)
+        return self.rows(learned), self.rows(judged)
+
+    def decisions(self, model: ConvexSurrogate) -> Tensor:
+        """Return the model's decisions, (N, n)."""
+        context = self.context.to(dtype=model.dtype, device=model.device)
+        return minimize(model, self.feasible_set, context).x.double().cpu()
+
+    def _tensors(self) -> list[str]:
+        names = (field.name for field in dataclasses.fields(self))
+        given = ((name, getattr(self, name)) for name in names if name in ("context", "optima", "optimum", "costs"))
+        return [name for name, value in given if value is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class Suboptimality(DecisionLoss):
+    """Known optima: f(x*) - min f, judged by the mean distance of decisions from them.
+
+    Attributes:
+        optima: (N, n).
+    """
+
+    optima: Tensor
+
+    def on(self, model: ConvexSurrogate) -> Loss:
+        """Return the mean of `losses.suboptimality_loss`."""
+        layer = DecisionLayer(model, self.feasible_set)
+        return lambda: suboptimality_loss(layer, self.optima, self.context)
+
+    def judge(self, model: ConvexSurrogate) -> float:
+        """Return the mean distance."""
+        return float((self.decisions(model) - self.optima).norm(dim=-1).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Optimality(Suboptimality):
+    """Known optima: what keeps them from being the model's, its gradient's distance from where it would have to be.
+
+    What `fit(optima=)` learns from, as a loss of its own.
+    """
+
+    def on(self, model: ConvexSurrogate) -> Loss:
+        """Return the mean squared residual (`soctk.learn.optimality`), which has the model's units, in the values'."""
+        values = ValueData(self.context, self.optima.unsqueeze(1), torch.zeros_like(self.optima[:, :1]))
+        residuals = OptimalityResiduals(model, Optima.of(values, self.optima, self.feasible_set))
+        return lambda: model.value_scale * residuals.loss(model)
+
+
+@dataclass(frozen=True, eq=False)
+class Regret(DecisionLoss):
+    """A known objective: its value at the model's decisions, less the smallest.
+
+    Attributes:
+        objective: (x (N, n), context (N, p)) -> (N,), differentiable in x.
+        optimum: (N,), its smallest values; without them the mean value takes the place of the mean regret.
+        decider: makes the differentiable decisions of a model over a set; `DecisionLayer` by default, in which
+            decisions without a derivative do not count.
+    """
+
+    objective: Callable[[Tensor, Tensor], Tensor]
+    optimum: Tensor | None = None
+    decider: Callable[[ConvexSurrogate, FeasibleSet], Decider] | None = None
+
+    def on(self, model: ConvexSurrogate) -> Loss:
+        """Return the mean regret of differentiable decisions (`losses.regret_loss`)."""
+        make = self.decider or (lambda model, feasible_set: DecisionLayer(model, feasible_set, skip_undefined=True))
+        decide = make(model, self.feasible_set)
+        return lambda: self._mean(decide(self.context))
+
+    def judge(self, model: ConvexSurrogate) -> float:
+        """Return the mean regret."""
+        return float(self._mean(self.decisions(model)))
+
+    def _mean(self, x: Tensor) -> Tensor:
+        value = self.objective(x, self.context)
+        return (value if self.optimum is None else value - self.optimum).mean()
+
+
+@dataclass(frozen=True, eq=False)
+class SPOPlus(DecisionLoss):
+    """Known costs of objectives c'x that are linear in x, and their optima.
+
+    Attributes:
+        costs: c, (N, n).
+        optima: (N, n).
+    """
+
+    costs: Tensor
+    optima: Tensor
+
+    def on(self, model: ConvexSurrogate) -> Loss:
+        """Return the mean of `losses.spo_plus_loss`, an upper bound on the mean regret."""
+        layer = DecisionLayer(model, self.feasible_set)
+        return lambda: spo_plus_loss(layer, self.costs, self.optima, self.context)
+
+    def judge(self, model: ConvexSurrogate) -> float:
+        """Return the mean regret."""
+        return float((self.costs * (self.decisions(model) - self.optima)).sum(dim=-1).mean())

@@ -1,0 +1,213 @@
+"""Learning from decisions: the losses' gradients are right, SPO+ bounds the regret, and nothing judged gets worse."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tolerances import DOUBLE
+from zoo import MODELS, shaken
+
+import soctk
+from soctk import losses
+from soctk.losses import Tilted
+from soctk_baselines import DCP, CvxpyLayerDecider, QuadraticRegression
+from soctk_tasks import make_task
+
+STEP = 1e-6
+QUICK = soctk.FitConfig(starts=1, epochs=2, newton_iterations=4, lbfgs_iterations=20, level_iterations=10)
+TUNE = soctk.FitConfig(optima_iterations=15, optima_weights=(1.0, 10.0))
+SET = soctk.Budget(5, 1.5)
+
+
+def rows_of(count: int, width: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
+
+
+def linear_problem(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return contexts, costs c of objectives c'x that follow from them, and the vertices that minimise these."""
+    context = rows_of(count, 3)
+    costs = context @ rows_of(3, 5, seed=1) + 0.3 * context.square() @ rows_of(3, 5, seed=2)
+    form = soctk.ConicForm(torch.zeros(count, 1, dtype=DOUBLE), costs.unsqueeze(1), (), (count,))
+    best = SET.linear_minimizer(costs) if hasattr(SET, "linear_minimizer") else None
+    if best is None:
+        order = costs.argsort(dim=-1)
+        best = torch.zeros_like(costs).scatter(1, order[:, :1], 1.0).scatter(1, order[:, 1:2], 0.5)
+    assert form.size == count
+    return context, costs, best
+
+
+def every_loss(model: soctk.ConvexSurrogate) -> dict[str, object]:
+    """Return each loss on a few instances whose best decisions are another model's."""
+    truth, context = MODELS["soc"](5), rows_of(12, 3)
+    best = soctk.minimize(truth, SET, context, tol=1e-10)
+    linear, costs, vertices = linear_problem(12)
+    return {
+        "suboptimality": soctk.Suboptimality(context, SET, best.x),
+        "optimality": soctk.Optimality(context, SET, best.x),
+        "regret": soctk.Regret(context, SET, lambda x, c: truth(x, c), best.value),
+        "spo_plus": soctk.SPOPlus(linear, SET, costs, vertices),
+    }
+
+
+@pytest.mark.parametrize("name", ["suboptimality", "optimality", "regret", "spo_plus"])
+def test_gradients_are_those_of_finite_differences(name):
+    model = shaken(MODELS["soc"](5))
+    loss = every_loss(model)[name].on(model)
+    weights = list(model.parameters())
+    direction = [torch.randn(w.shape, generator=torch.Generator().manual_seed(4), dtype=DOUBLE) for w in weights]
+    slopes = torch.autograd.grad(loss(), weights, allow_unused=True, materialize_grads=True)
+    actual = sum(float((slope * step).sum()) for slope, step in zip(slopes, direction, strict=True))
+
+    def moved(sign: float) -> float:
+        with torch.no_grad():
+            for weight, step in zip(weights, direction, strict=True):
+                weight.add_(sign * STEP * step)
+        value = float(loss().detach())
+        with torch.no_grad():
+            for weight, step in zip(weights, direction, strict=True):
+                weight.sub_(sign * STEP * step)
+        return value
+
+    assert actual == pytest.approx((moved(1.0) - moved(-1.0)) / (2 * STEP), rel=1e-3, abs=1e-5)
+
+
+def test_spo_plus_is_theirs_for_a_linear_model_and_bounds_the_regret():
+    """Elmachtoub and Grigas: max over S of (c - 2 c_hat)'x + 2 c_hat'x* - c'x*, by enumeration of the vertices."""
+    context, costs, optima = linear_problem(20)
+    c_hat = costs + rows_of(20, 5, seed=5)
+
+    class Linear(soctk.ConvexSurrogate):
+        def _conic_form(self, context: torch.Tensor) -> soctk.ConicForm:
+            return soctk.ConicForm(torch.zeros(20, 1, dtype=DOUBLE), c_hat.unsqueeze(1), (), (20,))
+
+    vertices = torch.stack(
+        [1.0 * torch.eye(5)[i] + 0.5 * torch.eye(5)[j] for i in range(5) for j in range(5) if i != j]
+    )
+    vertices = vertices.to(DOUBLE)
+    theirs = ((costs - 2 * c_hat) @ vertices.mT).amax(dim=1) + ((2 * c_hat - costs) * optima).sum(dim=1)
+    layer = soctk.DecisionLayer(Linear(5, 3), SET)
+    ours = losses.spo_plus_loss(layer, costs, optima, context)
+    assert float(ours) == pytest.approx(float(theirs.mean()), rel=1e-6)
+
+
+def test_spo_plus_bounds_the_regret_of_curved_models_and_vanishes_at_the_truth():
+    context, costs, optima = linear_problem(30)
+    for name in ("soc", "relu", "quad"):
+        model = shaken(MODELS[name](5))
+        bound = losses.spo_plus_loss(soctk.DecisionLayer(model, SET), costs, optima, context)
+        regret = soctk.SPOPlus(context, SET, costs, optima).judge(model)
+        assert 0 < regret <= float(bound.detach())
+
+    class Truth(soctk.ConvexSurrogate):
+        def _conic_form(self, context: torch.Tensor) -> soctk.ConicForm:
+            return soctk.ConicForm(torch.zeros(30, 1, dtype=DOUBLE), costs.unsqueeze(1), (), (30,))
+
+    truth = losses.spo_plus_loss(soctk.DecisionLayer(Truth(5, 3), SET), costs, optima, context)
+    assert float(truth) == pytest.approx(0.0, abs=1e-7)
+
+
+def test_a_tilted_function_is_the_function_less_half_the_cost():
+    model, context, c = shaken(MODELS["soc"](5)), rows_of(7, 3), rows_of(7, 5, seed=1)
+    x = rows_of(7, 5, seed=2)
+    tilted = Tilted(model)(x, torch.cat([context, c], dim=-1))
+    torch.testing.assert_close(tilted, model(x, context) - 0.5 * (c * x).sum(dim=-1))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[soctk.ConvexSurrogate, object, soctk.ValueData, soctk.Decision]:
+    """A model of too few terms for its task, learned from values, the task, its data and their optima."""
+    task = make_task("box_socp", dim=5)
+    data = task.sample(120, 16, seed=1)
+    model = DCP(5, task.context_dim, logistics=2, norms=(), seed=0)
+    soctk.fit(model, data, QUICK)
+    return model, task, data, task.solve(data.context)
+
+
+def losses_of(task, data, best) -> dict[str, object]:
+    return {
+        "suboptimality": soctk.Suboptimality(data.context, task.feasible_set, best.x),
+        "optimality": soctk.Optimality(data.context, task.feasible_set, best.x),
+        "regret": soctk.Regret(data.context, task.feasible_set, task.objective, best.value),
+    }
+
+
+@pytest.mark.parametrize("name", ["suboptimality", "optimality", "regret"])
+def test_decisions_get_better_on_what_was_held_out_and_on_new_contexts(name, fitted):
+    model, task, data, best = fitted
+    model, loss = copy.deepcopy(model), losses_of(task, data, best)[name]
+    fresh = task.contexts(200, seed=9)
+    optimum = task.solve(fresh)
+
+    def regret() -> float:
+        x = soctk.minimize(model, task.feasible_set, fresh).x
+        return float((task.objective(x, fresh) - optimum.value).mean())
+
+    before, held_out = regret(), loss.split(TUNE.seed)[1]
+    report = soctk.fine_tune(model, data, loss, TUNE)
+    assert report.after < report.before
+    assert report.weight in TUNE.optima_weights
+    assert held_out.judge(model) == pytest.approx(report.after, rel=1e-6)
+    assert regret() < before
+    assert not model.training
+
+
+def test_what_cannot_be_improved_stays_as_it_is(fitted):
+    """The optima of the model itself: its own decisions are best, so any step away is worse."""
+    model, task, data, _ = fitted
+    model = copy.deepcopy(model)
+    before = copy.deepcopy(model.state_dict())
+    own = soctk.minimize(model, task.feasible_set, data.context, tol=1e-10)
+    report = soctk.fine_tune(model, data, soctk.Suboptimality(data.context, task.feasible_set, own.x), TUNE)
+    assert report.after <= report.before
+    if report.weight == 0.0:
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_models_of_float32_and_of_trainings_of_their_own_can_go_on():
+    task = make_task("budget_huber", dim=4)
+    data = task.sample(60, 12, seed=1)
+    best = task.solve(data.context)
+    loss = soctk.Suboptimality(data.context, task.feasible_set, best.x)
+    for model in (DCP(4, task.context_dim, dtype=torch.float32), QuadraticRegression(4, task.context_dim)):
+        dtype = model.dtype
+        soctk.fit(model, data, QUICK)
+        report = soctk.fine_tune(model, data, loss, TUNE)
+        assert report.after <= report.before
+        assert model.dtype == dtype
+
+
+def test_gradients_through_cvxpylayers_are_those_of_our_layer():
+    model, task = DCP(4, 8, seed=2), make_task("box_socp", dim=4)
+    context = task.contexts(4, seed=1)
+    ours = soctk.Regret(context, task.feasible_set, task.objective)
+    theirs = soctk.Regret(
+        context, task.feasible_set, task.objective, decider=lambda m, s: CvxpyLayerDecider(m, s).layer
+    )
+    weights = list(model.parameters())
+    slopes = [
+        torch.cat(
+            [
+                s.flatten()
+                for s in torch.autograd.grad(loss.on(model)(), weights, materialize_grads=True, allow_unused=True)
+            ]
+        )
+        for loss in (ours, theirs)
+    ]
+    assert float((slopes[0] - slopes[1]).norm()) <= 1e-3 * float(slopes[0].norm())
+
+
+def test_wrong_arguments_say_so(fitted):
+    model, task, data, best = fitted
+    where = task.feasible_set
+    with pytest.raises(ValueError, match="outside"):
+        soctk.Suboptimality(data.context, where, best.x + 2.0)
+    with pytest.raises(ValueError, match="optima: expected shape"):
+        soctk.Suboptimality(data.context, where, best.x[:5])
+    with pytest.raises(ValueError, match="costs: expected shape"):
+        soctk.SPOPlus(data.context, where, best.x[:, :2], best.x)
+    with pytest.raises(ValueError, match="loss: expected decision and context dimensions"):
+        soctk.fine_tune(model, data, soctk.Suboptimality(data.context[:, :3], where, best.x))
+    with pytest.raises(TypeError, match="surrogate"):
+        soctk.fine_tune(torch.nn.Linear(2, 2), data, soctk.Suboptimality(data.context, where, best.x))
