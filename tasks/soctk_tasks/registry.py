@@ -1,4 +1,4 @@
-"""Tasks by name: the paper's six, those of grids, and what other packages add through the entry-point group `soctk.tasks`.
+"""Tasks by name: the paper's six, further ones, and those of other packages, of the entry-point group `soctk.tasks`.
 
 Each is made by a function `(dim, seed) -> Task`. Nothing is imported until its name is asked for, and a leaderboard
 without `--tasks` stays that of the six.

@@ -9,8 +9,8 @@ For branch k from bus i to bus j, with sending powers P_k and Q_k, squared curre
 
 of which the last is relaxed to >=. With that the losses sum_k r_k l_k and every convex function of w are minimised by a
 cone program, whose optimal value is a lower bound of the power flow's; where its decision has that value in the power
-flow, it is optimal. M. Farivar and S. H. Low, Branch flow model: relaxations and convexification, IEEE Transactions on Power
-Systems 28(3), 2013.
+flow, it is optimal. M. Farivar and S. H. Low, Branch flow model: relaxations and convexification, IEEE Transactions on
+Power Systems 28(3), 2013.
 """
 
 from __future__ import annotations

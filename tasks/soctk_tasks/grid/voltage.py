@@ -45,7 +45,7 @@ TOLERANCE = 1e-6
 UNIT = 100.0
 """kW: what the cone program counts in."""
 BOUND_ERROR = 1e-7
-"""By how much, relative to it, a bound is lowered for what the cone program's solver leaves: several times what it is."""
+"""By how much, relative to it, a bound is lowered for what the cone program's solver leaves: ten times as much."""
 AT_ONCE = 2**20
 """Voltages that are computed at once: a few dozen megabytes for each array."""
 
@@ -153,7 +153,7 @@ class Voltage(Task):
         return PowerFlowCost(self.inverters)
 
     def contexts(self, instances: int, seed: int) -> Tensor:
-        """Return contexts (instances, 8): loads .4 to 1.1 of the published ones times .8 to 1.2 for each part; sun 0 to 1."""
+        """Return contexts (instances, 8): loads of .4 to 1.1 times .8 to 1.2 for each part, sun of 0 to 1."""
         check_count(instances, "instances")
         rng = np.random.default_rng([zlib.crc32(NAME.encode()), seed])
         loads = rng.uniform(0.4, 1.1, (instances, 1)) * rng.uniform(0.8, 1.2, (instances, len(PARTS)))
