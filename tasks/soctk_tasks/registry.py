@@ -16,8 +16,13 @@ from soctk_tasks.task import Task
 GROUP = "soctk.tasks"
 TASKS = tuple(family.name for family in FAMILIES)
 """The paper's six tasks."""
-HOMES = {"voltage": "soctk_tasks.grid.voltage"}
-"""The modules of further tasks, each with the function `make`."""
+UNTUNED = ("box_dense", "budget_categorical", "moving_dispatch")
+"""Three that no recipe was chosen by."""
+HOMES = {
+    **{name: f"soctk_tasks.untuned:{name}" for name in UNTUNED},
+    "voltage": "soctk_tasks.grid.voltage:make",
+}
+"""Where the functions are that make further tasks."""
 
 
 def task_names() -> tuple[str, ...]:
@@ -45,7 +50,8 @@ def make_task(name: str, dim: int = 10, seed: int = 0) -> Task:
     if name in TASKS:
         return FAMILIES[TASKS.index(name)](dim, seed)
     if name in HOMES:
-        return import_module(HOMES[name]).make(dim, seed)
+        module, function = HOMES[name].split(":")
+        return getattr(import_module(module), function)(dim, seed)
     entry = find_plugin(GROUP, name)
     task = entry.load()(dim, seed)
     if not isinstance(task, Task):

@@ -116,7 +116,7 @@ ROWS = [
     ("equivalence", "trained", "exact"),
     *(("timing", method, "exact") for method in ("newton", "cvxpylayers")),
 ]
-APART = {"soctk_tasks/grid/feeder.py": "voltage"}
+APART = {"soctk_tasks/grid/feeder.py": "voltage", "soctk_tasks/untuned.py": "moving_dispatch"}
 """Files of tasks that have a version of their own."""
 
 

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from soctk_evaluation.harness.cell import Cell
+from soctk_tasks.registry import UNTUNED
 
 SHARED = ("soctk", "soctk_tasks", "soctk_evaluation.metrics", "soctk_evaluation.harness.recipe")
 """Data, models, terms, learning and tasks: of every result."""
@@ -26,7 +27,7 @@ NEUTRAL = (
     *SOLVER,
     *("soctk.__init__", "soctk.exports", "soctk.io", "soctk.sklearn", "soctk.status"),
     *("soctk_tasks.__init__", "soctk_baselines.__init__", "soctk_evaluation.__init__"),
-    "soctk_tasks.grid",
+    *("soctk_tasks.grid", "soctk_tasks.untuned"),
     *("soctk_evaluation.cli", "soctk_evaluation.harness", "soctk_evaluation.tables"),
     "soctk_evaluation.experiments.__init__",
 )
@@ -44,7 +45,7 @@ BASELINES = {
 }
 """The source of the methods that are not in the library. Another method's is the package that registers it."""
 
-TASKS = {"voltage": ("soctk_tasks.grid",)}
+TASKS = {"voltage": ("soctk_tasks.grid",)} | dict.fromkeys(UNTUNED, ("soctk_tasks.untuned",))
 """The source of the tasks that other tasks' rows do not depend on."""
 
 GROUPS = {"method": "soctk.surrogates", "task": "soctk.tasks"}
