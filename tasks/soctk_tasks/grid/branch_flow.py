@@ -15,21 +15,20 @@ Power Systems 28(3), 2013.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import numpy as np
 
 from soctk.lazy import cvxpy as cp
 from soctk_tasks.grid.feeder import Feeder
+from soctk_tasks.grid.right_hand_sides import RightHandSides
 
-OPTIONS = {"tol_gap_abs": 1e-9, "tol_gap_rel": 1e-9, "tol_feas": 1e-9}
 Objective = Callable[["cp.Expression", "cp.Expression"], "cp.Expression"]
 """Losses and squared voltages w (B - 1,) -> the expression to minimise, best of order one."""
 
 
 class BranchFlow:
-    """The relaxation as a CVXPY program with the loads as parameters, solved again and again.
+    """The relaxation, compiled once and solved for many loads.
 
     Args:
         feeder: the feeder.
@@ -40,11 +39,10 @@ class BranchFlow:
 
     def __init__(self, feeder: Feeder, objective: Objective, place: np.ndarray, limit: np.ndarray) -> None:
         count, n = place.shape
-        self.p, self.q = cp.Parameter(count), cp.Parameter(count)
-        self.x = cp.Variable(n)
-        constraints, losses, w = relaxed(feeder, self.p, self.q + place @ self.x)
-        bounds = cp.abs(self.x) <= limit
-        self.problem = cp.Problem(cp.Minimize(objective(losses, w)), [*constraints, bounds])
+        x, injected = cp.Variable(n, name="x"), cp.Parameter(2 * count)
+        constraints, losses, w = relaxed(feeder, injected[:count], injected[count:] + place @ x)
+        problem = cp.Problem(cp.Minimize(objective(losses, w)), [*constraints, cp.abs(x) <= limit])
+        self._program = RightHandSides(problem, injected)
 
     def solve(self, p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, float]:
         """Return x and the optimal value.
@@ -53,15 +51,10 @@ class BranchFlow:
             p, q: (B - 1,), powers injected at the buses, in MVA, those of x aside.
 
         Raises:
-            RuntimeError: Clarabel does not solve it.
+            ProgramError: Clarabel does not solve it.
         """
-        self.p.value, self.q.value = p, q
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # 1e-9 is at the edge of what it reaches; what it reached shows in the gap
-            self.problem.solve(solver="CLARABEL", **OPTIONS)
-        if self.problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
-            raise RuntimeError(f"the relaxation is {self.problem.status}")
-        return np.asarray(self.x.value), float(self.problem.value)
+        found = self._program.solve(np.concatenate([p, q]))
+        return self._program.part(found, "x"), found.value
 
 
 def relaxed(

@@ -23,12 +23,11 @@ from torch import Tensor
 
 from soctk import Box, ConicForm, ConvexSurrogate, Decision
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim
-from soctk.decide.result import Result, repeated
 from soctk.lazy import cvxpy as cp
 from soctk.lazy import optimize
-from soctk.status import Status
 from soctk_tasks.grid.branch_flow import BranchFlow, relaxed
 from soctk_tasks.grid.case import Case, load_case
+from soctk_tasks.grid.certified import decision_of
 from soctk_tasks.grid.feeder import Feeder, feeder_of
 from soctk_tasks.task import Task
 
@@ -103,8 +102,9 @@ class Inverters:
         outside = (LOW**2 - w).clamp(min=0).square() + (w - HIGH**2).clamp(min=0).square()
         return 1e3 * self.feeder.losses(injected, V) + PENALTY * outside.sum(dim=-1)
 
+    @cached_property
     def relaxation(self) -> BranchFlow:
-        """Return the cone program whose optimal value, in `UNIT`, bounds the least cost from below."""
+        """The cone program whose optimal value, in `UNIT`, bounds the least cost from below."""
         return BranchFlow(self.feeder, relaxed_cost, self.place.numpy(), self.limit)
 
 
@@ -165,25 +165,18 @@ class Voltage(Task):
         contexts = as_tensor(context, "context").double()
         check_last_dim(contexts, self.context_dim, "context")
         rows = contexts.reshape(-1, self.context_dim)
-        program, limit = self.inverters.relaxation(), torch.from_numpy(self.inverters.limit)
+        program, limit = self.inverters.relaxation, torch.from_numpy(self.inverters.limit)
         found = [program.solve(s.real, s.imag) for s in self.inverters.powers(rows).numpy()]
         x = torch.stack([torch.from_numpy(point) for point, _ in found]).clamp(-limit, limit)
-        bound = UNIT * torch.tensor([value for _, value in found], dtype=torch.float64)
-        result = Result.unanswered(x)
-        result.value, result.status = self.objective(x, rows), repeated(Status.INACCURATE, len(x))
-        result.lower_bound = bound - BOUND_ERROR * bound.abs().clamp(min=1.0)
-        result.judge(tol)
-        batch = contexts.shape[:-1]
-        return Decision(
-            x=x.reshape(*batch, self.dim),
-            value=result.value.reshape(batch),
-            lower_bound=result.lower_bound.reshape(batch),
-            status=result.status.reshape(batch),
-            iterations=result.iterations.reshape(batch),
-            seconds=time.perf_counter() - started,
-            scale=None,
-            solver=np.full(batch, "branch flow", dtype=object),
-            violation=self.feasible_set.violation(x).reshape(batch),
+        return decision_of(
+            x,
+            self.objective(x, rows),
+            UNIT * torch.tensor([value for _, value in found], dtype=torch.float64),
+            self.feasible_set.violation(x),
+            error=BOUND_ERROR,
+            tol=tol,
+            batch=tuple(contexts.shape[:-1]),
+            started=started,
         )
 
     def descend(self, context: ArrayLike, start: ArrayLike | None = None) -> tuple[Tensor, float]:
