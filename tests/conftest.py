@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+os.environ["OMP_NUM_THREADS"] = "1"  # of each of the processes that run tests side by side
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
