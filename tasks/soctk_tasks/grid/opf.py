@@ -105,15 +105,14 @@ class Opf(Task):
     def sets(self, context: ArrayLike) -> SetAt:
         """Return the set-points with which the others meet the load, for contexts (*batch, p)."""
         least, most = self.dispatch.totals(self._checked(context)).unbind(dim=-1)
-        one = [[1.0] * self.dim]
-        base = Polyhedron(self.dim, *self.dispatch.bounds, G=[*one, [-1.0] * self.dim], h=self._widest)
-        return base.at(h=torch.stack([most, -least], dim=-1))
+        return self._base.at(h=torch.stack([most, -least], dim=-1))
 
     @cached_property
-    def _widest(self) -> list[float]:
-        """Limits of the sum of x, and of minus it, that no decision reaches."""
+    def _base(self) -> Polyhedron:
+        """The bounds, and limits of the sum of x, and of minus it, that no decision exceeds."""
         low, high = self.dispatch.bounds
-        return [float(high.sum()), -float(low.sum())]
+        sums = [[1.0] * self.dim, [-1.0] * self.dim]
+        return Polyhedron(self.dim, low, high, G=sums, h=[float(high.sum()), -float(low.sum())])
 
     def sample(self, instances: int, candidates: int, seed: int) -> ValueData:
         """Return a data set, candidates uniform on the sets of their contexts; values are kept on disk."""
