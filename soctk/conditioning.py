@@ -8,13 +8,25 @@ the paper's SOC-ICNN (eq. unified_soc_icnn).
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
 Conditioning = Literal["full", "additive"]
+
+
+class Derivative(NamedTuple):
+    """The derivatives of values in one weight's k q numbers: products of factors (N, M, k) and features (N, q) or 1.
+
+    A module below that is given the values' derivatives in its outputs, (N, M, size), returns those in its weights.
+    """
+
+    weight: nn.Parameter
+    factor: Tensor
+    features: Tensor | None = None
 
 
 class Offset(nn.Module):
@@ -40,6 +52,17 @@ class Offset(nn.Module):
             return self.constant.expand(1, 1, -1)
         return linear(context, self.slope, self.constant).unsqueeze(1)
 
+    @property
+    def size(self) -> int:
+        """The number of outputs."""
+        return len(self.constant)
+
+    def derivatives(self, context: Tensor, slopes: Tensor) -> Iterator[Derivative]:
+        """Yield the derivatives in the weights."""
+        yield Derivative(self.constant, slopes)
+        if self.slope is not None:
+            yield Derivative(self.slope, slopes, context)
+
 
 class NonNegative(nn.Module):
     """context -> softplus(floor) + softplus(E context + e) >= 0; (N, p) -> (N, 1, size).
@@ -62,6 +85,19 @@ class NonNegative(nn.Module):
         if self.slope is None or self.constant is None:
             return weight
         return weight + softplus(linear(context, self.slope, self.constant)).unsqueeze(1)
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return len(self.floor)
+
+    def derivatives(self, context: Tensor, slopes: Tensor) -> Iterator[Derivative]:
+        """Yield the derivatives in the weights."""
+        yield Derivative(self.floor, slopes * torch.sigmoid(self.floor))
+        if self.slope is not None and self.constant is not None:
+            slopes = slopes * torch.sigmoid(linear(context, self.slope, self.constant)).unsqueeze(1)
+            yield Derivative(self.constant, slopes)
+            yield Derivative(self.slope, slopes, context)
 
 
 class Ridges(nn.Module):
@@ -87,9 +123,15 @@ class Ridges(nn.Module):
         """Return the derivatives of each number in its own weights, inner then outer: (size, N, P)."""
         arguments = self._arguments(context).transpose(0, 1)
         on = (arguments > 0) * self.outer.unsqueeze(1)
-        affine = torch.cat([context, torch.ones_like(context[:, :1])], dim=-1)
-        inner = on.unsqueeze(-1) * affine[:, None, :]
+        inner = on.unsqueeze(-1) * with_one(context)[:, None, :]
         return torch.cat([inner.flatten(start_dim=2), torch.relu(arguments)], dim=-1)
+
+    def derivatives(self, context: Tensor, slopes: Tensor) -> Iterator[Derivative]:
+        """Yield the derivatives in the weights."""
+        arguments = self._arguments(context).unsqueeze(1)
+        slopes = slopes.unsqueeze(-1)
+        yield Derivative(self.inner, (slopes * ((arguments > 0) * self.outer)).flatten(start_dim=2), with_one(context))
+        yield Derivative(self.outer, (slopes * torch.relu(arguments)).flatten(start_dim=2))
 
     def _arguments(self, context: Tensor) -> Tensor:
         """Return G_j'context + g_j, (N, size, count)."""
@@ -109,7 +151,16 @@ class Perceptron(nn.Module):
 
     def forward(self, context: Tensor) -> Tensor:
         """Return the outputs at each context."""
-        return linear(torch.tanh(linear(context, self.inner[:, :-1], self.inner[:, -1])), self.outer)
+        return linear(self._units(context), self.outer)
+
+    def derivatives(self, context: Tensor, slopes: Tensor) -> Iterator[Derivative]:
+        """Yield the derivatives in the weights."""
+        units = self._units(context)
+        yield Derivative(self.inner, slopes @ self.outer * (1 - units.square()).unsqueeze(1), with_one(context))
+        yield Derivative(self.outer, slopes, units)
+
+    def _units(self, context: Tensor) -> Tensor:
+        return torch.tanh(linear(context, self.inner[:, :-1], self.inner[:, -1]))
 
 
 class Squares(nn.Module):
@@ -125,7 +176,16 @@ class Squares(nn.Module):
 
     def forward(self, context: Tensor) -> Tensor:
         """Return the sum at each context."""
-        return linear(linear(context, self.inner[:, :-1], self.inner[:, -1]).square(), self.outer)
+        return linear(self._arguments(context).square(), self.outer)
+
+    def derivatives(self, context: Tensor, slopes: Tensor) -> Iterator[Derivative]:
+        """Yield the derivatives in the weights."""
+        arguments = self._arguments(context)
+        yield Derivative(self.inner, slopes @ self.outer * 2 * arguments.unsqueeze(1), with_one(context))
+        yield Derivative(self.outer, slopes, arguments.square())
+
+    def _arguments(self, context: Tensor) -> Tensor:
+        return linear(context, self.inner[:, :-1], self.inner[:, -1])
 
 
 class AffinePart(nn.Module):
@@ -178,6 +238,16 @@ class AffinePart(nn.Module):
         slope = self.slope(context)
         return slope if self.slope_ridges is None else slope + self.slope_ridges(context).unsqueeze(1)
 
+    def derivatives(self, context: Tensor, x: Tensor) -> Iterator[Derivative]:
+        """Yield the derivatives of b0 + v'x at x (N, M, n) in the weights."""
+        ones = torch.ones_like(x[..., :1])
+        for module in (self.level, self.level_squares, self.level_network):
+            if module is not None:
+                yield from module.derivatives(context, ones)
+        for module in (self.slope, self.slope_ridges):
+            if module is not None:
+                yield from module.derivatives(context, x)
+
     def v_jacobian(self, context: Tensor) -> Tensor:
         """Return the derivatives of each v_i in its own weights, in the order of `slope_parameters`: (n, N, P)."""
         if self.slope is None:
@@ -200,6 +270,11 @@ class AffinePart(nn.Module):
     def network_parameters(self) -> list[nn.Parameter]:
         """Return the weights of the nonlinear responses to the context."""
         return weights_of(self.level_network, self.slope_ridges)
+
+
+def with_one(context: Tensor) -> Tensor:
+    """Return (theta, 1), (N, p + 1)."""
+    return torch.cat([context, torch.ones_like(context[:, :1])], dim=-1)
 
 
 def weights_of(*modules: nn.Module | None) -> list[nn.Parameter]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from soctk.conditioning import AffinePart
+from soctk.forms.context_map import Part
 
 
 class Windowed(Protocol):
@@ -52,6 +53,7 @@ class TrainingTraits:
 
     Attributes:
         affine: the module of b0 and v where the surrogate keeps them apart, so that they can be learned apart.
+        parts: returns what its terms are made of, where with the affine part that is all that it is made of.
         gauss_newton: whether Levenberg-Marquardt suits it better than L-BFGS. Not a model that lives by ReLU units:
             its values are piecewise smooth in the weights, with a piece for every pattern of active units, and a
             Gauss-Newton step leaves its piece.
@@ -72,6 +74,7 @@ class TrainingTraits:
     """
 
     affine: AffinePart | None = None
+    parts: Callable[[], list[Part]] | None = None
     gauss_newton: bool = True
     breadth: int = 0
     shifts_inputs: bool = True

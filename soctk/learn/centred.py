@@ -134,7 +134,7 @@ class Centred:
         """Return the least-squares quadratic with its centre; v is what its flat directions leave."""
         Q, slope, level = (each.numpy() for each in (found.Q, found.slope, found.level.clone()))
         p = slope.shape[1] - 1
-        center = -np.linalg.pinv(Q, rcond=FLAT, hermitian=True) @ slope
+        center = -_inverse(Q, diagonal=diagonal) @ slope
         # 1/2 m'Qm is taken from b0, as the square contains it.
         square = center.T @ Q @ center
         rows, columns = np.triu_indices(p)
@@ -251,6 +251,14 @@ class Centred:
             "matrices": _outer(pull, e),
             "weights": r * expit(self.weights),
         }
+
+
+def _inverse(Q: Array, *, diagonal: bool) -> Array:
+    """Return the inverse of Q along its curved directions."""
+    if not diagonal:
+        return np.linalg.pinv(Q, rcond=FLAT, hermitian=True)
+    curved = np.diag(Q) > FLAT * np.diag(Q).max()
+    return np.diag(np.where(curved, 1 / np.where(curved, np.diag(Q), 1.0), 0.0))
 
 
 def _outer(left: Array, right: Array) -> Array:

@@ -10,7 +10,6 @@ from soctk.checks import check_count, check_positive
 
 OptimizerName = Literal["auto", "levenberg_marquardt", "lbfgs"]
 MAY_BE_ZERO = (
-    "epochs",
     "newton_iterations",
     "newton_weights",
     "lbfgs_iterations",
@@ -29,7 +28,8 @@ class FitConfig:
         members: surrogates to learn, each from four fifths of the instances drawn at random (subagging, Buehlmann and
             Yu 2002); their mean is `FitReport.model`. 1 learns the surrogate that is given from all.
         starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
-        epochs: AdamW passes over the data; 0 skips the phase.
+        epochs: AdamW passes over the data; 0 skips the phase. By default 1 where Levenberg-Marquardt follows, which
+            needs no more of a start, and 4 elsewhere.
         learning_rate: peak of the one-cycle schedule (10 % warm-up).
         weight_decay: AdamW's.
         batch_rows: observed values in a mini-batch; whole instances are drawn, so with all their candidates.
@@ -70,7 +70,7 @@ class FitConfig:
     seed: int = 0
     members: int = 1
     starts: int = 4
-    epochs: int = 4
+    epochs: int | None = None
     learning_rate: float = 2e-2
     weight_decay: float = 0.0
     batch_rows: int = 1600
@@ -97,6 +97,8 @@ class FitConfig:
     progress: bool = False
 
     def __post_init__(self) -> None:
+        if self.epochs is not None:
+            check_count(self.epochs, "epochs", minimum=0)
         for name in MAY_BE_ZERO:
             check_count(getattr(self, name), name, minimum=0)
         for name in ("members", "starts", "batch_rows", "rows", "history", "validate_every", "patience"):

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from soctk.learn.centred import Array, Centred, Values, learn
+from soctk.learn.isotropic import MOST_VALUES, isotropic_quadratic
 from soctk.learn.least_squares import LeastSquaresQuadratic
 from soctk.learn.units import Standardized
 from soctk.models.centred import CentredShape
@@ -72,13 +73,22 @@ class Ladder:
         self.diagonal = shapes[0].diagonal
 
     def can_climb(self, data: Standardized) -> bool:
-        """Return whether the least-squares quadratic is small enough."""
+        """Return whether there is a quadratic that does not take long."""
+        return self._coefficients(data) <= MOST_COEFFICIENTS or self._too_few(data)
+
+    def _coefficients(self, data: Standardized) -> int:
         n, p = data.x.shape[-1], data.context.shape[-1]
         pairs = n if self.diagonal else n * (n + 1) // 2
-        return pairs + n * (p + 1) + (p + 1) * (p + 2) // 2 <= MOST_COEFFICIENTS
+        return pairs + n * (p + 1) + (p + 1) * (p + 2) // 2
+
+    def _too_few(self, data: Standardized) -> bool:
+        """Return whether there are fewer values than a quadratic has coefficients."""
+        return data.value.numel() < self._coefficients(data) and data.value.numel() <= MOST_VALUES
 
     def choose(self, data: Standardized) -> Step:
-        """Return the structure that the data ask for."""
+        """Return the structure that the data ask for; the first where they are too few to ask."""
+        if self._too_few(data):
+            return Step(0)
         if data.x.shape[0] < FEWEST_INSTANCES:
             data = one_by_one(data)
         values = Values.of(data, self.level_weight)
@@ -109,7 +119,9 @@ class Ladder:
         return self._learn(step, quadratic, values)
 
     def quadratic(self, data: Standardized) -> Centred:
-        """Return the least-squares quadratic."""
+        """Return the least-squares quadratic, of one curvature where values are too few for more."""
+        if self._too_few(data):
+            return Centred.quadratic(isotropic_quadratic(data), diagonal=self.diagonal)
         return Centred.quadratic(LeastSquaresQuadratic.of(data, diagonal=self.diagonal), diagonal=self.diagonal)
 
     def _learn(self, step: Step, quadratic: Centred, values: Values) -> Centred:

@@ -1,6 +1,7 @@
 """The recipe: which phases a surrogate is trained by, in which order, with which options.
 
     a dense model               Race(Adam, Curved)                  Refine(Curved, Slope, Everything, Level)
+    of few candidates           Race(Adam, Everything)              Refine(Everything, Everything, Level)
     one without b0 and v apart  Race(Adam, Everything)              Refine(Everything)
     branches over windows       Race(StructuredStart, Everything)   Refine(Everything), both in whitened coordinates
 
@@ -36,6 +37,8 @@ RACE_SHARE = 0.6
 LATER_PENALTY = 1e-3
 """Branches over windows are fitted once more with this share of the penalty, which by then is what holds them up."""
 
+EPOCHS = {True: 1, False: 4}
+"""AdamW passes, by whether Levenberg-Marquardt follows."""
 LEVEL_PATIENCE = 3
 """L-BFGS on b0 alone, which is cheap, is given this many times as long to improve."""
 
@@ -63,6 +66,11 @@ class _Maker:
         self.config, self.windowed = config, traits.windowed
         self.whitened = config.structured and self.windowed is not None and len(self.windowed.branches) > 0
         self.apart = config.project_affine and can_project(model, candidates)
+        self.gauss_newton = traits.gauss_newton
+        networks = (
+            traits.affine is not None and traits.affine.conditioned and len(traits.affine.network_parameters()) > 0
+        )
+        self.few = config.project_affine and networks and not self.apart and self.windowed is None
         self.regressed = config.level_regression and traits.affine is not None
         self.level_weight = 0.0 if self.regressed else config.level_weight
         self.starts = config.starts if can_redraw(model) else 1
@@ -93,24 +101,31 @@ class _Maker:
         config = self.config
         if self.whitened and self.windowed is not None and can_place(self.windowed):
             return (StructuredStart(config.rows, self.level_weight, config.seed),)
-        if config.epochs == 0:
+        epochs = config.epochs
+        if epochs is None:
+            newton = self.gauss_newton and config.newton_iterations > 0 and config.optimizer != "lbfgs"
+            epochs = EPOCHS[newton]
+        if epochs == 0:
             return ()
-        step = (config.epochs, config.learning_rate, config.weight_decay, config.batch_rows, config.clip)
+        step = (epochs, config.learning_rate, config.weight_decay, config.batch_rows, config.clip)
         return (Adam(*step, self.level_weight, config.seed),)
 
     def shape(self, share: float, rows: int) -> Phase:
         """Return the phase for the curved part: alone, or with all other weights."""
         if self.apart:
             return Curved(self.suited(share, self.config.penalty), rows)
-        optimizers = self.for_windows(share) if self.whitened else (self.suited(share, self.config.penalty),)
-        return Everything(optimizers, rows, self.level_weight, self.whitened)
+        if self.whitened:
+            return Everything(self.in_turn(share), rows, self.level_weight, whitened=True)
+        optimizers = (self.suited(share, self.config.penalty),)
+        return Everything(optimizers, rows, self.level_weight, networks=not self.few)
 
     def refine(self) -> Recipe:
         config = self.config
         phases: list[Phase] = [self.shape(1.0, config.rows)]
-        if self.apart:
+        if self.apart or self.few:
             polish = self.newton(1.0, 0.0) if config.optimizer == "levenberg_marquardt" else self.lbfgs(1.0)
-            phases += [Slope(), Everything((polish,), config.rows, self.level_weight)]
+            slope = [Slope()] if self.apart else []
+            phases += [*slope, Everything((polish,), config.rows, self.level_weight)]
         return (*phases, self.level()) if self.regressed else tuple(phases)
 
     def level(self) -> Level:
@@ -140,7 +155,7 @@ class _Maker:
         chosen = {"levenberg_marquardt": newton, "lbfgs": lbfgs}
         return chosen.get(self.config.optimizer) or Suited(newton, self.config.newton_weights, lbfgs)
 
-    def for_windows(self, share: float) -> tuple[Optimizer, ...]:
+    def in_turn(self, share: float) -> tuple[Optimizer, ...]:
         """Return both in turn: after the structured start Levenberg-Marquardt alone stays damped."""
         config = self.config
         newton = [self.newton(share, penalty) for penalty in (config.penalty, LATER_PENALTY * config.penalty)]

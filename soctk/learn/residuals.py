@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from soctk.conditioning import AffinePart
+from soctk.learn.products import derivatives
 from soctk.learn.units import Standardized
 from soctk.surrogate import ConvexSurrogate
 
@@ -130,8 +131,13 @@ class Residuals:
     def jacobian(self, model: ConvexSurrogate, weights: list[nn.Parameter]) -> Tensor:
         """Return the derivatives of the residuals in `weights`, (N, M, number of weights).
 
-        The gradients of single values, vectorised over rows: the cost of a few passes over the data.
+        By the model's parts where it says them (`soctk.learn.products`), else the gradients of single values,
+        vectorised over rows.
         """
+        traits = model.traits
+        if traits.parts is not None and traits.affine is not None:
+            data = self.data
+            return derivatives(traits.affine, traits.parts, weights, data.x, data.context, self.shrink)
         wanted = {id(weight) for weight in weights}
         values = _Value(model)
         state = {name: weight.detach() for name, weight in values.named_parameters()}

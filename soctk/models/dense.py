@@ -145,6 +145,7 @@ class SOCICNN(ConvexSurrogate):
         """With branches that outweigh the backbone, or not, and structures to choose from."""
         return TrainingTraits(
             affine=self.affine,
+            parts=self.parts if self._is_its_parts() else None,
             gauss_newton=sum(self.hidden) <= self.dim,
             structures=self.structure_count,
             structure=self.structure,
@@ -279,6 +280,11 @@ class SOCICNN(ConvexSurrogate):
 
     def _context_map(self) -> ContextMap:
         return ContextMap.of(self.affine, self.parts())
+
+    def _is_its_parts(self) -> bool:
+        """Return whether no subclass computes something else."""
+        own = type(self)._context_map is SOCICNN._context_map
+        return own and not self._overrides("_conic_form") and not self._overrides("_value")
 
     def parts(self) -> list[Part]:
         """Return what the terms are made of, in their order."""

@@ -92,7 +92,7 @@ def test_the_recipe_of_every_kind_of_model_and_every_switch(name: str) -> None:
 
 
 def test_few_candidates_leave_nothing_to_project_out() -> None:
-    assert outline(recipe_for(model(), QUICK, 4))[1] == (Refine, [Everything, Level])
+    assert outline(recipe_for(model(), QUICK, 4))[1] == (Refine, [Everything, Everything, Level])
 
 
 def test_the_optimizer_asked_for_is_used_throughout() -> None:

@@ -1,4 +1,4 @@
-"""All weights together."""
+"""All weights together, or all but those of the nonlinear responses to the context."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ from soctk.learn.whitening import whitened
 class Everything(Phase):
     """Second-order iterations on all weights.
 
+    Few candidates tell little of how b0 and v bend with the context: their networks, most of a model's weights, wait
+    until everything else has its place.
+
     Attributes:
         optimizers: the methods, one after the other.
         rows: observed values, about.
         level_weight: of the squared mean residual of an instance.
+        networks: whether the affine part's networks move too.
         whitened: in whitened coordinates of the windows (`soctk.learn.whitening`).
     """
 
     optimizers: tuple[Optimizer, ...]
     rows: int
     level_weight: float
+    networks: bool = True
     whitened: bool = False
 
     def steps(self, trainer: Trainer) -> int:
@@ -36,8 +41,11 @@ class Everything(Phase):
 
     def run(self, trainer: Trainer) -> None:
         parts = trainer.leveled(self.rows, self.level_weight)
+        part = None if self.networks else trainer.model.traits.affine
+        waiting = set() if part is None else {id(weight) for weight in part.network_parameters()}
         with whitened(trainer.windowed, *parts) if self.whitened else nullcontext(parts) as (train, held_out):
             for optimizer in self.optimizers:
                 if trainer.time_left:
-                    optimizer.run(trainer, trainer.weights(), train, held_out)
+                    weights = [weight for weight in trainer.weights() if id(weight) not in waiting]
+                    optimizer.run(trainer, weights, train, held_out)
         trainer.keep()

@@ -16,9 +16,11 @@ class Slope(Phase):
 
     Attributes:
         iterations: steps.
+        patience: steps without a better validation loss before it stops.
     """
 
     iterations: int = 40
+    patience: int = 5
 
     def run(self, trainer: Trainer) -> None:
         model, part = trainer.model, trainer.affine
@@ -29,7 +31,7 @@ class Slope(Phase):
             part.slope_parameters(),
             lambda: (part.v(held_out_context)[:, 0] - held_out).square().mean(),
             self.iterations,
-            self.iterations,
+            self.patience,
             shown=False,
             problems=model.dim,
         )
