@@ -27,7 +27,7 @@ from soctk.decide.compiled.form import supported
 from soctk.terms import registry as terms
 from soctk_evaluation.cli.commands import Leaderboard
 from soctk_evaluation.experiments.leaderboard import leaderboard_cells, run_cell
-from soctk_tasks import TASKS, task_names
+from soctk_tasks import task_names
 
 TESTS = Path(__file__).parent
 SIZES = {"train": 20, "validation": 10, "test": 6, "candidates": 8}
@@ -140,7 +140,7 @@ def test_a_fresh_process_loads_the_surrogates_file_through_its_entry_point(folde
 
 def test_a_task(folder: Path) -> None:
     with WALKS["task"].installed(folder):
-        assert task_names() == (*TASKS, "newsvendor")
+        assert task_names()[-1] == "newsvendor"
         walk = WALKS["task"].run()
         assert (walk.optimum.status == "optimal").all()
         assert float(walk.optimum.relative_gap.max()) <= 1e-8

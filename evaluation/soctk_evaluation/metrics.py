@@ -15,7 +15,7 @@ from soctk.decide.decision import Decision
 from soctk.decide.minimize import Method, minimize
 from soctk.learn.data import ValueData
 from soctk.losses import relative_error
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, SetAt
 from soctk.surrogate import ConvexSurrogate
 
 FEASIBLE_ATOL = 1e-7
@@ -27,11 +27,14 @@ class Task(Protocol):
 
     @property
     def feasible_set(self) -> FeasibleSet:
-        """Where decisions live."""
+        """Where all decisions live."""
 
     @property
     def context_dim(self) -> int:
         """The context dimension p."""
+
+    def sets(self, context: Tensor) -> FeasibleSet | SetAt:
+        """Return where the decisions of contexts (*batch, p) live."""
 
     def objective(self, x: Tensor, context: Tensor) -> Tensor:
         """Return the true objective, x (*batch, n), context (*batch, p) -> (*batch)."""
@@ -135,7 +138,7 @@ def evaluate(
     else:
         x, seconds = _decide_warm(surrogate, points)
         gap_max, ended, error = None, [], None
-    x, repaired = _repair(x.to(best.x.dtype), task.feasible_set)
+    x, repaired = _repair(x.to(best.x.dtype), task.sets(points))
     with torch.no_grad():
         regret = task.objective(x, points) - task.objective(best.x, points)
     return Scores(
@@ -168,8 +171,8 @@ def _minimize_warm(
     surrogate: ConvexSurrogate, task: Task, contexts: Tensor, method: Method, tol: float
 ) -> tuple[Decision, float]:
     """Decide all contexts after one unmeasured decision, so that one-time costs are not counted."""
-    minimize(surrogate, task.feasible_set, contexts[:1], tol=tol, method=method)
-    decision = minimize(surrogate, task.feasible_set, contexts, tol=tol, method=method)
+    minimize(surrogate, task.sets(contexts[:1]), contexts[:1], tol=tol, method=method)
+    decision = minimize(surrogate, task.sets(contexts), contexts, tol=tol, method=method)
     return decision, decision.seconds
 
 
@@ -180,7 +183,7 @@ def _decide_warm(policy: Policy, contexts: Tensor) -> tuple[Tensor, float]:
     return x, time.perf_counter() - started
 
 
-def _repair(x: Tensor, feasible_set: FeasibleSet) -> tuple[Tensor, list[str]]:
+def _repair(x: Tensor, feasible_set: FeasibleSet | SetAt) -> tuple[Tensor, list[str]]:
     """Return feasible decisions and what had to be done to get them."""
     notes = []
     missing = ~torch.isfinite(x).all(dim=-1)

@@ -1,7 +1,7 @@
 """Parametric decision tasks (a context in, a convex objective over a feasible set out), and targets to approximate."""
 
 from soctk_tasks.faces import Faces, FacesNotFoundError, load_faces
-from soctk_tasks.registry import TASKS, make_task, task_names
+from soctk_tasks.registry import TASKS, UNTUNED, make_task, task_names
 from soctk_tasks.restoration import Restoration, make_restoration
 from soctk_tasks.smoothing import Smoothing, make_smoothing
 from soctk_tasks.structured import Part, Splits, StructuredTask, choose_width
@@ -11,6 +11,7 @@ from soctk_tasks.task import Task, TrueObjective
 __all__ = [
     "TARGETS",
     "TASKS",
+    "UNTUNED",
     "Faces",
     "FacesNotFoundError",
     "Part",

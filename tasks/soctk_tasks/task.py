@@ -11,6 +11,7 @@ from torch import Tensor
 from soctk import ConicForm, ConvexSurrogate, Decision, FeasibleSet, ValueData, minimize
 from soctk.checks import ArrayLike, check_count, seeded
 from soctk.lazy import cvxpy as cp
+from soctk.sets import SetAt
 
 SOLVE_TOLERANCE = 1e-8
 
@@ -37,13 +38,14 @@ class Task:
     """A parametric decision problem min f_theta(x) over a feasible set: a name, a set and a function of the context.
 
     Data, certified optima and the oracle's row follow. A task whose objective is no conic form overrides `surrogate`,
-    one whose contexts are not standard normal or whose candidates are not uniform `contexts` and `sample`.
+    one whose contexts are not standard normal or whose candidates are not uniform `contexts` and `sample`, one whose
+    right-hand sides move with the context `sets`.
 
     Attributes:
         name: of the task.
         dim: decision dimension n.
         seed: of the task's random constants.
-        feasible_set: where decisions live.
+        feasible_set: where decisions live, and candidates are drawn.
         context_dim: dimension p of the context theta, drawn from the standard normal distribution.
         form: float64 contexts (N, p) -> `ConicForm` of the objective.
 
@@ -71,13 +73,17 @@ class Task:
         """Return f_theta(x): x (*batch, n), context (*batch, p) or (p,) -> (*batch)."""
         return self.surrogate()(x, context)
 
+    def sets(self, context: ArrayLike) -> FeasibleSet | SetAt:
+        """Return where the decisions of contexts (*batch, p) live: the feasible set, or for each a part of it."""
+        return self.feasible_set
+
     def to_cvxpy(self, x: cp.Expression, context: ArrayLike) -> cp.Expression:
         """Return f_theta(x) as a DCP expression at one context (p,)."""
         return self.surrogate().to_cvxpy(x, context)
 
     def solve(self, context: ArrayLike, tol: float = SOLVE_TOLERANCE) -> Decision:
         """Return certified optima x* and f* for contexts (*batch, p), to a relative gap of 1e-8."""
-        return minimize(self.surrogate(), self.feasible_set, context, tol=tol, max_iter=100)
+        return minimize(self.surrogate(), self.sets(context), context, tol=tol, max_iter=100)
 
     def contexts(self, instances: int, seed: int) -> Tensor:
         """Return contexts (instances, p), reproducible from the seed."""

@@ -122,6 +122,8 @@ ROWS = [
     ("equivalence", "trained", "exact"),
     *(("timing", method, "exact") for method in ("newton", "cvxpylayers")),
 ]
+APART = {"soctk_tasks/grid/feeder.py": "voltage", "soctk_tasks/untuned.py": "moving_dispatch"}
+"""Files of tasks that have a version of their own."""
 
 
 def keys() -> dict[tuple[str, str, str], str]:
@@ -179,6 +181,14 @@ def test_a_baseline_changes_its_own_rows(tree: Path) -> None:
     assert {method for _, method, _ in found} == {"pcf", "lpcf"}  # the real lpcf takes its sizes from pcf
     assert {method for _, method, _ in changed_by(tree, "soctk_baselines/policies.py")} == {"affine", "constant"}
     assert changed_by(tree, "soctk_baselines/ickan.py") == {row for row in ROWS if row[1] == "ickan"}
+
+
+@pytest.mark.parametrize("path", APART)
+def test_a_task_with_a_version_of_its_own_changes_its_own_rows(tree: Path, path: str) -> None:
+    experiment, cell = find_experiment("leaderboard"), Cell("leaderboard", APART[path], 3, "soc", 0, "exact")
+    before = experiment.key(cell)
+    assert changed_by(tree, path) == set()
+    assert experiment.key(cell) != before
 
 
 def test_an_experiment_changes_its_own_rows(tree: Path) -> None:

@@ -144,6 +144,28 @@ def test_a_policys_row_has_regret_and_no_relative_error(method: str) -> None:
     assert math.isnan(row["solver_regret"])
 
 
+def test_decisions_are_made_over_sets_that_move() -> None:
+    (cell,) = cells_of(["moving_dispatch"], [4], ["quadratic"], [0], sizes=SIZES, fit=FIT)
+    row = run_cell(cell)
+    assert row["status"] == "ok"  # none was infeasible
+    assert row["regret_mean"] >= -1e-6
+    assert abs(row["solver_regret"]) <= 1e-5
+    (cell,) = cells_of(["moving_dispatch"], [4], ["constant"], [0], sizes=SIZES)
+    row = run_cell(cell)
+    assert "scored at their projection" in row["status"]
+    assert row["regret_mean"] > 0
+
+
+def test_an_objective_without_a_conic_form_has_an_oracle_and_no_newton() -> None:
+    pytest.importorskip("matpowercaseframes", reason="needs the extra `grid`")
+    (cell,) = cells_of(["voltage"], [2], ["quadratic"], [0], sizes=SIZES, fit=FIT)
+    assert math.isnan(run_cell(cell)["solver_regret"])
+    (cell,) = cells_of(["voltage"], [2], ["oracle"], [0], sizes=SIZES)
+    row = run_cell(cell)
+    assert row["decided_by"] == "cvxpy"
+    assert abs(row["regret_mean"]) <= 1e-4
+
+
 def test_identity_and_measurements_make_a_valid_row() -> None:
     cell = one_cell("oracle")
     rest = {

@@ -18,6 +18,7 @@ from torch import Tensor
 from soctk import Box, Budget, Simplex
 from soctk.terms import Huber, Logistic, LogSumExp, Norms, Quadratic
 from soctk_tasks import TASKS, Task, make_task, task_names
+from soctk_tasks.registry import HOMES
 
 KINDS = {"simplex": Simplex, "box": Box, "budget": Budget}
 STRENGTH = {"socp": 1.0, "huber": 1.0, "logistic": 0.35, "logsumexp": 0.35}
@@ -229,7 +230,7 @@ def nothing(dim, seed):
 def test_a_task_of_another_package_is_found_and_changes_none_of_ours(package: Callable[..., None]) -> None:
     before = make_task("box_socp", 4).sample(2, 2, seed=0)
     package("other_tasks", OTHER, another="make", box_socp="nothing", broken="nothing")
-    assert task_names() == (*TASKS, "another", "broken")
+    assert task_names() == (*TASKS, *HOMES, "another", "broken")
     assert len(TASKS) == 6
     assert make_task("another", 4).name == "another"
     for name in ("another", "box_socp"):

@@ -134,9 +134,12 @@ def data_seed(seed: int, part: int) -> int:
 
 @lru_cache(maxsize=32)
 def oracle_regret(problem: Problem, method: Method | Solver, tol: float) -> float:
-    """Return the decision method's own mean regret on the true objective."""
+    """Return the decision method's own mean regret on the true objective; NaN where it has no conic form to take."""
     task, contexts = problem.task, problem.test.context
-    return solver_regret(task.surrogate(), task, contexts, optimum=problem.optimum, method=method, tol=tol)
+    oracle = task.surrogate()
+    if method == "newton" and not oracle.has_conic_form:
+        return math.nan
+    return solver_regret(oracle, task, contexts, optimum=problem.optimum, method=method, tol=tol)
 
 
 @dataclass(frozen=True, eq=False)

