@@ -27,7 +27,7 @@ from soctk.models.structured import StructuredICNN
 from soctk_evaluation.harness.cell import Cell, make_config
 from soctk_evaluation.harness.experiment import Experiment
 from soctk_evaluation.harness.names import STRUCTURED, STRUCTURED_TRIVIAL
-from soctk_evaluation.harness.recipe import PREFIX, learn, recipe_config
+from soctk_evaluation.harness.recipe import FIT_FIELDS, PREFIX, fit_fields, learn, recipe_config
 from soctk_evaluation.harness.request import check_names
 from soctk_evaluation.tables.structured import NEEDED, decision_folder, write_structured
 from soctk_tasks import Splits, StructuredTask
@@ -39,6 +39,7 @@ REFERENCE_TOLERANCE = 1e-5
 MEASURED = (
     *("params", "relative_error", "regret_mean", "regret_median", "regret_max", "regret_stderr", "regret_n"),
     *("decision_error", "gap_max", "reference_gap", "spread", "fit_seconds", "decide_ms", "images"),
+    *FIT_FIELDS,
 )
 """The measurements in a row; gaps are in units of `spread`."""
 SHOWN = 3
@@ -108,7 +109,7 @@ class Setting:
 
     def experiment(self, run: Callable[[Cell, Path], Mapping[str, Any]], *code: str) -> Experiment:
         """Return the experiment that measures cells by `run`, whose results the source `code` determines too."""
-        more: dict[str, Any] = {"text": ("images",), "needed": NEEDED, "code": lambda cell: (__name__, *code)}
+        more: dict[str, Any] = {"text": ("images", *FIT_FIELDS), "needed": NEEDED, "code": lambda cell: (__name__, *code)}
         return Experiment(self.name, self.cells, run, MEASURED, write_structured, **more)
 
 
@@ -159,6 +160,7 @@ def _learned(setting: Setting, cell: Cell, problem: Problem) -> tuple[Tensor, di
         "gap_max": float(decision.relative_gap.max()),
         "fit_seconds": report.seconds,
         "decide_ms": 1e3 * seconds / len(context),
+        **fit_fields(model, report),
         "status": "; ".join(notes) or "ok",
     }
 
