@@ -20,7 +20,7 @@ from soctk import SOCICNN, ConvexSurrogate, FitConfig, NormICNN, QuadICNN, ReLUI
 from soctk.losses import relative_error
 from soctk_baselines import ICKAN
 from soctk_evaluation.harness.cell import Cell, make_config
-from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.names import APPROXIMATORS, DECIDERS, known_methods
 from soctk_evaluation.harness.recipe import FIT_FIELDS, fit_fields, learn, recipe_config
 from soctk_evaluation.harness.request import check_methods, check_names
@@ -115,4 +115,12 @@ def sized(method: str, dim: int, seed: int = 0) -> ConvexSurrogate:
 
 
 WRITE = partial(write_approximation, quick_epochs=QUICK_RECIPE.epochs)
-EXPERIMENT = Experiment("approximation", approximation_cells, run_cell, MEASURED, WRITE, text=FIT_FIELDS)
+EXPERIMENT = Experiment(
+    "approximation",
+    approximation_cells,
+    run_cell,
+    MEASURED,
+    WRITE,
+    text=FIT_FIELDS,
+    pages=pages("approximation.md", "approximation.svg"),
+)

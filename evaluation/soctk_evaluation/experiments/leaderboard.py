@@ -227,7 +227,16 @@ def _code(cell: Cell) -> tuple[str, ...]:
     return {"exact": (), "paper": SOLVER, "cvxpylayers": ("soctk_baselines.cvxpy_layer",)}[cell.protocol]
 
 
-KINDS, TEXT = ("markdown", "figure", "html", "csv"), ("decided_by", *FIT_FIELDS)
+KINDS, TEXT = ("markdown", "figure", "html", "csv", "readme"), ("decided_by", *FIT_FIELDS)
+PAGES = {"readme": "README.md", "figure": "docs/images/regret.svg"}
 EXPERIMENT = Experiment(
-    "leaderboard", leaderboard_cells, run_cell, MEASURED, write_leaderboard, text=TEXT, kinds=KINDS, code=_code
+    "leaderboard",
+    leaderboard_cells,
+    run_cell,
+    MEASURED,
+    write_leaderboard,
+    text=TEXT,
+    kinds=KINDS,
+    code=_code,
+    pages=PAGES,
 )
