@@ -8,6 +8,7 @@ from typing import Literal
 
 import tyro
 
+from soctk_evaluation.cli.benchmark_commands import Benchmark
 from soctk_evaluation.harness.request import Run, Sweep
 
 
@@ -44,6 +45,21 @@ class Leaderboard(Grid):
     store: Path = Path("results/leaderboard.jsonl")
     html: Path | None = None
     csv: Path | None = None
+
+
+@dataclass(frozen=True)
+class Factorial(Grid):
+    """Measure what each factor of SOC-ICNN is worth on decision tasks; cells already in the store are not run again.
+
+    Attributes:
+        methods: names of variants (`soctk_evaluation.harness.variants`); all by default.
+        tasks: names of tasks, those of other packages too; the paper's six by default.
+        dims: decision dimensions; 10 by default.
+    """
+
+    tasks: tuple[str, ...] = ()
+    dims: tuple[int, ...] = ()
+    store: Path = Path("evaluation/results/factorial.jsonl")
 
 
 @dataclass(frozen=True)
@@ -153,19 +169,24 @@ class Polyhedra(Run):
 class Report:
     """Show a file of rows of any experiment, whatever code made them.
 
+    Without a file, writes the project's pages, pictures and the README's table anew from evaluation/results.
+
     Attributes:
-        store: the results file.
+        store: the results file; none for all that the project keeps.
         html: where to write a sortable page that needs no other file, of the leaderboard alone.
         markdown: where to write the tables.
         csv: where to write one line for each method and task, of the leaderboard alone.
         figure: where to draw the results, SVG or PNG.
+        readme: a Markdown file with the comments "begin leaderboard" and "end leaderboard": the smallest dimension's
+            table takes the place of what is between them.
     """
 
-    store: tyro.conf.Positional[Path]
+    store: tyro.conf.Positional[Path | None] = None
     html: Path | None = None
     markdown: Path | None = None
     csv: Path | None = None
     figure: Path | None = None
+    readme: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -314,7 +335,7 @@ class Warmup:
     """Compile the decision method now, rather than while the first decisions are made: one to three minutes, once."""
 
 
-_OWN = (Leaderboard, Approximation, Equivalence, Smoothing, Restoration, Rates, Timing, Polyhedra)
+_OWN = (Leaderboard, Factorial, Approximation, Equivalence, Smoothing, Restoration, Rates, Timing, Polyhedra)
 EXPERIMENTS: dict[str, type[Run]] = {kind.__name__.lower(): kind for kind in _OWN}
 """What the project's own experiments take; another package's says it itself."""
 
@@ -323,6 +344,7 @@ ACTIONS: dict[str, tuple[type, str]] = {
     "fit": (Fit, "soctk_evaluation.cli.logged:fit_logged"),
     "warmup": (Warmup, "soctk_evaluation.cli.warmup:warm_up"),
     "assess": (Assess, "soctk_evaluation.cli.assessing:assess_logged"),
+    "benchmark": (Benchmark, "soctk_evaluation.cli.benchmarking:benchmark"),
     "decide": (Decide, "soctk_evaluation.cli.deciding:decide_logged"),
 }
 """The other commands, and the function that carries each out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from soctk_evaluation.harness.experiment import Files, Results
-from soctk_evaluation.tables.markdown import escape, write_text
+from soctk_evaluation.tables.markdown import escape, write_page
 from soctk_evaluation.tables.report import print_tables, to_markdown
 from soctk_evaluation.tables.summary import Measure, build_tables
 
@@ -50,7 +50,7 @@ def write_approximation(results: Results, files: Files, quick_epochs: int) -> No
         quick = {row["config"].get("fit.epochs") for row in results.rows} - {None} == {quick_epochs}
         machine, flag = escape(results.rows[-1]["machine"]), " --quick" if quick else ""
         head = APPROXIMATION.format(machine=machine, quick=flag, recipe=RECIPES[quick])
-        write_text(files["markdown"], head + to_markdown(tables))
+        write_page(files["markdown"], head + to_markdown(tables), results.rows)
     if "figure" in files:
         from soctk_evaluation.tables.figures import error_figure
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import head, line, write_text
+from soctk_evaluation.tables.markdown import head, line, write_page
 
 PAGE = """# What curvature costs in affine pieces
 
@@ -35,7 +35,7 @@ def write_rates(results: Results, files: Files, bound: Bound) -> None:
     text = rates_tables(results)
     print(text)
     if "markdown" in files:
-        write_text(files["markdown"], PAGE + text)
+        write_page(files["markdown"], PAGE + text, results.measured)
     if "figure" in files and results.measured:
         from soctk_evaluation.tables.figures import rates_figure
 
