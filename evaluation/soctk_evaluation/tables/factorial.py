@@ -19,7 +19,7 @@ FACTORIAL = replace(REGRET, experiment="factorial", title="Mean regret, d = {dim
 PAGE = """# What each factor is worth
 
 Written by `soctk factorial{quick} --markdown docs/factorial.md --figure docs/images/factorial.svg` on {machine}; the
-rows are in [`evaluation/results/factorial.jsonl`](../evaluation/results/factorial.jsonl). Tasks, data, decisions and
+rows are in `evaluation/results/factorial.jsonl`. Tasks, data, decisions and
 regret are the [leaderboard's](../evaluation/README.md#what-a-row-means).
 
 The rows `soc_...` are the SOC-ICNN with one factor changed and everything else as it is; those of other methods get what
