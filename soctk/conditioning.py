@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-Conditioning = Literal["full", "additive"]
+Conditioning = Literal["full", "affine", "additive"]
+"""What the context moves: every coefficient; b0, v and the offsets; b0 and the offsets."""
 
 
 class Derivative(NamedTuple):

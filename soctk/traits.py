@@ -64,6 +64,7 @@ class TrainingTraits:
         structures: how many structures, the smallest first, validation data may choose from.
         structure: the index of the one taken now.
         set_structure: takes on the structure of an index.
+        blocks: names of what the structure taken now is made of beside the affine part, where the surrogate has names.
         centred: of the first structures, those that are learned with one centre for all branches
             (`soctk.learn.centred`), the branches.
         place_centred: takes on one of these by its index, with weights.
@@ -81,6 +82,7 @@ class TrainingTraits:
     structures: int = 1
     structure: int = 0
     set_structure: Callable[[int], None] = _only_one
+    blocks: tuple[str, ...] = ()
     centred: tuple[Any, ...] = ()
     place_centred: Callable[[int, Any], None] | None = None
     set_range: Callable[[Tensor, Tensor], None] | None = None

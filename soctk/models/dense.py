@@ -7,8 +7,8 @@
 
 (paper eq. unified_soc_icnn; the last sum is conic branches with one constant row, "hyperbolic" here). The
 matrices W, U, B, A are shared by all contexts; theta moves every other coefficient, affinely where its sign
-is free and through softplus where it must be non-negative. `conditioning="additive"` keeps v, c, alpha and
-lambda constant: the published setting.
+is free and through softplus where it must be non-negative. `conditioning="affine"` keeps the weights c, alpha and
+lambda constant, `conditioning="additive"` v as well: the published setting.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SOCICNN(ConvexSurrogate):
         activation: "relu" or "softplus".
         passthrough: every hidden layer sees x; otherwise only the first does.
         linear: whether the affine part v'x exists.
-        conditioning: "full" or "additive", see the module.
+        conditioning: "full", "affine" or "additive", see the module.
         ridges: ridge functions of the context in each entry of v (`soctk.conditioning.AffinePart`).
         affine_hidden: hidden units of b0's response to the context.
         level_squares: whether b0 is quadratic in the context beside them.
@@ -110,7 +110,7 @@ class SOCICNN(ConvexSurrogate):
             dim,
             context_dim,
             linear=linear,
-            conditioned=conditioning == "full",
+            conditioned=conditioning != "additive",
             ridges=ridges,
             hidden=affine_hidden,
             squares=level_squares,
@@ -150,6 +150,7 @@ class SOCICNN(ConvexSurrogate):
             structures=self.structure_count,
             structure=self.structure,
             set_structure=self.set_structure,
+            blocks=tuple(block for block in self.blocks if block not in self._off),
             centred=self._centred,
             place_centred=self.place_centred,
         )

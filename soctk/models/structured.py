@@ -136,6 +136,7 @@ class StructuredICNN(ConvexSurrogate):
             structures=self.structure_count,
             structure=self.structure,
             set_structure=self.set_structure,
+            blocks=(*self.branches, *(("backbone",) if self.has_backbone else ())),
             windowed=self,
         )
 

@@ -92,7 +92,8 @@ def test_a_learned_row_is_complete_finite_and_repeatable(method: str) -> None:
     if method.partition("+")[0] not in soctk.surrogate_names():
         pytest.skip("the project is not installed, so its surrogates are not registered")
     row, again = run_cell(one_cell(method)), run_cell(one_cell(method))
-    expected = set(MEASURED) - (set() if "+" in method else {"step_seconds"})
+    own = {"soc", "relu"} & {method.partition("+")[0]}  # the surrogates that name their blocks
+    expected = set(MEASURED) - (set() if "+" in method else {"step_seconds"}) - (set() if own else {"structure"})
     assert all(isinstance(row[name], str) or math.isfinite(row[name]) for name in expected)
     timed = ("fit_seconds", "step_seconds", "decide_ms")
     assert {name: row[name] for name in row if name not in timed} == {
@@ -176,3 +177,15 @@ def test_identity_and_measurements_make_a_valid_row() -> None:
         "started": "now",
     }
     assert problem_of({**cell.identity, **dict.fromkeys(MEASURED), **rest}) is None
+
+
+def test_a_row_says_how_its_fit_ended_and_which_structure_it_has() -> None:
+    row = run_cell(one_cell("soc"))
+    assert row["status"] == "ok"
+    assert row["fit_status"] in {"converged", "iteration_limit"}
+    model = soctk.make_surrogate("soc", 4, load_problem("box_socp", 4, 0, *SIZES.values()).task.context_dim)
+    number, *blocks = row["structure"].split()
+    model.set_structure(int(number.removesuffix(":")))
+    assert set(blocks) == set(model.traits.blocks) == set(model.structures[model.structure])
+    assert run_cell(one_cell("relu"))["structure"] == "backbone"
+    assert run_cell(one_cell("oracle"))["fit_status"] is None

@@ -29,6 +29,7 @@ class TestOptions(SurrogateContract):
     CASES: ClassVar = {
         "no_context": lambda: SOCICNN(3, hidden=(5, 4), quadratics=(3,), norms=(2,)),
         "additive": lambda: SOCICNN(3, 2, quadratics=(3,), norms=(3,), conditioning="additive"),
+        "constant_weights": lambda: SOCICNN(3, 2, quadratics=(3,), norms=(3,), conditioning="affine"),
         "no_passthrough": lambda: SOCICNN(3, 2, hidden=(5, 4, 3), passthrough=False),
         "hyperbolic": lambda: SOCICNN(3, 2, hidden=(), diagonal=True, hyperbolics=4),
         "no_backbone": lambda: SOCICNN(3, 2, hidden=(), quadratics=(2,), norms=(1, 2)),
@@ -322,3 +323,13 @@ def test_weights_that_are_not_finite_are_refused_by_name() -> None:
         with torch.no_grad():
             weight.copy_(before)
     model.conic_form()
+
+
+@pytest.mark.parametrize("conditioning", ["full", "affine", "additive"])
+def test_conditioning_says_what_the_context_moves(conditioning: str) -> None:
+    model = shaken(SOCICNN(3, 2, hidden=(), quadratics=(2,), conditioning=conditioning))
+    form = model._conic_form(torch.tensor([[0.0, 0.0], [1.0, -2.0]], dtype=DOUBLE))
+    moved = {"linear": form.linear, "offset": form.terms[0].offset, "weights": form.terms[0].weights}
+    expected = {"full": {"linear", "offset", "weights"}, "affine": {"linear", "offset"}, "additive": {"offset"}}
+    found = {name for name, value in moved.items() if len(value) == 2 and not torch.equal(value[0], value[1])}
+    assert found == expected[conditioning]

@@ -48,6 +48,21 @@ class Leaderboard(Grid):
 
 
 @dataclass(frozen=True)
+class Factorial(Grid):
+    """Measure what each factor of SOC-ICNN is worth on decision tasks; cells already in the store are not run again.
+
+    Attributes:
+        methods: names of variants (`soctk_evaluation.harness.variants`); all by default.
+        tasks: names of tasks, those of other packages too; the paper's six by default.
+        dims: decision dimensions; 10 by default.
+    """
+
+    tasks: tuple[str, ...] = ()
+    dims: tuple[int, ...] = ()
+    store: Path = Path("evaluation/results/factorial.jsonl")
+
+
+@dataclass(frozen=True)
 class Approximation(Grid):
     """Approximate the paper's ten convex targets at its model sizes; cells already in the store are not run again.
 
@@ -154,19 +169,24 @@ class Polyhedra(Run):
 class Report:
     """Show a file of rows of any experiment, whatever code made them.
 
+    Without a file, writes the project's pages, pictures and the README's table anew from evaluation/results.
+
     Attributes:
-        store: the results file.
+        store: the results file; none for all that the project keeps.
         html: where to write a sortable page that needs no other file, of the leaderboard alone.
         markdown: where to write the tables.
         csv: where to write one line for each method and task, of the leaderboard alone.
         figure: where to draw the results, SVG or PNG.
+        readme: a Markdown file with the comments "begin leaderboard" and "end leaderboard": the smallest dimension's
+            table takes the place of what is between them.
     """
 
-    store: tyro.conf.Positional[Path]
+    store: tyro.conf.Positional[Path | None] = None
     html: Path | None = None
     markdown: Path | None = None
     csv: Path | None = None
     figure: Path | None = None
+    readme: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -315,7 +335,7 @@ class Warmup:
     """Compile the decision method now, rather than while the first decisions are made: one to three minutes, once."""
 
 
-_OWN = (Leaderboard, Approximation, Equivalence, Smoothing, Restoration, Rates, Timing, Polyhedra)
+_OWN = (Leaderboard, Factorial, Approximation, Equivalence, Smoothing, Restoration, Rates, Timing, Polyhedra)
 EXPERIMENTS: dict[str, type[Run]] = {kind.__name__.lower(): kind for kind in _OWN}
 """What the project's own experiments take; another package's says it itself."""
 

@@ -10,15 +10,18 @@ from typing import Any
 from soctk_evaluation.cli.commands import Report
 from soctk_evaluation.experiments import experiment_names, find_experiment
 from soctk_evaluation.harness.cell import Cell
-from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.experiment import STORES, Experiment, Files
 from soctk_evaluation.harness.request import UsageError
 from soctk_evaluation.harness.store import Contents, ResultsStore
+from soctk_evaluation.tables.markdown import MissingPart
 
-KINDS = ("html", "markdown", "csv", "figure")
+KINDS = ("html", "markdown", "csv", "figure", "readme")
 
 
 def report(command: Report) -> int:
-    """Show every experiment that a store has rows of."""
+    """Show every experiment that a store has rows of; without a store, write the project's own pages."""
+    if command.store is None:
+        return _write_pages(command)
     store = ResultsStore(command.store)
     if not store.path.is_file():
         raise UsageError(f"no results file {store.path}; `soctk leaderboard` makes one")
@@ -35,11 +38,35 @@ def report(command: Report) -> int:
     return 0
 
 
+def _write_pages(command: Report) -> int:
+    """Write every experiment's `pages` from its store, all relative to the folder that the command is run in."""
+    if _files(command):
+        raise UsageError("expected a results file for the files asked for; without one the project's own are written")
+    stores = {name: ResultsStore(STORES / f"{name}.jsonl") for name in experiment_names()}
+    found = {name: store for name, store in stores.items() if store.path.is_file()}
+    if not found:
+        raise UsageError(f"expected a results file, or a folder {STORES} here with those of the project")
+    for name, store in found.items():
+        experiment = find_experiment(name)
+        write(experiment, store, {kind: Path(page) for kind, page in experiment.pages.items()})
+    return 0
+
+
 def show(
     experiment: Experiment, store: ResultsStore, request: Any, cells: Sequence[Cell] = (), keys: Collection[str] = ()
 ) -> None:
     """Show an experiment's rows, those of `keys` where there are any, and write the files that the request names."""
-    files = _files(request)
+    write(experiment, store, _files(request), cells, keys)
+
+
+def write(
+    experiment: Experiment,
+    store: ResultsStore,
+    files: Files,
+    cells: Sequence[Cell] = (),
+    keys: Collection[str] = (),
+) -> None:
+    """Show an experiment's rows, those of `keys` where there are any, and write files."""
     for kind in files:
         if kind not in experiment.kinds:
             raise UsageError(f"--{kind}: expected {' or '.join(experiment.kinds)} for rows of {experiment.name}")
@@ -48,7 +75,10 @@ def show(
         first, lines = contents.bad[0], f"{len(contents.bad)} damaged line{'' if len(contents.bad) == 1 else 's'}"
         print(f"soctk: {lines} of {store.path} skipped (line {first.number}: {first.reason})", file=sys.stderr)
     rows = [row for row in contents.rows if not keys or row["key"] in keys]
-    experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.path.with_suffix("")), files)
+    try:
+        experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.path.with_suffix("")), files)
+    except MissingPart as error:
+        raise UsageError(str(error)) from None
 
 
 def _files(request: Any) -> dict[str, Path]:

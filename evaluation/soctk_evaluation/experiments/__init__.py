@@ -11,7 +11,10 @@ from importlib.metadata import entry_points
 from soctk_evaluation.harness.experiment import Experiment
 
 GROUP = "soctk.experiments"
-BUILT_IN = ("leaderboard", "approximation", "equivalence", "smoothing", "restoration", "rates", "timing", "polyhedra")
+BUILT_IN = (
+    *("leaderboard", "factorial", "approximation", "equivalence", "smoothing", "restoration", "rates", "timing"),
+    "polyhedra",
+)
 
 
 def experiment_names() -> tuple[str, ...]:

@@ -20,9 +20,9 @@ from soctk import SOCICNN, ConvexSurrogate, FitConfig, NormICNN, QuadICNN, ReLUI
 from soctk.losses import relative_error
 from soctk_baselines import ICKAN
 from soctk_evaluation.harness.cell import Cell, make_config
-from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.names import APPROXIMATORS, DECIDERS, known_methods
-from soctk_evaluation.harness.recipe import learn, recipe_config
+from soctk_evaluation.harness.recipe import FIT_FIELDS, fit_fields, learn, recipe_config
 from soctk_evaluation.harness.request import check_methods, check_names
 from soctk_evaluation.tables.approximation import write_approximation
 from soctk_tasks import TARGETS, make_target
@@ -34,7 +34,7 @@ SEGMENTS = 8
 RECIPE = FitConfig(starts=2, epochs=30, batch_rows=250, lbfgs_iterations=1000)
 """To convergence: without a context one fit has 6000 values, not 64 000, and its iterations cost the less."""
 QUICK_RECIPE = FitConfig(starts=1, epochs=15, batch_rows=250, lbfgs_iterations=250)
-MEASURED = ("params", "relative_error", "test_points", "fit_seconds", "validation_loss")
+MEASURED = ("params", "relative_error", "test_points", "fit_seconds", "validation_loss", *FIT_FIELDS)
 """The measurements in a row."""
 
 RELATIVE_COST = {"ickan": 3, "soc": 2, "quad": 2, "norm": 2, "softplus": 2, "relu": 1}
@@ -76,6 +76,7 @@ def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
         "test_points": test.candidates,
         "fit_seconds": report.seconds,
         "validation_loss": report.best_validation,
+        **fit_fields(model, report),
         "status": note or "ok",
     }
 
@@ -114,4 +115,12 @@ def sized(method: str, dim: int, seed: int = 0) -> ConvexSurrogate:
 
 
 WRITE = partial(write_approximation, quick_epochs=QUICK_RECIPE.epochs)
-EXPERIMENT = Experiment("approximation", approximation_cells, run_cell, MEASURED, WRITE)
+EXPERIMENT = Experiment(
+    "approximation",
+    approximation_cells,
+    run_cell,
+    MEASURED,
+    WRITE,
+    text=FIT_FIELDS,
+    pages=pages("approximation.md", "approximation.svg"),
+)

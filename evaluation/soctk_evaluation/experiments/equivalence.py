@@ -31,7 +31,7 @@ import soctk
 from soctk import SOCICNN, ConeSolution, ConicForm, ConvexSurrogate, FitConfig
 from soctk.losses import relative_error
 from soctk_evaluation.harness.cell import Cell, make_config
-from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import SOLVER, versions_of
 from soctk_evaluation.tables.equivalence import NEEDED, write_equivalence
 from soctk_tasks import Task, make_task
@@ -362,5 +362,12 @@ def _milliseconds(repeats: int, *runs: Callable[[], Any]) -> list[float]:
 MEASURED = (*NEEDED, "relative_error")
 SHOWN = (*NEEDED, *(f"config.{name}" for name in ("depth", "width", "blocks", "rows")))
 EXPERIMENT = Experiment(
-    "equivalence", equivalence_cells, run_cell, MEASURED, write_equivalence, needed=SHOWN, code=lambda cell: SOLVER
+    "equivalence",
+    equivalence_cells,
+    run_cell,
+    MEASURED,
+    write_equivalence,
+    needed=SHOWN,
+    code=lambda cell: SOLVER,
+    pages=pages("equivalence.md", "equivalence.svg"),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +23,7 @@ from soctk_evaluation.harness.experiment import Experiment
 from soctk_evaluation.harness.from_decisions import learn_from_decisions, setting_config
 from soctk_evaluation.harness.key import SOLVER
 from soctk_evaluation.harness.names import POLICIES, base_of, decision_methods, default_methods
-from soctk_evaluation.harness.recipe import learn, recipe_config
+from soctk_evaluation.harness.recipe import FIT_FIELDS, fit_fields, learn, recipe_config
 from soctk_evaluation.harness.request import check_methods, check_names
 from soctk_evaluation.metrics import Policy, Scores, evaluate, solver_regret
 from soctk_evaluation.tables.leaderboard import write_leaderboard
@@ -39,6 +39,7 @@ SIZES = {"train": 1000, "validation": 1000, "test": 200, "candidates": 64}
 MEASURED = (
     *("params", "relative_error", "regret_mean", "regret_median", "regret_max", "regret_stderr", "regret_n"),
     *("solver_regret", "decision_error", "gap_max", "fit_seconds", "step_seconds", "decide_ms", "decided_by"),
+    *FIT_FIELDS,
 )
 """The measurements in a row."""
 
@@ -51,6 +52,9 @@ OWN_RECIPES: dict[str, dict[str, int]] = {
     for name in names
 }
 """What networks are given beyond the recipe of all methods, without which they are far from their best."""
+
+Make = Callable[..., ConvexSurrogate]
+"""Makes a surrogate of a method's name and decision dimension, as `soctk.make_surrogate` does."""
 
 RELATIVE_COST = {"lpcf": 4, "soc": 3, "ickan": 2, "dcp": 1, "pcf": 1, "quad": 1, "norm": 1, "relu": 1, "softplus": 1}
 
@@ -67,12 +71,11 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
     check_names(asked.tasks, task_names(), "task")
     check_names([asked.protocol], list(PROTOCOLS), "protocol")
     dims, seeds, recipe = ((10,), (0,), QUICK) if asked.quick else ((10, 20, 50), (0, 1, 2), FitConfig())
-    common = SIZES | dict(sizes or {}) | {"tolerance": TOLERANCE}
 
     def config_of(method: str) -> Config:
         own = fit or replace(recipe, **OWN_RECIPES.get(base_of(method), {}))
         more = setting_config(own, asked.protocol) if "+" in method else {}
-        return make_config(common | recipe_config(own) | more)
+        return cell_config(own, sizes, more)
 
     methods = asked.methods or default_methods()
     grid = itertools.product(asked.dims or dims, methods, asked.seeds or seeds, asked.tasks or TASKS)
@@ -83,15 +86,29 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
     return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(base_of(cell.method), 0)))
 
 
+def cell_config(recipe: FitConfig, sizes: Mapping[str, int] | None, more: Mapping[str, Any]) -> Config:
+    """Return a cell's configuration: `SIZES` with departures, the tolerance, the recipe and what there is more."""
+    return make_config(SIZES | dict(sizes or {}) | {"tolerance": TOLERANCE} | recipe_config(recipe) | dict(more))
+
+
 def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
+    """Measure one method on one task (`measure`)."""
+    return measure(cell)
+
+
+def measure(cell: Cell, make: Make = soctk.make_surrogate) -> dict[str, Any]:
     """Learn one method on one task, decide, and return the measurements of `MEASURED` and the status.
 
     Uses one torch thread, so that the same seed gives the same numbers wherever it runs.
+
+    Args:
+        cell: of the leaderboard, or one with its configuration.
+        make: makes the surrogate.
     """
     torch.set_num_threads(1)
     config = dict(cell.config)
     problem = load_problem(cell.task, cell.dim, cell.seed, *(config[name] for name in SIZES))
-    learned = _learn(cell, problem, config)
+    learned = _learn(cell, problem, config, make)
     method = None if cell.method in POLICIES else _decision_method(cast(ConvexSurrogate, learned.model), cell.protocol)
     tol = config["tolerance"]
     options = {"tol": tol, "optimum": problem.optimum, "test_data": problem.test}
@@ -149,18 +166,20 @@ class _Learned:
     seconds: float
     note: str = ""
     step_seconds: float = math.nan
+    fit: Mapping[str, str | None] = field(default_factory=lambda: dict.fromkeys(FIT_FIELDS))
 
 
-def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any]) -> _Learned:
+def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any], make: Make) -> _Learned:
     task = problem.task
     if cell.method == "oracle":
         return _Learned(task.surrogate(), None, math.nan)
     if cell.method in POLICIES:
         return _learn_policy(cell.method, problem)
     base, _, setting = cell.method.partition("+")
-    surrogate = soctk.make_surrogate(base, cell.dim, context_dim=task.context_dim, seed=cell.seed)
+    surrogate = make(base, cell.dim, context_dim=task.context_dim, seed=cell.seed)
     report, note = learn(surrogate, problem.train, problem.validation, config, cell.seed)
-    learned = _Learned(surrogate, surrogate.parameter_count, report.seconds, note)
+    fields = fit_fields(surrogate, report)
+    learned = _Learned(surrogate, surrogate.parameter_count, report.seconds, note, fit=fields)
     if not setting:
         return learned
     more = (setting, cell.protocol, config, cell.seed)
@@ -190,8 +209,9 @@ def _decision_method(surrogate: ConvexSurrogate, protocol: str) -> Method | Solv
 
 def _measurements(learned: _Learned, scores: Scores, own: float, method: Method | Solver | None) -> dict[str, Any]:
     notes = [note for note in (learned.note, scores.status.removeprefix("ok")) if note]
-    of_scores = set(MEASURED) - {"params", "regret_n", "solver_regret", "fit_seconds", "step_seconds", "decided_by"}
-    return {name: getattr(scores, name) for name in of_scores} | {
+    others = {"params", "regret_n", "solver_regret", "fit_seconds", "step_seconds", "decided_by", *FIT_FIELDS}
+    return {name: getattr(scores, name) for name in MEASURED if name not in others} | {
+        **learned.fit,
         "params": learned.params,
         "regret_n": len(scores.regret),
         "solver_regret": own,
@@ -207,7 +227,16 @@ def _code(cell: Cell) -> tuple[str, ...]:
     return {"exact": (), "paper": SOLVER, "cvxpylayers": ("soctk_baselines.cvxpy_layer",)}[cell.protocol]
 
 
-KINDS, TEXT = ("markdown", "figure", "html", "csv"), ("decided_by",)
+KINDS, TEXT = ("markdown", "figure", "html", "csv", "readme"), ("decided_by", *FIT_FIELDS)
+PAGES = {"readme": "README.md", "figure": "docs/images/regret.svg"}
 EXPERIMENT = Experiment(
-    "leaderboard", leaderboard_cells, run_cell, MEASURED, write_leaderboard, text=TEXT, kinds=KINDS, code=_code
+    "leaderboard",
+    leaderboard_cells,
+    run_cell,
+    MEASURED,
+    write_leaderboard,
+    text=TEXT,
+    kinds=KINDS,
+    code=_code,
+    pages=PAGES,
 )

@@ -22,7 +22,7 @@ import soctk
 from soctk.decide.lifted import LiftedProblem
 from soctk.forms.cone_program import ORDER, ConeProgram, cone_program
 from soctk_evaluation.harness.cell import Cell, make_config
-from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import SOLVER
 from soctk_evaluation.tables.polyhedra import write_polyhedra
 from soctk_tasks.polyhedra import POLYHEDRA
@@ -190,4 +190,5 @@ EXPERIMENT = Experiment(
     needed=NEEDED,
     code=lambda cell: (*SOLVER, "soctk_tasks.polyhedra"),
     together=_race_of,
+    pages=pages("polyhedra-timing.md", "polyhedra.svg"),
 )

@@ -27,7 +27,7 @@ from torch import Tensor
 import soctk
 from soctk import Box, FitConfig, ReLUICNN, ValueData
 from soctk_evaluation.harness.cell import Cell, make_config
-from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.tables.rates import write_rates
 
 NETS = {1: (2, 4, 8, 16, 32, 64, 128), 2: (2, 3, 4, 6, 8, 12, 16), 3: (2, 3, 4, 5, 6, 8, 10, 12)}
@@ -129,5 +129,12 @@ def _grid(dim: int, side: int, *, cells: bool = False) -> Tensor:
 
 NEEDED, WRITE = ("pieces", "sup_error"), partial(write_rates, bound=least_error)
 EXPERIMENT = Experiment(
-    "rates", rate_cells, run_cell, MEASURED, WRITE, needed=NEEDED, code=lambda cell: ("soctk.exports.pieces",)
+    "rates",
+    rate_cells,
+    run_cell,
+    MEASURED,
+    WRITE,
+    needed=NEEDED,
+    code=lambda cell: ("soctk.exports.pieces",),
+    pages=pages("rates.md", "rates.svg"),
 )

@@ -81,6 +81,7 @@ SETTING = Setting(
     make_model=make_model,
     trivial=trivial,
     more=photographs,
+    picture="png",
     most_steps=MOST_STEPS,
 )
 

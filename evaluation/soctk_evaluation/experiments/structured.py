@@ -25,9 +25,9 @@ from soctk import Decision, FitConfig
 from soctk.losses import relative_error
 from soctk.models.structured import StructuredICNN
 from soctk_evaluation.harness.cell import Cell, make_config
-from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.names import STRUCTURED, STRUCTURED_TRIVIAL
-from soctk_evaluation.harness.recipe import PREFIX, learn, recipe_config
+from soctk_evaluation.harness.recipe import FIT_FIELDS, PREFIX, fit_fields, learn, recipe_config
 from soctk_evaluation.harness.request import check_names
 from soctk_evaluation.tables.structured import NEEDED, decision_folder, write_structured
 from soctk_tasks import Splits, StructuredTask
@@ -39,6 +39,7 @@ REFERENCE_TOLERANCE = 1e-5
 MEASURED = (
     *("params", "relative_error", "regret_mean", "regret_median", "regret_max", "regret_stderr", "regret_n"),
     *("decision_error", "gap_max", "reference_gap", "spread", "fit_seconds", "decide_ms", "images"),
+    *FIT_FIELDS,
 )
 """The measurements in a row; gaps are in units of `spread`."""
 SHOWN = 3
@@ -69,6 +70,7 @@ class Setting:
         make_model: a surrogate by its name, task and seed.
         trivial: the ways to decide that learn no objective.
         more: what a request adds to the sizes.
+        picture: the format of the page's picture.
         most_steps: first-order steps of a decision by a model with a network, None for as many as it takes.
     """
 
@@ -81,6 +83,7 @@ class Setting:
     make_model: Callable[[str, Any, int], StructuredICNN]
     trivial: Callable[[Problem], Mapping[str, Callable[[], Tensor]]]
     more: Callable[[Any], Mapping[str, Any]] = lambda asked: {}
+    picture: str = "svg"
     most_steps: int | None = None
 
     def cells(
@@ -108,7 +111,12 @@ class Setting:
 
     def experiment(self, run: Callable[[Cell, Path], Mapping[str, Any]], *code: str) -> Experiment:
         """Return the experiment that measures cells by `run`, whose results the source `code` determines too."""
-        more: dict[str, Any] = {"text": ("images",), "needed": NEEDED, "code": lambda cell: (__name__, *code)}
+        more: dict[str, Any] = {
+            "text": ("images", *FIT_FIELDS),
+            "needed": NEEDED,
+            "code": lambda cell: (__name__, *code),
+        }
+        more["pages"] = pages(f"{self.name}.md", f"{self.name}.{self.picture}")
         return Experiment(self.name, self.cells, run, MEASURED, write_structured, **more)
 
 
@@ -159,6 +167,7 @@ def _learned(setting: Setting, cell: Cell, problem: Problem) -> tuple[Tensor, di
         "gap_max": float(decision.relative_gap.max()),
         "fit_seconds": report.seconds,
         "decide_ms": 1e3 * seconds / len(context),
+        **fit_fields(model, report),
         "status": "; ".join(notes) or "ok",
     }
 

@@ -34,7 +34,7 @@ from soctk.decide.newton import DEFAULT_ITERATIONS
 from soctk.terms import Network, Quadratic
 from soctk_baselines import CvxpyLayerDecider
 from soctk_evaluation.harness.cell import Cell, make_config
-from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import SOLVER
 from soctk_evaluation.tables.timing import write_timing
 
@@ -175,12 +175,12 @@ class Race:
         return self._certified(torch.stack(answers), total, count)
 
     def cvxpylayers(self, count: int, *, backward: bool) -> Measured:
-        """A cvxpylayers layer on the same lift."""
+        """A cvxpylayers layer on the same lift, whose derivatives are in the context."""
         decider = CvxpyLayerDecider(self.model, self.feasible_set)
         rows = self.contexts(count).requires_grad_()
 
         def run() -> Tensor:
-            x = decider.layer(rows)
+            x = decider.layer(rows, weights=False)
             if backward:
                 x.square().sum().backward()
             return x.detach()
@@ -330,5 +330,13 @@ NEEDED = ("decide_ms", "config.batch", "config.model")
 CODE = (*SOLVER, "soctk_baselines.cvxpy_layer")
 # The ratios of a race belong together.
 EXPERIMENT = Experiment(
-    "timing", timing_cells, run_cell, MEASURED, write_timing, needed=NEEDED, code=lambda cell: CODE, together=_race_of
+    "timing",
+    timing_cells,
+    run_cell,
+    MEASURED,
+    write_timing,
+    needed=NEEDED,
+    code=lambda cell: CODE,
+    together=_race_of,
+    pages=pages("timing.md", "timing.svg"),
 )

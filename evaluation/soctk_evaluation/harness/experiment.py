@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,11 @@ from soctk_evaluation.harness.request import Run, Sweep
 from soctk_evaluation.harness.store import Contents, Row, is_measured
 
 Files = Mapping[str, Path]
-"""Files to write by kind: "markdown", "figure", "html", "csv"."""
+"""Files to write by kind: "markdown", "figure", "html", "csv", "readme"."""
+
+
+STORES = Path("evaluation/results")
+"""Where the project keeps the rows of its experiments, a store each, named like the experiment."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Experiment:
         text: the measurements that are no numbers.
         needed: measurements that a row cannot be shown without; "config.NAME" is one of its configuration.
         kinds: the files that `write` can write.
+        pages: the files of the project that are made of the rows in `STORES`, by kind, relative to its root.
         code: modules and packages that determine a cell's result beside the file of `run` and what all experiments
             share; see `soctk_evaluation.harness.key`.
         together: cells for which this is equal are measured one after the other, and stored all or none.
@@ -63,6 +68,7 @@ class Experiment:
     text: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ("markdown", "figure")
+    pages: Mapping[str, str] = field(default_factory=dict)
     code: Callable[[Cell], tuple[str, ...]] = lambda cell: ()
     together: Callable[[Cell], Hashable] = lambda cell: cell
     options: type[Run] = Sweep
@@ -91,3 +97,8 @@ class Experiment:
         """Return the newest valid row of every cell of this experiment, measurements that a row lacks as null."""
         rows = [dict.fromkeys(self.measured) | row for row in contents.newest() if row["experiment"] == self.name]
         return Results(rows, contents.bad, cells, folder)
+
+
+def pages(page: str, figure: str) -> dict[str, str]:
+    """Return the files of an experiment with a page in docs/ and a picture beside it, for `Experiment.pages`."""
+    return {"markdown": f"docs/{page}", "figure": f"docs/images/{figure}"}

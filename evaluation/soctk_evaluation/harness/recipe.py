@@ -9,8 +9,11 @@ from typing import Any
 from soctk import ConvexSurrogate, FitConfig, FitReport, ValueData, fit
 
 PREFIX = "fit."
-LEFT_OUT = ("seed", "members", "progress", "optima_iterations", "optima_weights")
+LEFT_OUT = ("seed", "members", "jobs", "progress", "optima_iterations", "optima_weights")
 """Fields of a recipe that are no part of a cell's configuration."""
+
+FIT_FIELDS = ("fit_status", "structure")
+"""The fields of a row that `fit_fields` gives, both texts."""
 
 SWITCHES = ("optimizer", "choose_structure", "project_affine", "race", "level_regression")
 """Fields that are one only where they differ from their defaults: rows from before there were any keep their cell."""
@@ -39,3 +42,14 @@ def learn(
     """
     report = fit(surrogate, train, recipe_of(config, seed), validation=validation)
     return report, "" if report.status in ("converged", "iteration_limit") else f"fit {report.status}"
+
+
+def fit_fields(surrogate: ConvexSurrogate, report: FitReport) -> dict[str, str | None]:
+    """Return `FIT_FIELDS`: how the fit ended, and the structure taken, "2: diagonal norm0" where 2 is its number.
+
+    The number is there where there are several structures to choose from; None where a surrogate names no blocks.
+    """
+    traits = surrogate.traits
+    number = [f"{traits.structure}:"] if traits.structures > 1 else []
+    structure = " ".join([*number, *traits.blocks]) if traits.blocks else None
+    return {"fit_status": report.status.value, "structure": structure}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from soctk_evaluation.harness.experiment import Files, Results
-from soctk_evaluation.tables.markdown import escape, write_text
+from soctk_evaluation.tables.markdown import escape, write_page
 from soctk_evaluation.tables.report import print_tables, to_markdown
 from soctk_evaluation.tables.summary import Measure, build_tables
 
@@ -18,7 +18,7 @@ ERROR = Measure(
 APPROXIMATION = """# Approximating convex functions
 
 Written by `soctk approximation{quick} --markdown docs/approximation.md --figure docs/images/approximation.svg` on
-{machine}; the rows are in [`evaluation/results/approximation.jsonl`](../evaluation/results/approximation.jsonl).
+{machine}; the rows are in `evaluation/results/approximation.jsonl`.
 
 The paper's ten targets (Experiment 2; `soctk_tasks.make_target` has their formulas): 6000 training, 1000 validation and
 2000 test points uniform on [-3, 3]^d. Sizes are the paper's: SOC has two layers of 16, 20, 24 or 32 ReLUs at d = 5, 10,
@@ -50,7 +50,7 @@ def write_approximation(results: Results, files: Files, quick_epochs: int) -> No
         quick = {row["config"].get("fit.epochs") for row in results.rows} - {None} == {quick_epochs}
         machine, flag = escape(results.rows[-1]["machine"]), " --quick" if quick else ""
         head = APPROXIMATION.format(machine=machine, quick=flag, recipe=RECIPES[quick])
-        write_text(files["markdown"], head + to_markdown(tables))
+        write_page(files["markdown"], head + to_markdown(tables), results.rows)
     if "figure" in files:
         from soctk_evaluation.tables.figures import error_figure
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, head, line, write_text
+from soctk_evaluation.tables.markdown import escape, head, line, write_page
 
 Groups = dict[tuple[str, str], list[Row]]
 """Rows by weights and setting."""
@@ -58,7 +58,7 @@ PAPER = {"primal_dual_gap": "4.3e-14", "clarabel_error": "7.7e-07"}
 PAGE = """# Is a SOC-ICNN the value function of its lift?
 
 Written by `soctk equivalence --markdown docs/equivalence.md --figure docs/images/equivalence.svg` on {machine}; the
-rows are in [`evaluation/results/equivalence.jsonl`](../evaluation/results/equivalence.jsonl).
+rows are in `evaluation/results/equivalence.jsonl`.
 
 The paper's Experiment 1: d = {dim}, {depth} layers of {width} units, {blocks} quadratic and {blocks} norm blocks of
 {rows} rows, with passthrough to every layer and without. Unlike there, biases and contexts are not zero, a trained
@@ -85,7 +85,7 @@ def write_equivalence(results: Results, files: Files) -> None:
         config = {name: escape(rows[0]["config"][name]) for name in ("depth", "width", "blocks", "rows")}
         value = max((row["value_mean"] for row in rows if row["method"] == "random"), default=float("nan"))
         fields = {"machine": escape(rows[-1]["machine"]), "dim": rows[0]["dim"], "trained": _training(rows)}
-        write_text(files["markdown"], PAGE.format(value=value, **fields, **config) + text)
+        write_page(files["markdown"], PAGE.format(value=value, **fields, **config) + text, rows)
     if "figure" in files and rows:
         from soctk_evaluation.tables.figures import equivalence_figure
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from soctk_evaluation.harness.store import Row
+from soctk_evaluation.tables.paired import Ratio
 from soctk_evaluation.tables.summary import Line, Table
 
 PAPER = {"dcp": 0.284, "pcf": 0.139, "relu": 0.234, "softplus": 0.507, "norm": 0.229, "quad": 0.179, "soc": 0.197}
@@ -74,6 +75,33 @@ def _draw(axes: Axes, row: int, line: Line, color: str) -> None:
     tasks = [regret.mean for regret in line.regrets if regret.mean is not None]
     axes.plot([max(value, 1e-9) for value in tasks], [row] * len(tasks), "o", ms=4, color=color, alpha=0.35)
     axes.plot([line.mean or 0.0], [row], "o", ms=8, color=color, zorder=3)
+
+
+def factorial_figure(dim: int, ratios: Mapping[str, tuple[Ratio, Sequence[float]]], path: Path) -> None:
+    """Draw every variant's regret as a multiple of SOC's: the mean over tasks with its interval, each task as a dot."""
+    if not ratios:
+        return
+    figure, axes = plt.subplots(figsize=(7.2, 0.28 * len(ratios) + 1.2), layout="constrained")
+    for row, (name, (ratio, tasks)) in enumerate(ratios.items()):
+        color = LEARNED if name.startswith("soc") else TRIVIAL
+        axes.plot(tasks, [row] * len(tasks), "o", ms=4, color=color, alpha=0.35)
+        if ratio.low is not None and ratio.high is not None:
+            axes.plot([ratio.low, ratio.high], [row, row], "-", lw=1.6, color=color)
+        axes.plot([ratio.mean], [row], "o", ms=7, color=color, zorder=3)
+    axes.axvline(1.0, color=INK, lw=0.8)
+    axes.set_xscale("log")
+    axes.set_xlim(*_limits([value for ratio, tasks in ratios.values() for value in (ratio.mean, *tasks)]))
+    axes.set_yticks(range(len(ratios)), list(ratios), fontsize=8)
+    axes.set_ylim(len(ratios) - 0.5, -0.5)
+    axes.set_xlabel("regret as a multiple of SOC's, log scale: right of the line is worse")
+    axes.set_title(f"SOC with one factor changed, and its rivals, d = {dim}", loc="left", fontsize=10)
+    open_frame(axes, "x")
+    save_figure(figure, path)
+
+
+def _limits(values: Sequence[float]) -> tuple[float, float]:
+    """Return limits of a logarithmic axis around values and 1; an interval that is longer leaves the picture."""
+    return 0.4 * min(1.0, *values), 2.5 * max(1.0, *values)
 
 
 MARKS = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from soctk_evaluation.harness.experiment import Files, Results
-from soctk_evaluation.tables.markdown import write_text
-from soctk_evaluation.tables.report import WRITERS, print_tables
+from soctk_evaluation.tables.markdown import replace_part, versions_line, write_page, write_text
+from soctk_evaluation.tables.report import WRITERS, body, print_tables, render, render_paired
 from soctk_evaluation.tables.summary import Measure, build_tables
 
 REGRET = Measure(
@@ -22,18 +22,24 @@ REGRET = Measure(
     },
     count="regret_n",
     stderr="regret_stderr",
+    floor=1e-6,
 )
 
 
 def write_leaderboard(results: Results, files: Files) -> None:
-    """Show the tables of regrets and write the files asked for."""
+    """Show the tables of regrets and write the files asked for; "readme" is a part of a file, the first table."""
     tables = build_tables(results, REGRET, results.cells)
     if not tables:
         print("no leaderboard rows yet")
     print_tables(tables)
     for kind, writer in WRITERS.items():
-        if kind in files:
+        if kind == "markdown" and kind in files:
+            write_page(files[kind], writer(tables), results.rows)
+        elif kind in files:
             write_text(files[kind], writer(tables))
+    if "readme" in files and tables:
+        parts = [body(part) for part in (render(tables[0]), render_paired(tables[0])) if part is not None]
+        replace_part(files["readme"], "leaderboard", "\n\n".join([*parts, versions_line(results.rows)]))
     if "figure" in files and tables:
         from soctk_evaluation.tables.figures import regret_figure
 

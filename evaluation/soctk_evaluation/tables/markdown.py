@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from soctk_evaluation.harness.store import Row
+
 ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "[": "\\[", "\n": " ", "\r": " "})
 
 
@@ -30,3 +32,44 @@ def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     print(f"wrote {path}", file=sys.stderr)
+
+
+class MissingPart(ValueError):
+    """A Markdown file lacks the part that was to be written; the message is for the user."""
+
+
+def replace_part(path: Path, name: str, text: str) -> None:
+    """Write what stands between the comments "begin NAME" and "end NAME" of a Markdown file anew.
+
+    Raises:
+        OSError: the file cannot be read or written.
+        MissingPart: it has no such part.
+    """
+    whole = path.read_text(encoding="utf-8")
+    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+    before, found, rest = whole.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise MissingPart(f"{path}: expected a part between {begin.strip()!r} and {end!r}")
+    write_text(path, f"{before}{begin}\n{text}\n\n{end}{after}")
+
+
+def write_page(path: Path, text: str, rows: Sequence[Row]) -> None:
+    """Write a page of rows, which ends with the code versions that measured them; OSError where that fails."""
+    write_text(path, f"{text.rstrip()}\n\n{versions_line(rows)}\n")
+
+
+def versions_line(rows: Sequence[Row]) -> str:
+    """Return the code versions of rows in words."""
+    found = [f"{escape(code)} ({count})" for code, count in code_versions(rows).items()]
+    return f"Code versions of the rows (and how many): {', '.join(found) or 'unknown'}."
+
+
+def code_versions(rows: Sequence[Row]) -> dict[str, int]:
+    """Return how many rows each version of the code has measured, in the order of the first."""
+    found: dict[str, int] = {}
+    for row in rows:
+        if "code" in row["versions"]:
+            code = str(row["versions"]["code"])
+            found[code] = found.get(code, 0) + 1
+    return found

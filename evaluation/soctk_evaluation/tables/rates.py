@@ -8,12 +8,12 @@ import numpy as np
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import head, line, write_text
+from soctk_evaluation.tables.markdown import head, line, write_page
 
 PAGE = """# What curvature costs in affine pieces
 
 Written by `soctk rates --markdown docs/rates.md --figure docs/images/rates.svg`; the rows are in
-[`evaluation/results/rates.jsonl`](../evaluation/results/rates.jsonl).
+`evaluation/results/rates.jsonl`.
 
 Left: a function with a quadratic, a norm and a smooth convex rest (log-sum-exp). The first two are held exactly, the
 rest is replaced by its tangent planes on a net of N points; the largest error over [-1, 1]^d falls like N^(-2/d), as
@@ -35,7 +35,7 @@ def write_rates(results: Results, files: Files, bound: Bound) -> None:
     text = rates_tables(results)
     print(text)
     if "markdown" in files:
-        write_text(files["markdown"], PAGE + text)
+        write_page(files["markdown"], PAGE + text, results.measured)
     if "figure" in files and results.measured:
         from soctk_evaluation.tables.figures import rates_figure
 

@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from soctk_evaluation.tables import markdown
+from soctk_evaluation.tables.paired import LEVEL, Comparison
 from soctk_evaluation.tables.summary import Line, Regret, Table
 
 ABSENT = "–"
@@ -52,8 +53,41 @@ def render(table: Table) -> Rendered:
     return Rendered(table.title, header, [part for part in (learned, trivial, solver) if part], table.notes)
 
 
+def render_paired(table: Table) -> Rendered | None:
+    """Return the learned methods compared over (task, seed) cells as text; None where there are not several."""
+    if not table.paired:
+        return None
+    reference, shared = table.measure.reference, table.paired[0].shared
+    rows = [_paired_entries(one) for one in table.paired]
+    header = ["method", "cells", f"least of all, of {shared}", "median", f"÷ {reference}", f"below {reference}"]
+    notes = [
+        "cells are (task, seed); least of all: cells that every method has in which none is below",
+        f"÷ {reference}: geometric mean of the ratio over tasks, with a {LEVEL:.0%} interval (Student's) over tasks, each the "
+        f"mean of its seeds, or over seeds where there is one task; values below {table.measure.floor:.0e} count as that",
+    ]
+    return Rendered(f"{table.title}: compared in pairs", header, [rows], notes)
+
+
+def _paired_entries(one: Comparison) -> list[Entry]:
+    ratio = one.ratio
+    return [
+        Entry(one.method),
+        Entry(str(one.cells), one.cells),
+        Entry(str(one.wins), one.wins),
+        Entry(_small(one.median), one.median),
+        Entry(ABSENT if ratio is None else ratio.text, None if ratio is None else ratio.mean),
+        Entry(ABSENT if ratio is None else f"{ratio.wins} of {ratio.cells}", None if ratio is None else ratio.wins),
+    ]
+
+
+def render_all(tables: Sequence[Table]) -> list[Rendered]:
+    """Return each table as text, its paired comparisons after it."""
+    found = [part for table in tables for part in (render(table), render_paired(table))]
+    return [part for part in found if part is not None]
+
+
 def _entries(line: Line, columns: Sequence[str], best: Sequence[bool], best_mean: bool) -> list[Entry]:
-    regrets = [_regret(regret, bold) for regret, bold in zip(line.regrets, best, strict=True)]
+    regrets = [regret_entry(regret, bold) for regret, bold in zip(line.regrets, best, strict=True)]
     others = [Entry(_plain(name, line.numbers[name]), line.numbers[name]) for name in columns]
     return [Entry(line.method), *regrets, Entry(_small(line.mean), line.mean, best_mean), *others]
 
@@ -65,7 +99,8 @@ def _solver_entries(name: str, values: list[float | None], others: int) -> list[
     return [Entry(f"solver's own regret ({name})"), *numbers, *[Entry(ABSENT)] * others]
 
 
-def _regret(regret: Regret, bold: bool) -> Entry:
+def regret_entry(regret: Regret, bold: bool = False) -> Entry:
+    """Return a score with its standard error, and how many seeds there are where some are missing."""
     if regret.mean is None:
         return Entry("missing")
     text = _small(regret.mean) + ("" if regret.stderr is None else f" ± {_small(regret.stderr)}")
@@ -96,7 +131,7 @@ def print_tables(tables: Sequence[Table], console: Console | None = None) -> Non
     out = console or Console()
     if not out.is_terminal:
         out.width = max(out.width, FILE_WIDTH)
-    for rendered in map(render, tables):
+    for rendered in render_all(tables):
         shown = RichTable(title=Text(rendered.title), box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
         for index, heading in enumerate(rendered.header):
             rows = [row[index] for section in rendered.sections for row in section]
@@ -120,11 +155,16 @@ def _terminal(entry: Entry) -> Text:
 
 def to_markdown(tables: Sequence[Table]) -> str:
     """Return tables as Markdown; trivial rows in italics, apart from the learned ones."""
-    return "\n".join(_markdown(render(table)) for table in tables)
+    return "\n".join(map(_markdown, render_all(tables)))
 
 
 def _markdown(rendered: Rendered) -> str:
-    lines = [f"## {markdown.escape(rendered.title)}", "", *markdown.head(rendered.header)]
+    return f"## {markdown.escape(rendered.title)}\n\n{body(rendered)}\n"
+
+
+def body(rendered: Rendered) -> str:
+    """Return a table and its notes in Markdown, without its heading."""
+    lines = markdown.head(rendered.header)
     for number, section in enumerate(rendered.sections):
         if number:
             lines.append(markdown.line(*[""] * len(rendered.header)))
@@ -132,7 +172,7 @@ def _markdown(rendered: Rendered) -> str:
             texts = [f"**{entry.text}**" if entry.bold else entry.text for entry in row]
             texts[0] = f"*{texts[0]}*" if number else texts[0]
             lines.append(markdown.line(*texts))
-    return "\n".join([*lines, "", *[f"- {markdown.escape(note)}" for note in rendered.notes], ""])
+    return "\n".join([*lines, "", *[f"- {markdown.escape(note)}" for note in rendered.notes]])
 
 
 def to_csv(tables: Sequence[Table]) -> str:
@@ -154,7 +194,7 @@ def to_html(tables: Sequence[Table]) -> str:
     from jinja2 import Environment
 
     template = files("soctk_evaluation.tables").joinpath("assets/report.html.jinja").read_text(encoding="utf-8")
-    return Environment(autoescape=True).from_string(template).render(tables=[render(table) for table in tables])
+    return Environment(autoescape=True).from_string(template).render(tables=render_all(tables))
 
 
 WRITERS: dict[str, Callable[[Sequence[Table]], str]] = {"html": to_html, "markdown": to_markdown, "csv": to_csv}

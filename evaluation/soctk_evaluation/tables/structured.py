@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Any
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.names import STRUCTURED as LEARNED
 from soctk_evaluation.harness.names import STRUCTURED_TRIVIAL as TRIVIAL
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, head, line, write_text
+from soctk_evaluation.tables.markdown import escape, head, line, write_page
 
 PAPER = {
     "smoothing": {
@@ -42,13 +42,14 @@ INTRODUCTION = {
 PAGE = """# {title}
 
 Measured by `soctk {experiment}` on {machine}; the rows are in
-[`evaluation/results/{experiment}.jsonl`](../evaluation/results/{experiment}.jsonl), and
+`evaluation/results/{experiment}.jsonl`, and
 `soctk report evaluation/results/{experiment}.jsonl --markdown docs/{experiment}.md --figure
 docs/images/{experiment}.{kind}` writes this page.
 
 {introduction} Here: {data}.
 Regret is the true energy's, against optima certified to a gap of {reference:.0e} of the energy's spread ({spread:.3g});
-decision error is the root mean square of x̂ − x*. Trivial decisions are in italics: a model that loses to one learned
+± is the standard error of the mean over seeds, from the spread between them (over the test instances where there is
+one seed); decision error is the root mean square of x̂ − x*. Trivial decisions are in italics: a model that loses to one learned
 nothing worth deciding with. Every model is minimised to a certified gap (the largest is in the table), not for some
 steps from the data as in the paper: where a learned minimum is wrong it shows, and a smaller relative error can go with
 a larger regret than the paper's.
@@ -89,7 +90,7 @@ def write_structured(results: Results, files: Files) -> None:
             reference=max(row["reference_gap"] for row in done),
             spread=done[0]["spread"],
         )
-        write_text(files["markdown"], page + tables)
+        write_page(files["markdown"], page + tables, results.measured)
     if "figure" in files:
         from soctk_evaluation.tables.pictures import face_figure, trajectory_figure
 
@@ -155,8 +156,12 @@ def _line(name: str, group: Sequence[Row], expected: int, paper: tuple[float, ..
         values = [row[field] for row in group if row[field] is not None]
         return format(pool(values), form) if values else "–"
 
-    spread = mean(row["regret_stderr"] for row in group) / len(group) ** 0.5
-    regret = f"{mean(row['regret_mean'] for row in group):.2e} ± {spread:.0e}"
+    means = [row["regret_mean"] for row in group]
+    regret = f"{mean(means):.2e}"
+    if len(group) > 1:
+        regret += f" ± {stdev(means) / len(group) ** 0.5:.0e}"
+    elif expected == 1:
+        regret += f" ± {group[0]['regret_stderr']:.0e}"
     return line(
         name if len(group) >= expected else f"{name} ({len(group)} of {expected} seeds)",
         known("relative_error", ".2e"),

@@ -15,6 +15,8 @@ import numpy as np
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.names import TRIVIAL, in_order
 from soctk_evaluation.harness.store import BadLine, Contents, Row, is_measured, last_by
+from soctk_evaluation.tables.markdown import code_versions
+from soctk_evaluation.tables.paired import Comparison, cell_scores, compare
 from soctk_tasks import TARGETS, TASKS
 
 WHICH = ("task", "dim", "method", "seed", "protocol")
@@ -40,6 +42,8 @@ class Measure:
         columns: the measurements after the tasks, with their headings; "mean" is the mean score.
         stderr: the score's standard error within a seed, where it is a mean over instances.
         count: the number of instances (or points) it was measured on.
+        floor: in ratios of scores, smaller ones count as this: what measuring them leaves.
+        reference: the method that the others' ratios are to.
     """
 
     experiment: str
@@ -49,14 +53,16 @@ class Measure:
     columns: Mapping[str, str]
     count: str
     stderr: str | None = None
+    floor: float = 1e-9
+    reference: str = "soc"
 
 
 @dataclass(frozen=True)
 class Regret:
-    """Mean regret (or another score) over the instances of all seeds of one method on one task.
+    """Mean regret (or another score) of one method on one task: over a seed's instances, then over seeds.
 
-    `mean` is None where there is no seed, `stderr`, its standard error over instances x seeds, where it is unknown;
-    `expected` is the number of seeds there should be.
+    `mean` is None where there is no seed, `stderr` where it is unknown: over the instances where one seed is expected,
+    between the seeds' means where several are; `expected` is the number of seeds there should be.
     """
 
     mean: float | None = None
@@ -89,7 +95,8 @@ class Table:
     """The results of one dimension and protocol; its columns are tasks.
 
     The trivial rows are those that every method should be compared with, `solver` is the decision methods' own regret
-    on the true objective, and `notes` what a reader must know: test instances, missing cells, mixed code versions.
+    on the true objective, `notes` what a reader must know: test instances, what the errors are, missing cells, code
+    versions; `paired` are the learned methods compared over (task, seed) cells, where there are several.
     """
 
     measure: Measure
@@ -100,6 +107,7 @@ class Table:
     trivial: list[Line]
     solver: dict[str, list[float | None]]
     notes: list[str] = field(default_factory=list)
+    paired: list[Comparison] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -149,6 +157,8 @@ def _table(measure: Measure, rows: list[Row], wanted: list[Which], bad: list[Bad
         _line(measure, [row for row in measured if row["method"] == method], method, tasks, len(seeds))
         for method in methods
     ]
+    learned = [row for row in measured if row["method"] not in TRIVIAL]
+    scores = cell_scores(sorted(learned, key=lambda row: methods.index(row["method"])), measure.score)
     return Table(
         measure=measure,
         dim=wanted[0][1],
@@ -158,6 +168,7 @@ def _table(measure: Measure, rows: list[Row], wanted: list[Which], bad: list[Bad
         trivial=[line for line in lines if line.method in TRIVIAL],
         solver=_solver(measured, tasks),
         notes=_notes(measure, rows, (methods, tasks, seeds), bad),
+        paired=compare(scores, measure.reference, measure.floor) if len(scores) > 1 else [],
     )
 
 
@@ -182,25 +193,21 @@ def _pool(rows: list[Row], name: str, pool: Callable[..., Any]) -> float | None:
 
 
 def _pooled(measure: Measure, rows: list[Row], expected: int) -> Regret:
-    """Pool seeds: the mean over all instances, its standard error from the spread within and between them.
+    """Pool seeds: the mean of their means, its standard error from the spread between them.
 
-    A score that is no mean over instances counts once for each seed.
+    Instances of a seed share the task's constants and one fit, so they are no independent measurements of a method: over
+    them a standard error is taken only where one seed is all there should be.
     """
     seeds = [row for row in rows if row[measure.score] is not None]
     if not seeds:
         return Regret(expected=expected)
-    mean = np.array([row[measure.score] for row in seeds], float)
-    if measure.stderr is None:
-        count, stderr = np.ones(len(seeds)), np.zeros(len(seeds))
-    else:
-        count = np.array([row[measure.count] or 1 for row in seeds], float)
-        stderr = np.array([row[measure.stderr] for row in seeds], float)
-    total = float(count.sum())
-    center = float(count @ mean / total)
-    within = (count - 1) * count * stderr**2  # (n - 1) sd^2, with sd^2 = n stderr^2
-    squares = float((within + count * (mean - center) ** 2).sum())
-    spread = (squares / (total - 1) / total) ** 0.5 if total > 1 else math.nan
-    return Regret(center, spread if math.isfinite(spread) else None, len(seeds), expected)
+    means = np.array([row[measure.score] for row in seeds], float)
+    stderr = None
+    if len(seeds) > 1:
+        stderr = float(means.std(ddof=1) / len(seeds) ** 0.5)
+    elif expected == 1 and measure.stderr is not None:
+        stderr = seeds[0][measure.stderr]
+    return Regret(float(means.mean()), stderr, len(seeds), expected)
 
 
 def _solver(rows: list[Row], tasks: list[str]) -> dict[str, list[float | None]]:
@@ -218,9 +225,13 @@ def _notes(measure: Measure, rows: list[Row], grid: Grid, bad: list[BadLine]) ->
     notes = []
     if counts:
         notes.append(f"{' or '.join(map(str, counts))} {measure.unit} a cell; {_plural(len(grid[2]), 'seed')}")
+    if len(grid[2]) > 1:
+        notes.append("± is the standard error of the mean over seeds, from the spread between the seeds' own means")
+    elif measure.stderr is not None:
+        notes.append(f"± is the standard error over the {measure.unit} of the one seed, not over seeds")
     notes += _missing(measured, grid)
     notes += _troubles(rows)
-    codes = list(dict.fromkeys(str(row["versions"]["code"]) for row in rows if "code" in row["versions"]))
+    codes = code_versions(rows)
     if len(codes) > 1:
         notes.append(f"rows come from {len(codes)} code versions ({', '.join(codes)}): not strictly comparable")
     if bad:

@@ -6,12 +6,12 @@ from typing import Any
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, head, line, write_text
+from soctk_evaluation.tables.markdown import escape, head, line, write_page
 
 PAGE = """# What a decision takes
 
 Written by `soctk timing --dims {dims} --markdown docs/timing.md --figure docs/images/timing.svg` on {machine};
-the rows are in [`evaluation/results/timing.jsonl`](../evaluation/results/timing.jsonl). One process, one thread, the
+the rows are in `evaluation/results/timing.jsonl`. One process, one thread, the
 best of at least three repeats; every method decides the same contexts of the same random SOC-ICNN. The *compact* model
 is the leaderboard's with every branch on; the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and
 a full norm. Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised
@@ -44,7 +44,7 @@ def write_timing(results: Results, files: Files) -> None:
     print(table)
     if "markdown" in files and rows:
         dims = " ".join(map(str, sorted({row["dim"] for row in rows})))
-        write_text(files["markdown"], PAGE.format(machine=escape(rows[-1]["machine"]), dims=dims) + table)
+        write_page(files["markdown"], PAGE.format(machine=escape(rows[-1]["machine"]), dims=dims) + table, rows)
     if "figure" in files:
         from soctk_evaluation.tables.figures import timing_figure
 

@@ -1,0 +1,143 @@
+"""The page of the factorial: what each factor of SOC-ICNN and its recipe is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import mean
+
+from soctk_evaluation.harness.experiment import Files, Results
+from soctk_evaluation.harness.store import Row
+from soctk_evaluation.harness.variants import VARIANTS
+from soctk_evaluation.tables.leaderboard import REGRET
+from soctk_evaluation.tables.markdown import escape, head, line, write_page
+from soctk_evaluation.tables.paired import LEVEL, CellScores, Ratio, cell_scores, ratio_of
+from soctk_evaluation.tables.report import ABSENT, regret_entry
+from soctk_evaluation.tables.summary import Line, Table, build_tables
+
+FACTORIAL = replace(REGRET, experiment="factorial", title="Mean regret, d = {dim}")
+PAGE = """# What each factor is worth
+
+Written by `soctk factorial{quick} --markdown docs/factorial.md --figure docs/images/factorial.svg` on {machine}; the
+rows are in `evaluation/results/factorial.jsonl`. Tasks, data, decisions and
+regret are the leaderboard's (`evaluation/README.md`).
+
+The rows `soc_...` are the SOC-ICNN with one factor changed and everything else as it is; those of other methods get what
+SOC has. "÷ soc" is the geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the change costs
+regret; "÷ beside" is the ratio to the row that it differs from by this change alone. Structures with one centre for all
+branches (`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so `soc_no_quadratic`
+lacks them, and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside `soc_no_one_centre`.
+`soc_no_quadratic` is a norm network with all that SOC has, `soc_no_norms` a quadratic one.
+
+![Regret of every variant as a multiple of SOC's](images/factorial.svg)
+
+"""
+
+
+def write_factorial(results: Results, files: Files) -> None:
+    """Show the tables, and write the page and the picture asked for."""
+    tables = build_tables(results, FACTORIAL, results.cells)
+    text = "\n".join(_text(table, _rows(results, table)) for table in tables)
+    print(text or "no factorial rows yet")
+    if "markdown" in files and results.measured:
+        quick = " --quick" if {row["config"].get("fit.starts") for row in results.measured} == {2} else ""
+        page = PAGE.format(machine=escape(results.rows[-1]["machine"]), quick=quick)
+        write_page(files["markdown"], page + text, results.rows)
+    if "figure" in files and tables:
+        from soctk_evaluation.tables.figures import factorial_figure
+
+        factorial_figure(tables[0].dim, ratios(_rows(results, tables[0])), files["figure"])
+
+
+def ratios(rows: Sequence[Row], beside: str | None = "soc") -> dict[str, tuple[Ratio, list[float]]]:
+    """Return every variant's ratio to another's regret and the ratio on each task, in the order of `VARIANTS`.
+
+    Args:
+        rows: of one dimension.
+        beside: the other variant; None for each one's `Variant.beside`.
+    """
+    scores = cell_scores(rows, FACTORIAL.score)
+    found: dict[str, tuple[Ratio, list[float]]] = {}
+    for name in _in_order(scores):
+        other = beside or VARIANTS[name].beside
+        ratio = None if name == other else _ratio(scores[name], scores.get(other, {}))
+        if ratio is not None:
+            tasks = dict.fromkeys(task for task, _ in scores[name])
+            own = [_ratio(_of_task(scores[name], task), scores[other]) for task in tasks]
+            found[name] = ratio, [each.mean for each in own if each is not None]
+    return found
+
+
+def _ratio(scores: CellScores, other: CellScores) -> Ratio | None:
+    return ratio_of(scores, other, FACTORIAL.floor)
+
+
+def _of_task(scores: CellScores, task: str) -> CellScores:
+    return {cell: score for cell, score in scores.items() if cell[0] == task}
+
+
+def _rows(results: Results, table: Table) -> list[Row]:
+    return [row for row in results.measured if row["dim"] == table.dim and row["method"] in VARIANTS]
+
+
+def _in_order(names: Sequence[str] | dict[str, CellScores]) -> list[str]:
+    return [name for name in VARIANTS if name in names]
+
+
+def _text(table: Table, rows: Sequence[Row]) -> str:
+    notes = [
+        *table.notes,
+        f"intervals are of {LEVEL:.0%} (Student's), over tasks, each the mean of its seeds, or over seeds where there is one "
+        f"task; regrets below {FACTORIAL.floor:.0e}, which is the decisions' tolerance, count as that",
+    ]
+    parts = [f"## {escape(table.title)}", _regrets(table, rows), "\n".join(f"- {escape(note)}" for note in notes)]
+    return "\n\n".join([*parts, "### The structure that was chosen", _structures(table, rows)]) + "\n"
+
+
+def _regrets(table: Table, rows: Sequence[Row]) -> str:
+    lines_of = {line.method: line for line in table.learned}
+    to_soc, to_beside = ratios(rows), ratios(rows, None)
+    names = _in_order(list(lines_of))
+    header = ["variant", "change", "÷ soc", "÷ beside", "beside", *table.tasks, "mean of tasks", "params", "fit s"]
+    found = head(header, names=2)
+    for name in names:
+        beside = VARIANTS[name].beside
+        own = [_entry(to_soc, name), _entry(to_beside, name), beside if name != beside else ABSENT]
+        found.append(line(name, VARIANTS[name].change, *own, *_numbers(lines_of[name])))
+    return "\n".join(found)
+
+
+def _entry(found: dict[str, tuple[Ratio, list[float]]], name: str) -> str:
+    return found[name][0].text if name in found else ABSENT
+
+
+def _numbers(own: Line) -> list[str]:
+    regrets = [regret_entry(regret).text for regret in own.regrets]
+    params, seconds = own.numbers["params"], own.numbers["fit_seconds"]
+    return [
+        *regrets,
+        ABSENT if own.mean is None else f"{own.mean:.2e}",
+        ABSENT if params is None else f"{params:.0f}",
+        ABSENT if seconds is None else f"{seconds:.1f}",
+    ]
+
+
+def _structures(table: Table, rows: Sequence[Row]) -> str:
+    """Return which structure each variant has on each task, a number for each seed, and the numbers' blocks."""
+    found = head(["variant", *table.tasks, "backbone", "blocks"], names=1)
+    for name in _in_order([line.method for line in table.learned]):
+        own = sorted((row for row in rows if row["method"] == name), key=lambda row: row["seed"])
+        named = [str(row["structure"]) for row in own if row.get("structure") is not None]
+        chosen = [
+            " ".join(_number(str(row["structure"])) for row in own if row["task"] == task and row.get("structure"))
+            for task in table.tasks
+        ]
+        share = f"{mean('backbone' in each.split() for each in named):.0%}" if named else ABSENT
+        found.append(line(name, *(text or ABSENT for text in chosen), share, "; ".join(sorted(set(named)))))
+    return "\n".join(found)
+
+
+def _number(structure: str) -> str:
+    """Return a structure's number, "all" where there is nothing to choose."""
+    number, colon, _ = structure.partition(":")
+    return number if colon else "all"
