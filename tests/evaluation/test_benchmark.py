@@ -236,35 +236,37 @@ def test_a_track_shows_what_it_says(track: str) -> None:
 
 
 ENTRIES = """
-import time
+import os, time
 import numpy as np
 
-class Base:
-    def fit(self, data): pass
+class Moody:
+    def fit(self, data):
+        if data.problem.seed == 101:
+            raise KeyError("no such thing")
+        if data.problem.seed == 102:
+            os._exit(3)
+        if data.problem.seed == 103:
+            time.sleep(60)
+
     def decide(self, contexts): return np.zeros((len(contexts), 3))
 
-class Late(Base):
-    def fit(self, data): time.sleep(60)
-
-class Wrong(Base):
-    def fit(self, data): raise KeyError("no such thing")
-
-class Dies(Base):
-    def fit(self, data): import os; os._exit(3)
+class Other(Moody):
+    pass
 """
 
 
 def test_an_entry_that_fails_costs_only_its_own_problem(tmp_path: Path) -> None:
     file = tmp_path / "entries.py"
     file.write_text(ENTRIES)
-    player = Player(f"{file}:Base", 60.0)
+    player = Player(f"{file}:Moody", 60.0)
     try:
-        player.about()
+        assert player.about().name == "entries"
         assert player.play(PROBLEM, "values").ended == ""
-        for name, message in (("Late", "took longer than 0.5 s"), ("Wrong", "KeyError"), ("Dies", "process died")):
-            player.close()
-            player.place, player.time_limit = f"{file}:{name}", 0.5 if name == "Late" else 60.0
-            played = player.play(PROBLEM, "values")
+        for seed, message in ((101, "KeyError"), (102, "its process died"), (103, "took longer than 0.5 s")):
+            if seed == 103:
+                player.about()
+                player.time_limit = 0.5
+            played = player.play(replace(PROBLEM, seed=seed), "values")
             assert message in played.ended
             assert np.isnan(played.x).all()
     finally:
@@ -275,7 +277,7 @@ def test_an_entry_that_fails_costs_only_its_own_problem(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("x = 1", "expected one class with fit and decide, got none"),
-        (ENTRIES, "got Base and Late and Wrong and Dies"),
+        (ENTRIES, "got Moody and Other"),
         ("raise RuntimeError('no')", "RuntimeError: no"),
     ],
 )
