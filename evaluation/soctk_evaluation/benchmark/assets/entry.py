@@ -1,13 +1,13 @@
 """An entry of the soctk benchmark: a quadratic of the decision for each context, fitted by least squares."""
 
+import cvxpy as cp
 import numpy as np
-import torch
 
 
 class Entry:
     name = "least squares"
     who = "your name"
-    how = "sum_i q_i x_i^2 + (A theta + b)'x by least squares; each decision by 300 projected gradient steps"
+    how = "sum_i q_i x_i^2 + (A theta + b)'x by least squares; each decision by CVXPY"
     track = "values"  # or "optima" (data.optimum is given), or "objective" (data.task is the true objective)
 
     def fit(self, data):
@@ -27,11 +27,13 @@ class Entry:
 
     def decide(self, contexts):
         """Return decisions (T, n) for contexts (T, p)."""
-        sets = self.data.sets(contexts)
         slope = self.slope + contexts @ self.mixed.T
-        x = sets.project(torch.from_numpy(-slope / (2 * self.curvature)))
-        step = 0.5 / self.curvature.max()
-        for _ in range(300):
-            gradient = 2 * self.curvature * x.numpy() + slope
-            x = sets.project(x - torch.from_numpy(step * gradient))
-        return x.numpy()
+        return np.stack([self._decide(*one) for one in zip(contexts, slope, strict=True)])
+
+    def _decide(self, context, slope):
+        sets = self.data.sets(context[None])
+        region = sets.one(0) if hasattr(sets, "one") else sets  # where a set moves with the context: that of this one
+        x = cp.Variable(self.data.dim)
+        cost = cp.sum_squares(cp.multiply(np.sqrt(self.curvature), x)) + slope @ x
+        cp.Problem(cp.Minimize(cost), region.constraints(x)).solve(solver=cp.CLARABEL)
+        return region.project(x.value).numpy()
