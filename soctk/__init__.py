@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from soctk.tables.log import Log, Roles, read_log
     from soctk.terms.base import Dual
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "SOCICNN",

@@ -74,13 +74,18 @@ class CvxpyLayerDecider:
         with torch.enable_grad():
             return self._program(trained=True)
 
-    def layer(self, context: Tensor) -> Tensor:
+    def layer(self, context: Tensor, *, weights: bool = True) -> Tensor:
         """Return decisions (N, n) for contexts (N, p), differentiable in context and weights.
 
+        Args:
+            context: (N, p).
+            weights: False for no derivatives in weights that all contexts share, which makes a smaller program.
+
         Raises:
+            ValueError: the program with shared weights as parameters is not DPP.
             RuntimeError: an instance failed; a gradient through it would be meaningless.
         """
-        lifted, layer = self._train
+        lifted, layer = self._train if weights else self._decide
         values = lifted.parameter_values(self.model.form_at(context))
         rows = [self._solve_one(layer, [value[row] for value in values]) for row in range(context.shape[0])]
         bad = [row for row, x in enumerate(rows) if x is None]

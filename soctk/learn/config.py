@@ -10,6 +10,7 @@ from soctk.checks import check_count, check_positive
 
 OptimizerName = Literal["auto", "levenberg_marquardt", "lbfgs"]
 MAY_BE_ZERO = (
+    "epochs",
     "newton_iterations",
     "newton_weights",
     "lbfgs_iterations",
@@ -27,9 +28,9 @@ class FitConfig:
         seed: of the mini-batches; the same seed gives bitwise the same fit on a CPU with one thread.
         members: surrogates to learn, each from four fifths of the instances drawn at random (subagging, Buehlmann and
             Yu 2002); their mean is `FitReport.model`. 1 learns the surrogate that is given from all.
+        jobs: processes that learn members side by side; as many as PyTorch has threads by default.
         starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
-        epochs: AdamW passes over the data; 0 skips the phase. By default 1 where Levenberg-Marquardt follows, which
-            needs no more of a start, and 4 elsewhere.
+        epochs: AdamW passes over the data; 0 skips the phase.
         learning_rate: peak of the one-cycle schedule (10 % warm-up).
         weight_decay: AdamW's.
         batch_rows: observed values in a mini-batch; whole instances are drawn, so with all their candidates.
@@ -69,8 +70,9 @@ class FitConfig:
 
     seed: int = 0
     members: int = 1
+    jobs: int | None = None
     starts: int = 4
-    epochs: int | None = None
+    epochs: int = 4
     learning_rate: float = 2e-2
     weight_decay: float = 0.0
     batch_rows: int = 1600
@@ -97,12 +99,12 @@ class FitConfig:
     progress: bool = False
 
     def __post_init__(self) -> None:
-        if self.epochs is not None:
-            check_count(self.epochs, "epochs", minimum=0)
         for name in MAY_BE_ZERO:
             check_count(getattr(self, name), name, minimum=0)
         for name in ("members", "starts", "batch_rows", "rows", "history", "validate_every", "patience"):
             check_count(getattr(self, name), name)
+        if self.jobs is not None:
+            check_count(self.jobs, "jobs")
         for name in ("learning_rate", "clip", "level_weight"):
             check_positive(getattr(self, name), name)
         for weight in self.optima_weights:

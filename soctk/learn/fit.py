@@ -7,27 +7,22 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 
-from soctk.checks import ArrayLike, as_tensor
+from soctk.checks import ArrayLike
 from soctk.function import check_function
 from soctk.learn.config import FitConfig
-from soctk.learn.data import HELD_OUT, ValueData, split_indices
+from soctk.learn.data import ValueData
 from soctk.learn.deadline import Deadline
+from soctk.learn.members import samples_of, side_by_side
 from soctk.learn.optimality import Optima
 from soctk.learn.phases.phase import run_in_turn, steps_of
-from soctk.learn.phases.race import can_redraw, redrawn
 from soctk.learn.progress import Progress
 from soctk.learn.recipe import Recipe, recipe_for
-from soctk.learn.report import FitReport, FitStatus
+from soctk.learn.report import FitReport
 from soctk.learn.trainer import Trainer
-from soctk.models.average import average
 from soctk.sets import FeasibleSet, SetAt
 from soctk.support import Support
 from soctk.surrogate import ConvexSurrogate
-
-FEWEST_INSTANCES = 5
-"""To draw members' samples from."""
 
 
 def fit(
@@ -89,7 +84,8 @@ def fit(
     check_function(model)
     config = config or FitConfig()
     if config.members > 1:
-        return fit_members(model, data, config, validation, optima=optima, feasible_set=feasible_set, stop=stop)
+        samples = samples_of(model, data, config, validation, optima=optima, feasible_set=feasible_set)
+        return side_by_side(fit, samples, config, stop)
     if model.parameter_count == 0:
         raise ValueError(f"model: {type(model).__name__} has no weights to train")
     _check_data(model, data, "data")
@@ -114,49 +110,6 @@ def fit(
     else:
         model.support = support
     report.seconds, report.model = time.perf_counter() - started, model
-    return report
-
-
-def fit_members(
-    model: ConvexSurrogate,
-    data: ValueData,
-    config: FitConfig,
-    validation: ValueData | None,
-    *,
-    optima: ArrayLike | None,
-    feasible_set: FeasibleSet | SetAt | None,
-    stop: Callable[[], bool] | None,
-) -> FitReport:
-    """Train a surrogate and others of its sizes, each on a sample of the instances; see `fit`.
-
-    What a sample leaves out is its validation data where none are given. A time limit is shared out.
-
-    Raises:
-        ValueError: as `fit`; too few instances; a surrogate that cannot be made afresh.
-    """
-    if not can_redraw(model):
-        raise ValueError(f"members: expected a model whose config() has a seed, got {type(model).__name__}")
-    if data.instances < FEWEST_INSTANCES:
-        raise ValueError(f"members: expected at least {FEWEST_INSTANCES} instances to draw from, got {data.instances}")
-    members = [model, *(redrawn(model, number).to(model.device) for number in range(1, config.members))]
-    limit = None if config.time_limit is None else config.time_limit / config.members
-    reports: list[FitReport] = []
-    known = None if optima is None else as_tensor(optima, "optima")
-    for number, member in enumerate(members):
-        # Without repetition: cross-validation inside of a sample must not see an instance on both sides.
-        drawn, left_out = split_indices(data.instances, HELD_OUT, config.seed + number)
-        one = replace(config, members=1, seed=config.seed + number, time_limit=limit)
-        more = {
-            "optima": None if known is None else known[drawn],
-            "feasible_set": feasible_set.select(drawn) if isinstance(feasible_set, SetAt) else feasible_set,
-        }
-        check = data.rows(left_out) if validation is None else validation
-        reports.append(fit(member, data.rows(drawn), one, check, stop=stop, **more))
-        if stop is not None and stop():
-            break
-    good = [k for k, report in enumerate(reports) if report.status != FitStatus.DIVERGED]
-    report = replace(reports[0] if not good else reports[good[0]], seconds=sum(each.seconds for each in reports))
-    report.model = average([members[k] for k in good]) if good else model
     return report
 
 

@@ -1,7 +1,7 @@
 """The recipe: which phases a surrogate is trained by, in which order, with which options.
 
     a dense model               Race(Adam, Curved)                  Refine(Curved, Slope, Everything, Level)
-    of few candidates           Race(Adam, Everything)              Refine(Everything, Everything, Level)
+    of few candidates           Race(Adam, Everything, Everything)  Refine(Everything, Everything, Level)
     one without b0 and v apart  Race(Adam, Everything)              Refine(Everything)
     branches over windows       Race(StructuredStart, Everything)   Refine(Everything), both in whitened coordinates
 
@@ -37,8 +37,6 @@ RACE_SHARE = 0.6
 LATER_PENALTY = 1e-3
 """Branches over windows are fitted once more with this share of the penalty, which by then is what holds them up."""
 
-EPOCHS = {True: 1, False: 4}
-"""AdamW passes, by whether Levenberg-Marquardt follows."""
 LEVEL_PATIENCE = 3
 """L-BFGS on b0 alone, which is cheap, is given this many times as long to improve."""
 
@@ -66,11 +64,10 @@ class _Maker:
         self.config, self.windowed = config, traits.windowed
         self.whitened = config.structured and self.windowed is not None and len(self.windowed.branches) > 0
         self.apart = config.project_affine and can_project(model, candidates)
-        self.gauss_newton = traits.gauss_newton
-        networks = (
-            traits.affine is not None and traits.affine.conditioned and len(traits.affine.network_parameters()) > 0
-        )
-        self.few = config.project_affine and networks and not self.apart and self.windowed is None
+        part = traits.affine
+        waits = part is not None and part.conditioned and self.windowed is None and len(part.network_parameters()) > 0
+        # A single value of an instance tells of v only together with all others: there they are learned with the rest.
+        self.few = config.project_affine and waits and not self.apart and candidates > 1
         self.regressed = config.level_regression and traits.affine is not None
         self.level_weight = 0.0 if self.regressed else config.level_weight
         self.starts = config.starts if can_redraw(model) else 1
@@ -86,7 +83,7 @@ class _Maker:
             return (*begin, *refine, *optima)
         if not config.race:
             return (self.race(begin, refine), *optima)
-        brief: Recipe = (self.shape(RACE_SHARE, config.rows // 2),) if second_order else ()
+        brief: Recipe = self.shape(RACE_SHARE, config.rows // 2) if second_order else ()
         return (self.race(begin, brief), *refine, *optima)
 
     def race(self, begin: Recipe, then: Recipe) -> Race:
@@ -101,32 +98,33 @@ class _Maker:
         config = self.config
         if self.whitened and self.windowed is not None and can_place(self.windowed):
             return (StructuredStart(config.rows, self.level_weight, config.seed),)
-        epochs = config.epochs
-        if epochs is None:
-            newton = self.gauss_newton and config.newton_iterations > 0 and config.optimizer != "lbfgs"
-            epochs = EPOCHS[newton]
-        if epochs == 0:
+        if config.epochs == 0:
             return ()
-        step = (epochs, config.learning_rate, config.weight_decay, config.batch_rows, config.clip)
+        step = (config.epochs, config.learning_rate, config.weight_decay, config.batch_rows, config.clip)
         return (Adam(*step, self.level_weight, config.seed),)
 
-    def shape(self, share: float, rows: int) -> Phase:
-        """Return the phase for the curved part: alone, or with all other weights."""
+    def shape(self, share: float, rows: int) -> Recipe:
+        """Return the phases for the curved part: alone, or with all other weights, networks last."""
         if self.apart:
-            return Curved(self.suited(share, self.config.penalty), rows)
+            return (Curved(self.suited(share, self.config.penalty), rows),)
         if self.whitened:
-            return Everything(self.in_turn(share), rows, self.level_weight, whitened=True)
+            return (Everything(self.in_turn(share), rows, self.level_weight, whitened=True),)
         optimizers = (self.suited(share, self.config.penalty),)
-        return Everything(optimizers, rows, self.level_weight, networks=not self.few)
+        if not self.few:
+            return (Everything(optimizers, rows, self.level_weight),)
+        return (Everything(optimizers, rows, self.level_weight, networks=False), self.polish(share, rows))
+
+    def polish(self, share: float, rows: int) -> Everything:
+        """Return the phase for all weights from where those of the curved part have their place."""
+        newton = self.config.optimizer == "levenberg_marquardt"
+        return Everything((self.newton(share, 0.0) if newton else self.lbfgs(share),), rows, self.level_weight)
 
     def refine(self) -> Recipe:
         config = self.config
-        phases: list[Phase] = [self.shape(1.0, config.rows)]
-        if self.apart or self.few:
-            polish = self.newton(1.0, 0.0) if config.optimizer == "levenberg_marquardt" else self.lbfgs(1.0)
-            slope = [Slope()] if self.apart else []
-            phases += [*slope, Everything((polish,), config.rows, self.level_weight)]
-        return (*phases, self.level()) if self.regressed else tuple(phases)
+        phases = self.shape(1.0, config.rows)
+        if self.apart:
+            phases = (*phases, Slope(), self.polish(1.0, config.rows))
+        return (*phases, self.level()) if self.regressed else phases
 
     def level(self) -> Level:
         config = self.config

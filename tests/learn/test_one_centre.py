@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from soctk.learn.centred import Centred, Values, learn
 from soctk.learn.data import HELD_OUT, split_indices
 from soctk.learn.ladder import Ladder, Step, clearly_better
 from soctk.learn.least_squares import LeastSquaresQuadratic, level_features
+from soctk.learn.report import FitStatus
 from soctk.learn.units import Standardized
 from soctk.models.centred import CentredShape
 from tests.helpers import tolerances as tol
@@ -207,6 +210,28 @@ def test_members_learn_from_samples_and_their_mean_is_the_model() -> None:
     torch.testing.assert_close(report.model(x, context), values.mean(dim=0))  # type: ignore[misc]
     alone = soc()
     assert soctk.fit(alone, data, soctk.FitConfig(starts=1, epochs=0, newton_iterations=1)).model is alone
+
+
+def test_members_learned_side_by_side_are_those_learned_in_turn() -> None:
+    data = observed(60, 4)
+    brief = soctk.FitConfig(members=3, starts=1, epochs=1, newton_iterations=2, lbfgs_iterations=10)
+    found = [soctk.fit(soc(), data, dataclasses.replace(brief, jobs=jobs)).model for jobs in (1, 2)]
+    point, context = data.x[:5, 0], data.context[:5]
+    torch.testing.assert_close(found[0](point, context), found[1](point, context), rtol=1e-10, atol=1e-10)
+    assert torch.get_num_threads() == 1
+
+
+def test_stopping_ends_members_in_other_processes_too() -> None:
+    asked = []
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) > 3
+
+    config = soctk.FitConfig(members=2, jobs=2, epochs=10_000, starts=1)
+    report = soctk.fit(soctk.make_surrogate("relu", N_X, P), observed(200, 4), config, stop=stop)
+    assert report.status == FitStatus.STOPPED
+    assert len(report.model.models) == 2  # type: ignore[union-attr]
 
 
 def test_twice_the_spread_of_members_is_a_standard_error() -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import tyro
 
+from soctk_evaluation.cli.benchmark_commands import Benchmark
 from soctk_evaluation.harness.request import Run, Sweep
 
 
@@ -343,6 +344,7 @@ ACTIONS: dict[str, tuple[type, str]] = {
     "fit": (Fit, "soctk_evaluation.cli.logged:fit_logged"),
     "warmup": (Warmup, "soctk_evaluation.cli.warmup:warm_up"),
     "assess": (Assess, "soctk_evaluation.cli.assessing:assess_logged"),
+    "benchmark": (Benchmark, "soctk_evaluation.cli.benchmarking:benchmark"),
     "decide": (Decide, "soctk_evaluation.cli.deciding:decide_logged"),
 }
 """The other commands, and the function that carries each out."""

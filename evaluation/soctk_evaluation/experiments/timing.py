@@ -175,12 +175,12 @@ class Race:
         return self._certified(torch.stack(answers), total, count)
 
     def cvxpylayers(self, count: int, *, backward: bool) -> Measured:
-        """A cvxpylayers layer on the same lift."""
+        """A cvxpylayers layer on the same lift, whose derivatives are in the context."""
         decider = CvxpyLayerDecider(self.model, self.feasible_set)
         rows = self.contexts(count).requires_grad_()
 
         def run() -> Tensor:
-            x = decider.layer(rows)
+            x = decider.layer(rows, weights=False)
             if backward:
                 x.square().sum().backward()
             return x.detach()

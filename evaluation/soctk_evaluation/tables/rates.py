@@ -13,7 +13,7 @@ from soctk_evaluation.tables.markdown import head, line, write_page
 PAGE = """# What curvature costs in affine pieces
 
 Written by `soctk rates --markdown docs/rates.md --figure docs/images/rates.svg`; the rows are in
-[`evaluation/results/rates.jsonl`](../evaluation/results/rates.jsonl).
+`evaluation/results/rates.jsonl`.
 
 Left: a function with a quadratic, a norm and a smooth convex rest (log-sum-exp). The first two are held exactly, the
 rest is replaced by its tangent planes on a net of N points; the largest error over [-1, 1]^d falls like N^(-2/d), as

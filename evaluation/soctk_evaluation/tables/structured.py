@@ -42,7 +42,7 @@ INTRODUCTION = {
 PAGE = """# {title}
 
 Measured by `soctk {experiment}` on {machine}; the rows are in
-[`evaluation/results/{experiment}.jsonl`](../evaluation/results/{experiment}.jsonl), and
+`evaluation/results/{experiment}.jsonl`, and
 `soctk report evaluation/results/{experiment}.jsonl --markdown docs/{experiment}.md --figure
 docs/images/{experiment}.{kind}` writes this page.
 

@@ -11,7 +11,7 @@ from soctk_evaluation.tables.markdown import escape, head, line, write_page
 PAGE = """# What a decision takes
 
 Written by `soctk timing --dims {dims} --markdown docs/timing.md --figure docs/images/timing.svg` on {machine};
-the rows are in [`evaluation/results/timing.jsonl`](../evaluation/results/timing.jsonl). One process, one thread, the
+the rows are in `evaluation/results/timing.jsonl`. One process, one thread, the
 best of at least three repeats; every method decides the same contexts of the same random SOC-ICNN. The *compact* model
 is the leaderboard's with every branch on; the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and
 a full norm. Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised

@@ -1,0 +1,1 @@
+"""The open benchmark: versioned problems, entries by anyone, scores that are recomputed from decisions alone."""

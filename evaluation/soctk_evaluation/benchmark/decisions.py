@@ -1,0 +1,182 @@
+"""A file of decisions: what an entry is judged by. Any language can write one.
+
+    .npz    an array (T, n) for each problem, under its name; `soctk benchmark run` adds `entry`, a JSON text.
+    .csv    columns problem, row (from 0), x_0, x_1, ...; x beyond a problem's dimension stay empty.
+
+A decision that is not there, or not finite, is counted and scored at the centre of its set.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from soctk.tables.arrays import open_arrays
+from soctk.tables.table import check_file
+from soctk_evaluation.benchmark.versions import TRACKS, Problem
+from soctk_evaluation.harness.request import UsageError
+
+ABOUT = "entry"
+LONGEST = 300
+"""Characters of a line about an entry."""
+
+
+@dataclass(frozen=True)
+class About:
+    """Who and how: what an entry says of itself.
+
+    Attributes:
+        name: of the entry.
+        who: made it.
+        how: one line on the method.
+        track: one of `TRACKS`.
+        machine: where its times were measured.
+        fit_seconds: by problem.
+        decide_ms: milliseconds a decision, by problem.
+        ended: what went wrong, by problem.
+        data: hashes of the data that it learned from, by problem.
+        selection: the options that chose the problems.
+    """
+
+    name: str = ""
+    who: str = ""
+    how: str = ""
+    track: str = "values"
+    machine: str = ""
+    fit_seconds: dict[str, float] = field(default_factory=dict)
+    decide_ms: dict[str, float] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)
+    selection: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("name", "who", "how", "machine"):
+            text = getattr(self, name)
+            if not isinstance(text, str) or len(text) > LONGEST or "\n" in text:
+                raise UsageError(f"{name}: expected one line of at most {LONGEST} characters, got {str(text)[:60]!r}")
+        if self.track not in TRACKS:
+            raise UsageError(f"track: expected one of {' '.join(TRACKS)}, got {self.track!r}")
+        for name, kind in (("fit_seconds", float), ("decide_ms", float), ("ended", str), ("data", str)):
+            values = getattr(self, name)
+            if not isinstance(values, dict) or not all(isinstance(value, kind) for value in values.values()):
+                raise UsageError(f"{name}: expected a {kind.__name__} for each problem")
+        if not isinstance(self.selection, dict):
+            raise UsageError("selection: expected the options that chose the problems")
+
+
+def write_decisions(path: Path, about: About, decisions: Mapping[str, np.ndarray]) -> None:
+    """Write an .npz file of decisions, arrays (T, n) by problem."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        np.savez_compressed(file, **{ABOUT: np.array(json.dumps(asdict(about)))}, **decisions)
+
+
+def read_about(path: Path) -> About:
+    """Return what an .npz file says of its entry, the usual where it says nothing, as a .csv file.
+
+    Raises:
+        UsageError: it says something else.
+        TableError: the file cannot be read.
+    """
+    if path.suffix != ".npz":
+        return About()
+    with open_arrays(path) as file:
+        text = str(file[ABOUT]) if ABOUT in file else "{}"
+    try:
+        given = json.loads(text)
+    except ValueError:
+        raise UsageError(f"{path}: {ABOUT}: expected a JSON text") from None
+    if not isinstance(given, dict) or not given.keys() <= {one.name for one in fields(About)}:
+        raise UsageError(f"{path}: {ABOUT}: expected an object with {', '.join(one.name for one in fields(About))}")
+    return About(**given)
+
+
+def read_decisions(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
+    """Return decisions (T, n) by problem, NaN where there are none.
+
+    Raises:
+        UsageError: another kind of file, an unknown problem, another number of decisions or of coordinates, a row
+            twice, or something that is no number.
+        TableError: the file cannot be read.
+    """
+    if path.suffix not in (".npz", ".csv"):
+        raise UsageError(f"{path}: expected a file ending in .npz or .csv")
+    given = _npz(path, problems) if path.suffix == ".npz" else _csv(path, problems)
+    return {problem.name: given.get(problem.name, np.full(_shape(problem), np.nan)) for problem in problems}
+
+
+def _shape(problem: Problem) -> tuple[int, int]:
+    return problem.test, problem.dim
+
+
+def _known(name: str, problems: Sequence[Problem], path: Path) -> Problem:
+    for problem in problems:
+        if problem.name == name:
+            return problem
+    names = [problem.name for problem in problems]
+    some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    raise UsageError(f"{path}: unknown problem {name!r}; expected those of this choice: {some}")
+
+
+def _npz(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
+    found = {}
+    with open_arrays(path) as file:
+        for name in file.files:
+            if name == ABOUT:
+                continue
+            shape = _shape(_known(name, problems, path))
+            try:
+                array = file[name]
+            except ValueError as error:
+                raise UsageError(f"{path}: {name}: not an array of numbers: {error}") from None
+            if array.shape != shape or array.dtype.kind not in "fiu":
+                raise UsageError(f"{path}: {name}: expected numbers {shape}, got {array.dtype} {array.shape}")
+            found[name] = array.astype(float)
+    return found
+
+
+def _csv(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
+    check_file(path)
+    try:
+        table = pd.read_csv(path, dtype={"problem": str}, float_precision="round_trip")
+    except (ValueError, OSError) as error:
+        raise UsageError(f"{path}: not a readable .csv file: {' '.join(str(error).split())}") from None
+    wanted = ["problem", "row", *(f"x_{k}" for k in range(max(problem.dim for problem in problems)))]
+    if list(table.columns) != wanted:
+        raise UsageError(f"{path}: expected columns {', '.join(wanted)}, got {', '.join(map(str, table.columns))}")
+    for name in wanted[1:]:
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        wrong = np.flatnonzero(numbers.isna() & table[name].notna())
+        if wrong.size:
+            raise UsageError(
+                f"{path}: {name}, line {wrong[0] + 2}: expected a number, got {table[name].iloc[wrong[0]]!r}"
+            )
+        table[name] = numbers.astype(float)
+    return {
+        str(name): _rows(part, _known(str(name), problems, path), path)
+        for name, part in table.groupby("problem", sort=False, dropna=False)
+    }
+
+
+def _rows(part: pd.DataFrame, problem: Problem, path: Path) -> np.ndarray:
+    rows = part["row"].to_numpy()
+    inside = (rows == np.floor(rows)) & (rows >= 0) & (rows < problem.test)
+    if not inside.all():
+        raise UsageError(
+            f"{path}: {problem.name}: expected rows 0 to {problem.test - 1}, as there are {problem.test} test "
+            f"contexts, got {rows[~inside][0]:g}"
+        )
+    if len(np.unique(rows)) < len(rows):
+        raise UsageError(f"{path}: {problem.name}: expected each row once")
+    numbers = part.iloc[:, 2:].to_numpy(float)
+    if np.isfinite(numbers[:, problem.dim :]).any():
+        raise UsageError(f"{path}: {problem.name}: expected {problem.dim} coordinates, got more")
+    x = np.full(_shape(problem), np.nan)
+    x[rows.astype(int)] = numbers[:, : problem.dim]
+    return x
