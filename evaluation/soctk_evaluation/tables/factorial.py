@@ -19,8 +19,8 @@ FACTORIAL = replace(REGRET, experiment="factorial", title="Mean regret, d = {dim
 PAGE = """# What each factor is worth
 
 Written by `soctk factorial{quick} --markdown docs/factorial.md --figure docs/images/factorial.svg` on {machine}; the
-rows are in [`evaluation/results/factorial.jsonl`](../evaluation/results/factorial.jsonl). Tasks, data, decisions and
-regret are the [leaderboard's](../evaluation/README.md#what-a-row-means).
+rows are in `evaluation/results/factorial.jsonl`. Tasks, data, decisions and regret are the leaderboard's
+(`evaluation/README.md` says what a row means).
 
 The rows `soc_...` are the SOC-ICNN with one factor changed and everything else as it is; those of other methods get
 what SOC has. "÷ soc" is the geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the change costs
