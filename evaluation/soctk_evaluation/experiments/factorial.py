@@ -13,7 +13,15 @@ from typing import Any
 
 import soctk
 from soctk import ConvexSurrogate, FitConfig
-from soctk_evaluation.experiments.leaderboard import MEASURED, OWN_RECIPES, QUICK, TEXT, cell_config, measure
+from soctk_evaluation.experiments.leaderboard import (
+    MEASURED,
+    OWN_RECIPES,
+    QUICK,
+    TEXT,
+    cell_config,
+    measure,
+    protocol_code,
+)
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import BASELINES
@@ -63,7 +71,7 @@ def make_variant(name: str, dim: int, *, context_dim: int, seed: int) -> ConvexS
 
 def _code(cell: Cell) -> tuple[str, ...]:
     own = ("soctk_evaluation.experiments.leaderboard", "soctk_evaluation.harness.variants")
-    return (*own, *BASELINES.get(VARIANTS[cell.method].method, ()))
+    return (*own, *protocol_code(cell), *BASELINES.get(VARIANTS[cell.method].method, ()))
 
 
 EXPERIMENT = Experiment(
