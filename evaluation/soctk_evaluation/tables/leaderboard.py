@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import replace_part, versions_line, write_page, write_text
-from soctk_evaluation.tables.report import WRITERS, body, print_tables, render, render_paired
+from soctk_evaluation.tables.report import WRITERS, body, print_tables, render
 from soctk_evaluation.tables.summary import Measure, Table, build_tables
 
 REGRET = Measure(
@@ -49,6 +49,5 @@ def write_leaderboard(results: Results, files: Files) -> None:
 
 
 def _for_readme(table: Table, rows: Sequence[Row]) -> str:
-    paired = render_paired(table)
-    more = [] if paired is None else ["The learned methods in pairs:", body(paired)]
-    return "\n\n".join([body(render(table)), *more, versions_line(rows)])
+    lines = body(render(table)).splitlines()
+    return "\n".join([*(line for line in lines if line.strip("| ") or not line), "", versions_line(rows)])
