@@ -125,26 +125,19 @@ def _known(name: str, problems: Sequence[Problem], path: Path) -> Problem:
 
 
 def _npz(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
-    found = {}
     with open_arrays(path) as file:
-        for name in file.files:
-            if name == ABOUT:
-                continue
-            shape = _shape(_known(name, problems, path))
-            try:
-                array = file[name]
-            except ValueError as error:
-                raise UsageError(f"{path}: {name}: not an array of numbers: {error}") from None
-            if array.shape != shape or array.dtype.kind not in "fiu":
-                raise UsageError(f"{path}: {name}: expected numbers {shape}, got {array.dtype} {array.shape}")
-            found[name] = array.astype(float)
-    return found
+        arrays = {name: file[name] for name in file.files if name != ABOUT}
+    for name, array in arrays.items():
+        shape = _shape(_known(name, problems, path))
+        if array.shape != shape or array.dtype.kind not in "fiu":
+            raise UsageError(f"{path}: {name}: expected numbers {shape}, got {array.dtype} {array.shape}")
+    return {name: array.astype(float) for name, array in arrays.items()}
 
 
 def _csv(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
     check_file(path)
     try:
-        table = pd.read_csv(path, dtype={"problem": str}, float_precision="round_trip")
+        table = pd.read_csv(path, dtype={"problem": str})
     except (ValueError, OSError) as error:
         raise UsageError(f"{path}: not a readable .csv file: {' '.join(str(error).split())}") from None
     wanted = ["problem", "row", *(f"x_{k}" for k in range(max(problem.dim for problem in problems)))]

@@ -49,7 +49,7 @@ def number(value: float | None) -> str:
     """Return a number to two or three digits."""
     if value is None:
         return ABSENT
-    if value <= FLOOR:
+    if value <= 1.001 * FLOOR:
         return "0"
     return f"{value:.3f}" if 0.01 <= value < 100 else f"{value:.1e}"
 
