@@ -34,13 +34,13 @@ lacks them, and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to
 """
 
 
-def write_factorial(results: Results, files: Files) -> None:
-    """Show the tables, and write the page and the picture asked for."""
+def write_factorial(results: Results, files: Files, quick_starts: int) -> None:
+    """Show the tables, and write the page and the picture; `quick_starts` tells the quick recipe from the other."""
     tables = build_tables(results, FACTORIAL, results.cells)
     text = "\n".join(_text(table, _rows(results, table)) for table in tables)
     print(text or "no factorial rows yet")
     if "markdown" in files and results.measured:
-        quick = " --quick" if {row["config"].get("fit.starts") for row in results.measured} == {2} else ""
+        quick = " --quick" if all(row["config"].get("fit.starts") == quick_starts for row in results.measured) else ""
         page = PAGE.format(machine=escape(results.rows[-1]["machine"]), quick=quick)
         write_page(files["markdown"], page + text, results.rows)
     if "figure" in files and tables:
