@@ -112,7 +112,7 @@ def spo_plus_loss(
     Args:
         layer: of the model that learns, over the set that x* are optimal in.
         costs: (*batch, n), the true objectives c'x.
-        optima: (*batch, n), their optima x*.
+        optima: (*batch, n), their optima.
         context: (*batch, p), or None where p = 0.
         **sides: right-hand sides of their own for each context, as the layer takes them.
     """

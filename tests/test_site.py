@@ -105,6 +105,9 @@ def test_the_site_builds_without_a_warning(tmp_path) -> None:
     known = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in pages.items()}
     for page, text in pages.items():
         article = text[text.index("<article") : text.index("</article")]
+        paragraphs = re.findall(r"<p>(.*?)</p>", article, flags=re.DOTALL)
+        assert not [text for text in paragraphs if "\n- <" in text], "a list needs an empty line before it"
+        assert not re.search(r"<em>[^<]*\) -", article), f"{page.relative_to(site)}: the asterisks of shapes are text"
         for link in re.findall(r'(?:href|src)="(?!\w+:)([^"]+)"', article):
             target, _, anchor = html.unescape(link).partition("#")
             found = Path(os.path.normpath(page.parent / target)) if target else page

@@ -86,12 +86,10 @@ VERSIONS = {
     version.name: version
     for version in (
         Version("1", tuple((task, 10) for task in (*TASKS, *UNTUNED)), _SEEDS),
-        Version("1-grid", (("voltage", 8), ("opf_case30", 5)), _SEEDS, train=500),
         Version("trial", (("box_socp", 3), ("simplex_logistic", 3)), (100, 101, 102), 60, 8, 20),
     )
 }
-"""Version 1, its electrical grids (extra `grid`), and a small one to try things out. No recipe was chosen by their
-seeds."""
+"""Version 1, and a small one to try things out. No recipe was chosen by their seeds."""
 
 
 def choose(

@@ -16,7 +16,7 @@ class Selection:
     """Which problems.
 
     Attributes:
-        version: 1, 1-grid (extra `grid`), or trial, a small one to try things out; 1 by default.
+        version: 1, or trial, a small one to try things out; 1 by default.
         tasks: names of tasks; the version's by default.
         dims: decision dimensions; the version's by default.
         seeds: the version's by default.
