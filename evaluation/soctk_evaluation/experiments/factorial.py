@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,13 @@ def _code(cell: Cell) -> tuple[str, ...]:
     return (*own, *protocol_code(cell), *BASELINES.get(VARIANTS[cell.method].method, ()))
 
 
+WRITE = partial(write_factorial, quick_starts=QUICK.starts)
 EXPERIMENT = Experiment(
     "factorial",
     factorial_cells,
     run_cell,
     MEASURED,
-    write_factorial,
+    WRITE,
     text=TEXT,
     code=_code,
     pages=pages("factorial.md", "factorial.svg"),
