@@ -66,6 +66,30 @@ def test_report_writes_every_kind_of_file(tmp_path: Path, capsys: pytest.Capture
     assert "regret_mean" in names["csv"].read_text()
 
 
+def test_report_alone_writes_the_projects_pages_from_their_rows(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report"]) == 2
+    assert "evaluation/results" in capsys.readouterr().err
+    rows = [support.row(method=method) for method in ("soc", "norm")]
+    ResultsStore(tmp_path / "evaluation/results/leaderboard.jsonl").append(*rows)
+    rows = [row | {"experiment": "factorial", "key": f"f{row['key']}"} for row in rows]
+    ResultsStore(tmp_path / "evaluation/results/factorial.jsonl").append(*rows)
+    (tmp_path / "README.md").write_text("before\n")
+    assert main(["report"]) == 2
+    assert "begin leaderboard" in capsys.readouterr().err
+    (tmp_path / "README.md").write_text("before\n<!-- begin leaderboard -->\nold\n<!-- end leaderboard -->\nafter\n")
+    for _ in range(2):
+        assert main(["report"]) == 0
+        readme = (tmp_path / "README.md").read_text()
+        assert readme.startswith("before\n<!-- begin leaderboard -->\n\n| method |")
+        assert readme.endswith("(2).\n\n<!-- end leaderboard -->\nafter\n")
+        assert "| soc |" in readme
+        assert "old" not in readme
+    assert "| norm |" in (tmp_path / "docs/factorial.md").read_text()
+    assert {path.name for path in (tmp_path / "docs/images").iterdir()} == {"regret.svg", "factorial.svg"}
+    assert main(["report", "--csv", "out.csv"]) == 2
+
+
 def test_a_file_that_cannot_be_written_is_one_line_and_exit_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

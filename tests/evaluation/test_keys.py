@@ -116,6 +116,8 @@ ROWS = [
         ("leaderboard", method, protocol)
         for method, protocol in (("soc", "paper"), ("dcp", "cvxpylayers"), ("soc+fy", "exact"))
     ),
+    *(("factorial", variant, "exact") for variant in ("soc", "dcp_lbfgs")),
+    ("factorial", "soc", "cvxpylayers"),
     *(("approximation", method, "values") for method in ("soc", "ickan", "constant")),
     *((name, "soc", "structured") for name in ("smoothing", "restoration")),
     ("rates", "relu", "values"),

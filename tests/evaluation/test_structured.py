@@ -34,14 +34,14 @@ def cells(experiment: str, methods, protocols=("structured",)):
 @pytest.mark.parametrize("experiment", SETTINGS)
 def test_every_row_is_measured_against_certified_optima(experiment: str, tmp_path, capsys) -> None:
     methods = ("soc", *STRUCTURED_TRIVIAL[experiment])
-    rows = []
+    rows, own = [], {"machine": "a", "versions": {"code": "aaa"}}
     for cell in cells(experiment, methods):
         row = find_experiment(experiment).run(cell, tmp_path)
         assert set(row) - {"status"} <= set(MEASURED)
         assert row["regret_mean"] >= -1e-6 * row["spread"]  # no decision is better than a certified optimum
         assert row["reference_gap"] <= 1e-5
         assert row["regret_n"] == SMALL[experiment]["test"]
-        rows.append(cell.identity | dict.fromkeys(MEASURED) | row | {"status": row.get("status", "ok"), "machine": "a"})
+        rows.append(cell.identity | dict.fromkeys(MEASURED) | row | own | {"status": row.get("status", "ok")})
     assert rows[0]["gap_max"] <= 1e-4
     files = {"markdown": tmp_path / "page.md", "figure": tmp_path / "picture.svg"}
     write_structured(Results(rows, [], folder=tmp_path), files)
@@ -83,7 +83,10 @@ def test_the_better_model_is_bold_and_missing_seeds_are_said() -> None:
         for name, regret in (("soc", 0.1), ("relu", 0.4))
     ]
     text = structured_table("smoothing", rows, "structured", expected=3)
-    assert "**1.00e-01 ± 1e-02**" in text
+    assert "**1.00e-01**" in text  # one seed of three says nothing of the spread between seeds
+    assert "**1.00e-01 ± 1e-02**" in structured_table("smoothing", rows, "structured", expected=1)
+    seeds = [rows[0] | {"seed": seed, "regret_mean": mean} for seed, mean in enumerate((0.1, 0.3))]
+    assert "**2.00e-01 ± 1e-01**" in structured_table("smoothing", seeds, "structured", expected=2)
     assert "**4.00e-01" not in text
     assert "soc (1 of 3 seeds)" in text
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
+import statistics
 
 import fake_cells
 import pytest
 import support
-import torch
 from rich.console import Console
 
 from soctk_evaluation.harness.store import BadLine, Contents
@@ -41,17 +41,31 @@ def test_trivial_rows_stand_apart_and_never_win() -> None:
     assert found.best() == found.best(0) == "soc"
 
 
-def test_pooled_standard_error_is_that_of_all_instances_together() -> None:
-    torch.manual_seed(0)
-    parts = [torch.randn(40, dtype=torch.float64) * scale + shift for scale, shift in ((1, 0), (2, 3), (0.5, -1))]
+def test_the_standard_error_is_that_of_the_seeds_means() -> None:
+    means, within, counts = [0.2, 0.5, 0.8], [1e-3, 2e-3, 1e-3], [200, 100, 50]
     rows = [
-        support.row(seed=seed, regret_mean=float(part.mean()), regret_stderr=float(part.std() / 40**0.5), regret_n=40)
-        for seed, part in enumerate(parts)
+        support.row(seed=seed, regret_mean=mean, regret_stderr=error, regret_n=count)
+        for seed, (mean, error, count) in enumerate(zip(means, within, counts, strict=True))
     ]
-    together = torch.cat(parts)
-    regret = table(rows).learned[0].regrets[0]
-    assert regret.mean == pytest.approx(float(together.mean()), rel=1e-12)
-    assert regret.stderr == pytest.approx(float(together.std()) / math.sqrt(120), rel=1e-12)
+    found = table(rows)
+    regret = found.learned[0].regrets[0]
+    assert regret.mean == pytest.approx(0.5, rel=1e-12)
+    assert regret.stderr == pytest.approx(statistics.stdev(means) / math.sqrt(3), rel=1e-12)
+    assert any("± is the standard error of the mean over seeds" in note for note in found.notes)
+
+
+def test_one_seed_has_the_error_over_its_instances_and_one_of_several_has_none() -> None:
+    found = table([support.row(regret_stderr=0.01)])
+    assert found.learned[0].regrets[0].stderr == 0.01
+    assert any("of the one seed, not over seeds" in note for note in found.notes)
+    two = table([support.row(seed=0), support.row(seed=0, method="norm"), support.row(seed=1, method="norm")])
+    assert {line.method: line.regrets[0].stderr for line in two.learned}["soc"] is None
+
+
+def test_how_the_fits_ended_is_counted() -> None:
+    statuses = ["converged", "iteration_limit", "converged"]
+    found = table([support.row(seed=seed, fit_status=status) for seed, status in enumerate(statuses)])
+    assert "fits: 2 converged, 1 iteration limit" in found.notes
 
 
 def test_missing_seeds_are_said_and_an_incomplete_method_is_not_the_best() -> None:
@@ -111,11 +125,25 @@ def test_test_instances_solver_regret_and_damaged_lines_are_said() -> None:
 
 
 def test_markdown_has_the_best_learned_in_bold_and_as_many_cells_in_every_row() -> None:
-    lines = [line for line in to_markdown([table(grid())]).splitlines() if line.startswith("|")]
+    first, _ = to_markdown([table(grid())]).split("## Mean regret, d = 10, protocol exact: compared")
+    lines = [line for line in first.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in lines}) == 1
     bold = [line for line in lines if "**" in line]
     assert [line.split("|")[1].strip() for line in bold] == ["soc"]
     assert bold[0].count("**") == 2 * 3  # two tasks and their mean
+
+
+def test_methods_are_compared_in_pairs_where_there_are_several_cells() -> None:
+    found = table(grid())
+    assert [(one.method, one.wins, one.shared) for one in found.paired] == [("relu", 0, 6), ("soc", 6, 6)]
+    relu, soc = found.paired
+    assert relu.ratio is not None
+    assert relu.ratio.mean == pytest.approx(2.0)
+    assert (relu.ratio.wins, relu.ratio.cells) == (0, 6)
+    assert soc.ratio is None
+    for text in (to_markdown([found]), to_html([found])):
+        assert "compared in pairs" in text
+    assert table(grid(tasks=1, seeds=1)).paired == []
 
 
 def test_csv_holds_full_precision() -> None:

@@ -13,7 +13,6 @@ from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import STORES, Experiment, Files
 from soctk_evaluation.harness.request import UsageError
 from soctk_evaluation.harness.store import Contents, ResultsStore
-from soctk_evaluation.tables.markdown import MissingPart
 
 KINDS = ("html", "markdown", "csv", "figure", "readme")
 
@@ -75,10 +74,7 @@ def write(
         first, lines = contents.bad[0], f"{len(contents.bad)} damaged line{'' if len(contents.bad) == 1 else 's'}"
         print(f"soctk: {lines} of {store.path} skipped (line {first.number}: {first.reason})", file=sys.stderr)
     rows = [row for row in contents.rows if not keys or row["key"] in keys]
-    try:
-        experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.path.with_suffix("")), files)
-    except MissingPart as error:
-        raise UsageError(str(error)) from None
+    experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.path.with_suffix("")), files)
 
 
 def _files(request: Any) -> dict[str, Path]:

@@ -8,12 +8,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import soctk
 from soctk import ConvexSurrogate, FitConfig
-from soctk_evaluation.experiments.leaderboard import MEASURED, OWN_RECIPES, QUICK, TEXT, cell_config, measure
+from soctk_evaluation.experiments.leaderboard import (
+    MEASURED,
+    OWN_RECIPES,
+    QUICK,
+    TEXT,
+    cell_config,
+    measure,
+    protocol_code,
+)
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import BASELINES
@@ -63,15 +72,16 @@ def make_variant(name: str, dim: int, *, context_dim: int, seed: int) -> ConvexS
 
 def _code(cell: Cell) -> tuple[str, ...]:
     own = ("soctk_evaluation.experiments.leaderboard", "soctk_evaluation.harness.variants")
-    return (*own, *BASELINES.get(VARIANTS[cell.method].method, ()))
+    return (*own, *protocol_code(cell), *BASELINES.get(VARIANTS[cell.method].method, ()))
 
 
+WRITE = partial(write_factorial, quick_starts=QUICK.starts)
 EXPERIMENT = Experiment(
     "factorial",
     factorial_cells,
     run_cell,
     MEASURED,
-    write_factorial,
+    WRITE,
     text=TEXT,
     code=_code,
     pages=pages("factorial.md", "factorial.svg"),

@@ -222,7 +222,7 @@ def _measurements(learned: _Learned, scores: Scores, own: float, method: Method 
     }
 
 
-def _code(cell: Cell) -> tuple[str, ...]:
+def protocol_code(cell: Cell) -> tuple[str, ...]:
     """Return the code that determines the decisions of protocols that do not certify theirs by our solver."""
     return {"exact": (), "paper": SOLVER, "cvxpylayers": ("soctk_baselines.cvxpy_layer",)}[cell.protocol]
 
@@ -237,6 +237,6 @@ EXPERIMENT = Experiment(
     write_leaderboard,
     text=TEXT,
     kinds=KINDS,
-    code=_code,
+    code=protocol_code,
     pages=PAGES,
 )

@@ -28,7 +28,7 @@ NEUTRAL = (
     *("soctk.__init__", "soctk.exports", "soctk.io", "soctk.sklearn", "soctk.status"),
     *("soctk_tasks.__init__", "soctk_baselines.__init__", "soctk_evaluation.__init__"),
     *("soctk_tasks.grid", "soctk_tasks.untuned"),
-    *("soctk_evaluation.cli", "soctk_evaluation.harness", "soctk_evaluation.tables"),
+    *("soctk_evaluation.benchmark", "soctk_evaluation.cli", "soctk_evaluation.harness", "soctk_evaluation.tables"),
     "soctk_evaluation.experiments.__init__",
 )
 """What determines no result unless an experiment names it."""

@@ -117,9 +117,9 @@ def _structures(config: Config) -> tuple[list[tuple[str, ...]], list[tuple[str, 
 
 LM = {"optimizer": "levenberg_marquardt"}
 SMALL = {"hidden": HIDDEN, "hyperbolics": HYPERBOLICS}
-_LM, _HYPERBOLICS = "Levenberg-Marquardt throughout", f"and {HYPERBOLICS} hyperbolic branches"
-_SMALL = f"{HYPERBOLICS} hyperbolic branches and {HIDDEN[0]} ReLUs, so Levenberg-Marquardt"
-_LADDER = "and structures to choose from: SOC's recipe"
+_LM, _HYPERBOLICS = "Levenberg-Marquardt throughout", f"with {HYPERBOLICS} hyperbolic branches"
+_SMALL = f"with {HYPERBOLICS} hyperbolic branches and only {HIDDEN[0]} ReLUs, so Levenberg-Marquardt"
+_LADDER = "that with structures to choose from: SOC's recipe"
 
 VARIANTS: dict[str, Variant] = {
     "soc": Variant("soc", "as fitted by default"),

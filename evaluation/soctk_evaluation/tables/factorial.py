@@ -7,40 +7,42 @@ from dataclasses import replace
 from statistics import mean
 
 from soctk_evaluation.harness.experiment import Files, Results
-from soctk_evaluation.harness.store import Row
+from soctk_evaluation.harness.store import Row, last_by
 from soctk_evaluation.harness.variants import VARIANTS
 from soctk_evaluation.tables.leaderboard import REGRET
 from soctk_evaluation.tables.markdown import escape, head, line, write_page
-from soctk_evaluation.tables.paired import LEVEL, CellScores, Ratio, cell_scores, ratio_of
+from soctk_evaluation.tables.paired import INTERVAL, CellScores, Ratio, cell_scores, ratio_of
 from soctk_evaluation.tables.report import ABSENT, regret_entry
-from soctk_evaluation.tables.summary import Line, Table, build_tables
+from soctk_evaluation.tables.summary import WHICH, Line, Table, build_tables
 
 FACTORIAL = replace(REGRET, experiment="factorial", title="Mean regret, d = {dim}")
 PAGE = """# What each factor is worth
 
 Written by `soctk factorial{quick} --markdown docs/factorial.md --figure docs/images/factorial.svg` on {machine}; the
-rows are in `evaluation/results/factorial.jsonl`. Tasks, data, decisions and
-regret are the leaderboard's (`evaluation/README.md`).
+rows are in `evaluation/results/factorial.jsonl`. Tasks, data, decisions and regret are the leaderboard's
+(`evaluation/README.md` says what a row means).
 
-The rows `soc_...` are the SOC-ICNN with one factor changed and everything else as it is; those of other methods get what
-SOC has. "÷ soc" is the geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the change costs
+The rows `soc_...` are the SOC-ICNN with one factor changed and everything else as it is; those of other methods get
+what SOC has. "÷ soc" is the geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the change costs
 regret; "÷ beside" is the ratio to the row that it differs from by this change alone. Structures with one centre for all
 branches (`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so `soc_no_quadratic`
 lacks them, and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside `soc_no_one_centre`.
-`soc_no_quadratic` is a norm network with all that SOC has, `soc_no_norms` a quadratic one.
+`soc_no_quadratic` is a norm network with all that SOC has, `soc_no_norms` a quadratic one. A branch that is taken out
+shifts the random initial weights of the others, and with them the structure that is chosen: with one seed, a ratio
+between a half and two may be chance, as `soc_no_backbone` shows where no structure with a backbone is chosen.
 
 ![Regret of every variant as a multiple of SOC's](images/factorial.svg)
 
 """
 
 
-def write_factorial(results: Results, files: Files) -> None:
-    """Show the tables, and write the page and the picture asked for."""
+def write_factorial(results: Results, files: Files, quick_starts: int) -> None:
+    """Show the tables, and write the page and the picture; `quick_starts` tells the quick recipe from the other."""
     tables = build_tables(results, FACTORIAL, results.cells)
     text = "\n".join(_text(table, _rows(results, table)) for table in tables)
     print(text or "no factorial rows yet")
     if "markdown" in files and results.measured:
-        quick = " --quick" if {row["config"].get("fit.starts") for row in results.measured} == {2} else ""
+        quick = " --quick" if all(row["config"].get("fit.starts") == quick_starts for row in results.measured) else ""
         page = PAGE.format(machine=escape(results.rows[-1]["machine"]), quick=quick)
         write_page(files["markdown"], page + text, results.rows)
     if "figure" in files and tables:
@@ -77,7 +79,8 @@ def _of_task(scores: CellScores, task: str) -> CellScores:
 
 
 def _rows(results: Results, table: Table) -> list[Row]:
-    return [row for row in results.measured if row["dim"] == table.dim and row["method"] in VARIANTS]
+    own = [row for row in results.measured if row["dim"] == table.dim and row["method"] in VARIANTS]
+    return list(last_by(own, lambda row: tuple(row[name] for name in WHICH)).values())
 
 
 def _in_order(names: Sequence[str] | dict[str, CellScores]) -> list[str]:
@@ -87,15 +90,15 @@ def _in_order(names: Sequence[str] | dict[str, CellScores]) -> list[str]:
 def _text(table: Table, rows: Sequence[Row]) -> str:
     notes = [
         *table.notes,
-        f"intervals are of {LEVEL:.0%} (Student's), over tasks, each the mean of its seeds, or over seeds where there is one "
-        f"task; regrets below {FACTORIAL.floor:.0e}, which is the decisions' tolerance, count as that",
+        f"intervals are of {INTERVAL}",
+        f"regrets below {FACTORIAL.floor:.0e}, which is the decisions' tolerance, count as that in ratios",
     ]
     parts = [f"## {escape(table.title)}", _regrets(table, rows), "\n".join(f"- {escape(note)}" for note in notes)]
     return "\n\n".join([*parts, "### The structure that was chosen", _structures(table, rows)]) + "\n"
 
 
 def _regrets(table: Table, rows: Sequence[Row]) -> str:
-    lines_of = {line.method: line for line in table.learned}
+    lines_of = {own.method: own for own in table.learned}
     to_soc, to_beside = ratios(rows), ratios(rows, None)
     names = _in_order(list(lines_of))
     header = ["variant", "change", "÷ soc", "÷ beside", "beside", *table.tasks, "mean of tasks", "params", "fit s"]
@@ -125,7 +128,7 @@ def _numbers(own: Line) -> list[str]:
 def _structures(table: Table, rows: Sequence[Row]) -> str:
     """Return which structure each variant has on each task, a number for each seed, and the numbers' blocks."""
     found = head(["variant", *table.tasks, "backbone", "blocks"], names=1)
-    for name in _in_order([line.method for line in table.learned]):
+    for name in _in_order([own.method for own in table.learned]):
         own = sorted((row for row in rows if row["method"] == name), key=lambda row: row["seed"])
         named = [str(row["structure"]) for row in own if row.get("structure") is not None]
         chosen = [

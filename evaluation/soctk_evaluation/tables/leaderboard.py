@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from soctk_evaluation.harness.experiment import Files, Results
+from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import replace_part, versions_line, write_page, write_text
-from soctk_evaluation.tables.report import WRITERS, body, print_tables, render, render_paired
-from soctk_evaluation.tables.summary import Measure, build_tables
+from soctk_evaluation.tables.report import WRITERS, body, print_tables, render
+from soctk_evaluation.tables.summary import Measure, Table, build_tables
 
 REGRET = Measure(
     "leaderboard",
@@ -38,9 +41,13 @@ def write_leaderboard(results: Results, files: Files) -> None:
         elif kind in files:
             write_text(files[kind], writer(tables))
     if "readme" in files and tables:
-        parts = [body(part) for part in (render(tables[0]), render_paired(tables[0])) if part is not None]
-        replace_part(files["readme"], "leaderboard", "\n\n".join([*parts, versions_line(results.rows)]))
+        replace_part(files["readme"], "leaderboard", _for_readme(tables[0], results.rows))
     if "figure" in files and tables:
         from soctk_evaluation.tables.figures import regret_figure
 
         regret_figure(tables[0], files["figure"])
+
+
+def _for_readme(table: Table, rows: Sequence[Row]) -> str:
+    lines = body(render(table)).splitlines()
+    return "\n".join([*(line for line in lines if line.strip("| ") or not line), "", versions_line(rows)])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from soctk_evaluation.harness.request import UsageError
 from soctk_evaluation.harness.store import Row
 
 ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "[": "\\[", "\n": " ", "\r": " "})
@@ -34,23 +35,19 @@ def write_text(path: Path, text: str) -> None:
     print(f"wrote {path}", file=sys.stderr)
 
 
-class MissingPart(ValueError):
-    """A Markdown file lacks the part that was to be written; the message is for the user."""
-
-
 def replace_part(path: Path, name: str, text: str) -> None:
     """Write what stands between the comments "begin NAME" and "end NAME" of a Markdown file anew.
 
     Raises:
         OSError: the file cannot be read or written.
-        MissingPart: it has no such part.
+        UsageError: it has no such part.
     """
     whole = path.read_text(encoding="utf-8")
     begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
     before, found, rest = whole.partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise MissingPart(f"{path}: expected a part between {begin.strip()!r} and {end!r}")
+        raise UsageError(f"{path}: expected a part between {begin.strip()!r} and {end!r}")
     write_text(path, f"{before}{begin}\n{text}\n\n{end}{after}")
 
 

@@ -17,6 +17,8 @@ from soctk_evaluation.harness.store import Row
 
 LEVEL = 0.95
 """Of the intervals."""
+INTERVAL = f"{LEVEL:.0%} (Student's), over tasks, each the mean of its seeds, or over seeds where there is one task"
+"""The intervals in words."""
 
 CellScores = dict[tuple[str, int], float]
 """Scores by (task, seed)."""

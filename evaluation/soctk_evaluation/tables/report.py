@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from soctk_evaluation.tables import markdown
-from soctk_evaluation.tables.paired import LEVEL, Comparison
+from soctk_evaluation.tables.paired import INTERVAL, Comparison
 from soctk_evaluation.tables.summary import Line, Regret, Table
 
 ABSENT = "–"
@@ -62,8 +62,8 @@ def render_paired(table: Table) -> Rendered | None:
     header = ["method", "cells", f"least of all, of {shared}", "median", f"÷ {reference}", f"below {reference}"]
     notes = [
         "cells are (task, seed); least of all: cells that every method has in which none is below",
-        f"÷ {reference}: geometric mean of the ratio over tasks, with a {LEVEL:.0%} interval (Student's) over tasks, each the "
-        f"mean of its seeds, or over seeds where there is one task; values below {table.measure.floor:.0e} count as that",
+        f"÷ {reference}: geometric mean of the ratio over tasks, with an interval of {INTERVAL}",
+        f"values below {table.measure.floor:.0e} count as that",
     ]
     return Rendered(f"{table.title}: compared in pairs", header, [rows], notes)
 

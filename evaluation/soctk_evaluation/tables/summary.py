@@ -195,8 +195,8 @@ def _pool(rows: list[Row], name: str, pool: Callable[..., Any]) -> float | None:
 def _pooled(measure: Measure, rows: list[Row], expected: int) -> Regret:
     """Pool seeds: the mean of their means, its standard error from the spread between them.
 
-    Instances of a seed share the task's constants and one fit, so they are no independent measurements of a method: over
-    them a standard error is taken only where one seed is all there should be.
+    Instances of a seed share the task's constants and one fit, so they are no independent measurements of a method:
+    over them a standard error is taken only where one seed is all there should be.
     """
     seeds = [row for row in rows if row[measure.score] is not None]
     if not seeds:
@@ -229,6 +229,9 @@ def _notes(measure: Measure, rows: list[Row], grid: Grid, bad: list[BadLine]) ->
         notes.append("± is the standard error of the mean over seeds, from the spread between the seeds' own means")
     elif measure.stderr is not None:
         notes.append(f"± is the standard error over the {measure.unit} of the one seed, not over seeds")
+    ended = Counter(str(row["fit_status"]).replace("_", " ") for row in measured if row.get("fit_status") is not None)
+    if ended:
+        notes.append(f"fits: {', '.join(f'{count} {status}' for status, count in sorted(ended.items()))}")
     notes += _missing(measured, grid)
     notes += _troubles(rows)
     codes = code_versions(rows)
