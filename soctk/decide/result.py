@@ -183,7 +183,7 @@ class Final:
         mu: the last barrier weight, (N, 1).
         s_lo: multipliers of the lower bounds.
         s_hi: multipliers of the upper bounds, where there are any.
-        lags: the lagged duals of each term.
+        lags: the lagged duals of each term, balanced as those that the best bound came from.
         t: the slack variables of directions besides the axes, (N, m); None where there are none.
         z_lo, z_hi: beside them the multipliers of their ends.
     """
@@ -218,7 +218,7 @@ class Final:
     @classmethod
     def of(cls, state: Any) -> Final:
         """Copy what a state of the Newton method holds."""
-        return map_tensors(torch.clone, cls(state.x, state.mu, state.s_lo, state.s_hi, state.lags))
+        return map_tensors(torch.clone, cls(state.x, state.mu, state.s_lo, state.s_hi, state.balanced))
 
     def put(self, index: Tensor, other: Final) -> None:
         """Overwrite the instances `index`."""

@@ -26,6 +26,7 @@ from soctk.learn.search import Search
 from soctk.learn.trainer import Trainer
 from soctk.losses import value_loss
 from soctk.traits import TrainingTraits
+from soctk_baselines import PCF
 
 QUICK = soctk.FitConfig(starts=2, epochs=3, newton_iterations=6, lbfgs_iterations=40, level_iterations=60)
 
@@ -67,7 +68,7 @@ OUTLINES = {
     "AdamW alone": (model, {"newton_iterations": 0, "lbfgs_iterations": 0}, [(Race, [Adam])]),
     "nothing": (model, {"epochs": 0, "newton_iterations": 0, "lbfgs_iterations": 0}, []),
     "no affine part": (
-        lambda: soctk.make_surrogate("pcf", 3, 2),
+        lambda: PCF(3, 2),
         {},
         [(Race, [Adam, Everything]), (Refine, [Everything])],
     ),
