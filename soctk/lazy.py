@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from scipy import linalg, optimize, sparse
 
     clarabel: Any  # a compiled module without type stubs
-    parquet: Any  # of pyarrow, which an extra brings
+    arrow: Any  # pyarrow, which an extra brings
+    parquet: Any  # of it
 else:
 
     class _Lazy:
@@ -29,7 +30,7 @@ else:
             return getattr(import_module(self._name), attribute)
 
     clarabel, cvxpy, pandas, scs = (_Lazy(name) for name in ("clarabel", "cvxpy", "pandas", "scs"))
-    parquet = _Lazy("pyarrow.parquet")
+    arrow, parquet = _Lazy("pyarrow"), _Lazy("pyarrow.parquet")
     linalg, optimize, sparse = (_Lazy(f"scipy.{name}") for name in ("linalg", "optimize", "sparse"))
 
-__all__ = ["clarabel", "cvxpy", "linalg", "optimize", "pandas", "parquet", "scs", "sparse"]
+__all__ = ["arrow", "clarabel", "cvxpy", "linalg", "optimize", "pandas", "parquet", "scs", "sparse"]

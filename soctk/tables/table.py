@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from soctk.lazy import arrow, parquet
 from soctk.lazy import pandas as pd
-from soctk.lazy import parquet
 from soctk.tables.errors import TableError
 
 TABLE_FORMATS, ARRAYS = (".csv", ".parquet"), ".npz"
@@ -174,6 +174,45 @@ def read_pieces(path: Path, rows: int | None, wanted: Callable[[str], bool] | No
     Raises:
         TableError: as `Table.of`.
     """
+    names, chosen = _columns(path, wanted)
+    frames, start = (_csv if path.suffix == ".csv" else _parquet)(path, rows, chosen), 0
+    while True:
+        with _readable(path):
+            frame = next(frames, None)
+        if frame is None:
+            return
+        yield Table(frame, str(path), np.arange(start, start + len(frame)), tuple(names))
+        start += len(frame)
+
+
+def read_rows(path: Path, start: int, stop: int, wanted: Callable[[str], bool] | None = None) -> Table:
+    """Return the rows `start` to `stop` of a .parquet file, from 0, the last left out.
+
+    Raises:
+        TableError: as `Table.of`, or a file that has fewer rows.
+    """
+    names, chosen = _columns(path, wanted)
+    with _readable(path):
+        frame = _parquet_rows(path, start, stop, chosen)
+    if len(frame) != stop - start:
+        raise TableError(f"{path}: expected at least {stop} rows, got {start + len(frame)}: the file has changed")
+    return Table(frame, str(path), np.arange(start, stop), tuple(names))
+
+
+def count_rows(path: Path) -> int:
+    """Return how many rows a .parquet file has.
+
+    Raises:
+        TableError: no such file, or one that cannot be read.
+    """
+    check_file(path)
+    check_format(path)
+    with _readable(path):
+        return parquet.read_metadata(path).num_rows
+
+
+def _columns(path: Path, wanted: Callable[[str], bool] | None) -> tuple[list[str], list[str]]:
+    """Return the columns of a file, and those to read."""
     check_file(path)
     if path.suffix not in TABLE_FORMATS:
         raise TableError(f"{path}: expected a file ending in {', '.join((*TABLE_FORMATS, ARRAYS))}")
@@ -183,15 +222,7 @@ def read_pieces(path: Path, rows: int | None, wanted: Callable[[str], bool] | No
     _check_names(names, str(path))
     chosen = [name for name in names if wanted is None or wanted(name)]
     # pandas counts no rows of a file of which it reads no column.
-    chosen = chosen or names[:1]
-    frames, start = (_csv if path.suffix == ".csv" else _parquet)(path, rows, chosen), 0
-    while True:
-        with _readable(path):
-            frame = next(frames, None)
-        if frame is None:
-            return
-        yield Table(frame, str(path), np.arange(start, start + len(frame)), tuple(names))
-        start += len(frame)
+    return names, chosen or names[:1]
 
 
 def check_file(path: Path) -> None:
@@ -253,6 +284,25 @@ def _parquet(path: Path, rows: int | None, chosen: list[str]) -> Iterator[Any]:
             return
         for batch in file.iter_batches(rows, columns=chosen):
             yield batch.to_pandas(ignore_metadata=True)
+
+
+def _parquet_rows(path: Path, start: int, stop: int, chosen: list[str]) -> Any:
+    with parquet.ParquetFile(path) as file:
+        sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
+        ends = np.cumsum(sizes, dtype=int)
+        groups = [k for k, end in enumerate(ends) if end > start and end - sizes[k] < stop]
+        at = ends[groups[0]] - sizes[groups[0]] if groups else 0
+        found = []
+        # A group may be much larger than what is asked for: no more than that is in memory at a time.
+        for batch in file.iter_batches(max(1, stop - start), row_groups=groups, columns=chosen) if groups else ():
+            first, last = max(start - at, 0), min(stop - at, len(batch))
+            if first < last:
+                found.append(batch.slice(first, last - first))
+            at += len(batch)
+            if at >= stop:
+                break
+        whole = arrow.Table.from_batches(found) if found else file.schema_arrow.empty_table().select(chosen)
+        return whole.to_pandas(ignore_metadata=True)
 
 
 @contextmanager

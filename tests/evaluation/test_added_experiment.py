@@ -14,7 +14,8 @@ import pytest
 import support
 
 from soctk_evaluation import experiments
-from soctk_evaluation.cli import command_line, main
+from soctk_evaluation.cli import main
+from soctk_evaluation.harness import dask_client
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import Experiment, Results
 from soctk_evaluation.harness.request import Sweep
@@ -110,7 +111,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     module.Client, module.get_client = Client, get_client
     module.KilledWorker = type("KilledWorker", (Exception,), {})
     monkeypatch.setitem(sys.modules, "distributed", module)
-    monkeypatch.setattr(command_line, "find_spec", lambda name: object())
+    monkeypatch.setattr(dask_client, "find_spec", lambda name: object())
     return made
 
 
@@ -124,12 +125,14 @@ def test_a_cluster_is_named_by_its_scheduler(added, clients, tmp_path, capsys, m
     monkeypatch.setattr(sweep, "run_cells", run_cells)
     assert main(asked(tmp_path, "--backend", "dask", "--scheduler", "tcp://here:8786")) == 0
     assert clients == ["open tcp://here:8786", "run 3 on dask", "close tcp://here:8786"]
+    assert main(asked(tmp_path, "--scheduler", "tcp://there:8786")) == 0
+    assert clients[3:] == ["open tcp://there:8786", "run 3 on dask", "close tcp://there:8786"]
     assert main(asked(tmp_path, "--backend", "dask")) == 2
     assert "--backend dask: expected --scheduler ADDRESS" in capsys.readouterr().err
 
 
 def test_a_cluster_without_its_package_says_what_to_install(added, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(command_line, "find_spec", lambda name: None)
+    monkeypatch.setattr(dask_client, "find_spec", lambda name: None)
     assert main(asked(tmp_path, "--backend", "dask", "--scheduler", "tcp://here:8786")) == 2
     assert 'pip install "soctk[cluster]"' in capsys.readouterr().err
 

@@ -31,7 +31,6 @@ from soctk_evaluation.harness.store import ResultsStore
         (["--seeds", "-1"], "--seeds: expected integers of at least 0, got -1"),
         (["--jobs", "-2"], "--jobs: expected a positive number"),
         (["--cell-time-limit", "0"], "--cell-time-limit: expected a positive number of seconds, got 0.0"),
-        (["--scheduler", "tcp://here:8786"], "--scheduler: expected --backend dask with it"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_2(

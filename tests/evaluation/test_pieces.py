@@ -14,7 +14,7 @@ import soctk
 from soctk import Columns
 from soctk.tables.features import Category, Number
 from soctk_evaluation.cli import main, pieces
-from soctk_evaluation.cli.deciding import Planner
+from soctk_evaluation.cli.planner import Planner
 
 ROWS, AT_ONCE = 50, 8
 SET = ["--set", "box", "--lower", "-1"]
@@ -84,8 +84,8 @@ def test_an_interrupted_plan_goes_on_where_it_stopped(monkeypatch: pytest.Monkey
     assert "interrupted: 3 of 7 pieces are decided; the same command goes on from there" in capsys.readouterr().err
     assert not Path("plan.csv").exists()
     (kept,) = folders()
-    assert len(list(kept.glob("*.csv"))) == 3
-    (kept / "000001.csv").write_text("cut off")
+    assert len(list(kept.glob("parts/*.csv"))) == 3
+    (kept / "parts/000001.csv").write_text("cut off")
     with monkeypatch.context() as patch:
         stop = Stop(patch, 7)
         decide()
@@ -171,7 +171,7 @@ def test_two_jobs_at_the_same_time_do_not_meet(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(Planner, "decide", meanwhile)
     decide(code=1)
-    assert "No such file" in capsys.readouterr().err
+    assert "non-existent directory" in capsys.readouterr().err
     assert Path("plan.csv").read_bytes() == Path("other.csv").read_bytes()
     decide()
     assert Path("plan.csv").read_bytes() == Path("whole.csv").read_bytes()

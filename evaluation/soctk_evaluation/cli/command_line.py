@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from typing import cast
 
 import tyro
@@ -99,21 +98,12 @@ def _workers(request: Run) -> Iterator[tuple[int, str]]:
         yield 1, "loky"
         return
     jobs = request.jobs or os.cpu_count() or 1
-    if request.backend != "dask":
+    if request.backend != "dask" and request.scheduler is None:
         yield jobs, request.backend
         return
-    if find_spec("distributed") is None:
-        raise UsageError('--backend dask needs the package distributed: pip install "soctk[cluster]"')
-    import distributed  # pyright: ignore[reportMissingImports]
+    from soctk_evaluation.harness.dask_client import connected
 
-    if request.scheduler is None:
-        try:
-            distributed.get_client()
-        except ValueError:
-            raise UsageError("--backend dask: expected --scheduler ADDRESS, as tcp://host:8786") from None
-        yield jobs, "dask"
-        return
-    with distributed.Client(request.scheduler):
+    with connected(request.scheduler):
         yield jobs, "dask"
 
 

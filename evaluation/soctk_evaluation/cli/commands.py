@@ -300,11 +300,12 @@ class Decide:
 
     Attributes:
         model: a file that `soctk fit` or `soctk.save` wrote.
-        contexts: .csv or .parquet with the columns of the context that the model was learned from, or .npz with an
-            array context (N, p);
+        contexts: .csv or .parquet with the columns of the context that the model was learned from, a folder of such
+            .parquet files, or .npz with an array context (N, p);
             left out where the model takes none and no right-hand side is a column.
         feasible: where to decide.
-        output: the decisions' file, .csv, .parquet or .npz; the model's name with .decisions.csv by default.
+        output: the decisions' file, .csv, .parquet or .npz, or the name of a new folder, for a .parquet file of each
+            piece, in the order of their names; the model's name with .decisions.csv by default.
         keep: columns of the contexts' file to copy beside the decisions, such as a date.
         rows_at_once: contexts of a piece.
         tol: the gap to reach, relative to max(1, |value|), or in units of the scale.
@@ -315,6 +316,8 @@ class Decide:
             price_lower_NAME and price_upper_NAME of the variables.
         infeasible: where the set is empty, "status" leaves the decision out; "nearest" decides over the set with its
             rows moved as little as need be, and writes by how much in all (relaxation).
+        scheduler: address of a dask cluster's scheduler, as tcp://host:8786, whose workers decide .parquet contexts;
+            they must see all files under the same names.
     """
 
     model: tyro.conf.Positional[Path]
@@ -328,6 +331,7 @@ class Decide:
     time_limit: float | None = None
     prices: bool = False
     infeasible: Literal["status", "nearest"] = "status"
+    scheduler: str | None = None
 
 
 @dataclass(frozen=True)

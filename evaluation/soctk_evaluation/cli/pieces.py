@@ -1,7 +1,8 @@
 """A plan that is made in pieces: what is done is kept beside the output, and joined when all of it is there.
 
 The pieces belong to one job: the contents of the model's, the contexts' and the set's files, the options and this
-version. A job never takes another's pieces.
+version. A job never takes another's pieces. Each piece is a file of its own that appears under its name only when it is
+whole, so that it does not matter who makes it, or that it is made twice.
 """
 
 from __future__ import annotations
@@ -10,95 +11,174 @@ import glob
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import soctk
-from soctk.lazy import parquet
+from soctk.lazy import arrow, parquet
 from soctk_evaluation.cli.plan import Tally
 from soctk_evaluation.cli.tabular import replacing, write_columns
 
 KEY_LENGTH = 32
 """Characters of a key that a folder is named by, 128 bits."""
+SHOWN = 5
+"""Pieces that a message names."""
 
 
-def job_key(options: Mapping[str, Any], files: Sequence[Path]) -> str:
-    """Return what a job is told by: its options, the contents of its files and the version of soctk."""
-    digest = hashlib.sha256(json.dumps([soctk.__version__, options], sort_keys=True, default=str).encode())
-    for path in files:
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
+def job_key(options: Mapping[str, Any], digests: Sequence[str]) -> str:
+    """Return what a job is told by: its options, the `digest` of each of its files and the version of soctk."""
+    told = json.dumps([soctk.__version__, options, list(digests)], sort_keys=True, default=str)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def digest(path: Path) -> str:
+    """Return what the contents of a file are told by."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Pieces:
     """The finished pieces of a plan, in a folder beside it.
 
     Args:
-        output: the plan's file, .csv or .parquet.
+        output: the plan's file, .csv or .parquet, or a folder that is to hold a Parquet file for each piece.
         key: the job's (`job_key`); pieces of another job are removed.
-        count: how many pieces there will be.
+        lengths: rows of each piece.
 
     Attributes:
         others: whether pieces of another job were there.
     """
 
-    def __init__(self, output: Path, key: str, count: int) -> None:
-        self.output, self.count = output, count
+    def __init__(self, output: Path, key: str, lengths: Sequence[int]) -> None:
+        self.output, self.lengths = output, tuple(lengths)
         # Each job has a folder of its own, so that even two that run at the same time never meet.
         self.folder = output.with_name(f".{output.name}.{key[:KEY_LENGTH]}.pieces")
         others = set(output.parent.glob(f".{glob.escape(output.name)}.{'?' * KEY_LENGTH}.pieces")) - {self.folder}
         self.others = bool(others)
         for other in others:
             shutil.rmtree(other)
-        self.folder.mkdir(exist_ok=True)
+        for folder in (self._parts, self._notes):
+            folder.mkdir(exist_ok=True, parents=True)
+
+    @property
+    def _parts(self) -> Path:
+        return self.folder / "parts"
+
+    @property
+    def _notes(self) -> Path:
+        return self.folder / "notes"
 
     def tally(self, number: int) -> Tally | None:
         """Return what a piece holds, None where it is not there, or not as it was written."""
-        noted, path = _read(self._path(number, ".json")), self._path(number)
+        noted, path = _read(self._note(number)), self._path(number)
         if not noted or not path.is_file() or path.stat().st_size != noted["size"]:
             return None
         return Tally(**noted["tally"])
 
     @property
+    def missing(self) -> list[int]:
+        """The pieces that are not there."""
+        return [number for number in range(len(self.lengths)) if self.tally(number) is None]
+
+    @property
     def done(self) -> int:
         """How many pieces are there."""
-        return sum(self.tally(number) is not None for number in range(self.count))
+        return len(self.lengths) - len(self.missing)
 
     def put(self, number: int, columns: Mapping[str, Any], tally: Tally) -> None:
-        """Keep a piece."""
+        """Keep a piece.
+
+        Raises:
+            OSError: the folder is no longer there, or has no room.
+            ValueError: it has not as many rows as the piece.
+        """
+        if tally.count != self.lengths[number]:
+            raise ValueError(f"piece {number + 1}: expected {self.lengths[number]} decisions, got {tally.count}")
         path = self._path(number)
         write_columns(columns, path, header=number == 0)
-        _write({"size": path.stat().st_size, "tally": asdict(tally)}, self._path(number, ".json"))
+        _write({"size": path.stat().st_size, "tally": asdict(tally)}, self._note(number))
 
-    def join(self) -> None:
-        """Write the plan and remove the pieces."""
-        paths = [self._path(number) for number in range(self.count)]
-        with replacing(self.output) as partial:
-            if self.output.suffix == ".csv":
+    def join(self) -> Tally:
+        """Write the plan, remove the pieces and return what it holds.
+
+        Raises:
+            OSError: a piece is not there, or has not the rows that it was made of; nothing is written then.
+        """
+        tallies = [self.tally(number) for number in range(len(self.lengths))]
+        missing = [number for number, tally in enumerate(tallies) if tally is None]
+        if missing:
+            raise FileNotFoundError(f"{self.output}: not written, as {self.names(missing)} missing in {self.folder}")
+        paths = [self._path(number) for number in range(len(self.lengths))]
+        if self.output.suffix == ".csv":
+            with replacing(self.output) as partial:
                 _join_bytes(paths, partial)
+        else:
+            self._check_rows(paths)
+            schema = _schema(paths)
+            if self.output.suffix:
+                with replacing(self.output) as partial:
+                    _join_tables(paths, partial, schema)
             else:
-                _join_tables(paths, partial)
-        shutil.rmtree(self.folder)
+                self._move(paths, schema)
+        shutil.rmtree(self.folder, ignore_errors=True)  # a worker that was thought dead may be writing there
+        return sum((tally for tally in tallies if tally is not None), Tally())
 
-    def _path(self, number: int, suffix: str | None = None) -> Path:
-        return self.folder / f"{number:06d}{suffix or self.output.suffix}"
+    def names(self, numbers: Sequence[int]) -> str:
+        """Return some pieces in words, with the verb."""
+        shown = ", ".join(str(number + 1) for number in numbers[:SHOWN])
+        more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+        ending, verb = ("s", "are") if len(numbers) > 1 else ("", "is")
+        return f"piece{ending} {shown}{more} of {len(self.lengths)} {verb}"
+
+    def _check_rows(self, paths: Sequence[Path]) -> None:
+        for path, length in zip(paths, self.lengths, strict=True):
+            found = parquet.read_metadata(path).num_rows
+            if found != length:
+                raise OSError(f"{self.output}: not written, as {path} has {found} rows, not {length}: remove that file")
+
+    def _move(self, paths: Sequence[Path], schema: Any) -> None:
+        """Let the folder of parts be the plan, in one step, its parts of the same types and nothing else in it."""
+        for path in set(self._parts.iterdir()) - set(paths):  # what a writer that was killed has left
+            path.unlink(missing_ok=True)
+        for path in paths:
+            if not parquet.read_schema(path).equals(schema):
+                with replacing(path) as partial:
+                    _join_tables([path], partial, schema)
+        self._parts.rename(self.output)
+
+    def _path(self, number: int) -> Path:
+        if not self.output.suffix:
+            return self._parts / f"part-{number:06d}.parquet"
+        return self._parts / f"{number:06d}{self.output.suffix}"
+
+    def _note(self, number: int) -> Path:
+        return self._notes / f"{number:06d}.json"
 
 
-def _join_bytes(paths: Sequence[Path], output: Path) -> None:
+def _join_bytes(paths: Iterable[Path], output: Path) -> None:
     with output.open("wb") as whole:
         for path in paths:
             with path.open("rb") as part:
                 shutil.copyfileobj(part, whole)
 
 
-def _join_tables(paths: Sequence[Path], output: Path) -> None:
-    schema = parquet.read_schema(paths[0])
+def _schema(paths: Iterable[Path]) -> Any:
+    """Return types that all parts fit in: a column of whole numbers has others where a value of it is missing."""
+    schemas = [parquet.read_schema(path) for path in paths]
+    if all(schema.equals(schemas[0]) for schema in schemas):
+        return schemas[0]
+    try:
+        return arrow.unify_schemas([schema.remove_metadata() for schema in schemas], promote_options="permissive")
+    except arrow.ArrowException as error:
+        raise OSError(f"the columns to keep have other types in some files: {' '.join(str(error).split())}") from None
+
+
+def _join_tables(paths: Iterable[Path], output: Path, schema: Any) -> None:
     with parquet.ParquetWriter(output, schema) as whole:
         for path in paths:
-            whole.write_table(parquet.read_table(path).cast(schema))
+            whole.write_table(parquet.read_table(path, partitioning=None).cast(schema))
 
 
 def _write(value: Mapping[str, Any], path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +19,8 @@ COLUMN_FORMATS = (*TABLE_FORMATS, ARRAYS)
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a file to write, which takes the place of `path` once it is complete."""
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    # A name that no other process has, on another machine either.
+    partial = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.partial{path.suffix}")
     try:
         yield partial
         partial.replace(path)
@@ -29,7 +30,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_columns(columns: Mapping[str, Any], path: Path, *, header: bool = True) -> None:
     """Write equally long columns, a .csv file with or without their names."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:
         if path.suffix == ".npz":
             np.savez_compressed(partial, **{name: np.asarray(column) for name, column in columns.items()})

@@ -43,8 +43,8 @@ class Sweep(Run):
 
     Attributes:
         jobs: worker processes, one thread each; 0 for one a core.
-        backend: run on this machine or on a dask cluster.
-        scheduler: address of the dask cluster's scheduler, as tcp://host:8786.
+        backend: run on this machine (loky) or on a dask cluster, that of the scheduler or this process's own.
+        scheduler: address of a dask cluster's scheduler, as tcp://host:8786, to run there.
     """
 
     jobs: int = 0
@@ -56,7 +56,7 @@ def check_request(request: Run) -> None:
     """Check the numbers of a request.
 
     Raises:
-        UsageError: a number out of range, or a scheduler without the backend that has one.
+        UsageError: a number out of range.
     """
     for name, least in LEAST.items():
         given = getattr(request, name, ())
@@ -65,11 +65,8 @@ def check_request(request: Run) -> None:
             raise UsageError(f"--{name}: expected integers of at least {least}, got {' '.join(map(str, values))}")
     if request.cell_time_limit is not None and not request.cell_time_limit > 0:
         raise UsageError(f"--cell-time-limit: expected a positive number of seconds, got {request.cell_time_limit}")
-    if isinstance(request, Sweep):
-        if request.jobs < 0:
-            raise UsageError(f"--jobs: expected a positive number, got {request.jobs}")
-        if request.scheduler is not None and request.backend != "dask":
-            raise UsageError("--scheduler: expected --backend dask with it")
+    if isinstance(request, Sweep) and request.jobs < 0:
+        raise UsageError(f"--jobs: expected a positive number, got {request.jobs}")
 
 
 def check_names(given: Sequence[str], known: Sequence[str], kind: str) -> None:

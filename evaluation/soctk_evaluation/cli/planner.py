@@ -1,0 +1,131 @@
+"""What decides: a model with where it decides and what is written, for any rows of contexts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import soctk
+from soctk import Columns, ConvexSurrogate
+from soctk.io.checkpoint import CheckpointError
+from soctk.tables.arrays import Arrays, read_arrays
+from soctk.tables.table import Table, check_file
+from soctk_evaluation.cli.commands import Decide
+from soctk_evaluation.cli.feasible import Region, column_names, make_region
+from soctk_evaluation.cli.plan import Tally, plan_columns
+from soctk_evaluation.harness.request import UsageError
+
+
+@dataclass
+class Planner:
+    """A model, where it decides and what is written.
+
+    Attributes:
+        command: the options.
+        model: the surrogate.
+        columns: its columns.
+        started: `time.perf_counter()` value that the time limit counts from.
+    """
+
+    command: Decide
+    model: ConvexSurrogate
+    columns: Columns
+    started: float = field(default_factory=time.perf_counter)
+    _region: Region | None = None
+
+    @classmethod
+    def of(cls, command: Decide) -> Planner:
+        """Return the planner of a command, its model read from its file.
+
+        Raises:
+            UsageError: no such file, or not one of a model's.
+        """
+        try:
+            model = soctk.load(command.model)
+            return cls(command, model, Columns.of_model(command.model, model))
+        except (FileNotFoundError, CheckpointError) as error:
+            raise UsageError(str(error)) from None
+
+    @property
+    def sides(self) -> list[str]:
+        """The columns of right-hand sides."""
+        return [name for names in column_names(self.command.feasible).values() for name in names]
+
+    def reads(self, name: str) -> bool:
+        """Return whether a column of the contexts' file is read."""
+        return name in {*self.sides, *self.command.keep, *self.columns.context_names}
+
+    def read(self, path: Path | None) -> Table | Arrays | None:
+        """Return a file of contexts as a whole, None where there is none."""
+        self.check_wanted(path)
+        if path is None or path.suffix != ".npz":
+            return None if path is None else Table.of(path, self.reads)
+        check_file(path)
+        return Arrays(path)
+
+    def check_wanted(self, path: Path | None) -> None:
+        """Raise UsageError where a file of contexts is given and nothing in it would be read."""
+        if path is not None and self.model.context_dim == 0 and not (self.sides or self.command.keep):
+            raise UsageError(f"contexts: the model takes none, got {path}")
+
+    def check(self, piece: Table) -> None:
+        """Raise TableError where a cell cannot be used, before anything is decided."""
+        piece.check_names(self.command.keep)
+        self.columns.contexts(piece)
+        piece.numbers(self.sides)
+
+    def decide(self, source: Table | Arrays | None) -> tuple[dict[str, Any], Tally]:
+        """Return the plan of some contexts, column by column, and how good it is."""
+        command, region = self.command, self._where(source)
+        context = read_contexts(source, self.columns)
+        limit = command.time_limit
+        if limit is not None:
+            limit = max(1e-3, limit - (time.perf_counter() - self.started))
+        try:
+            limits = {"tol": command.tol, "scale": command.scale, "time_limit": limit}
+            decision = soctk.minimize(self.model, region.sets, context, infeasible=command.infeasible, **limits)
+        except (ValueError, NotImplementedError) as error:
+            raise UsageError(str(error)) from None
+        plan: dict[str, Any] = {}
+        if command.keep:
+            if not isinstance(source, Table) or len(source) != decision.status.size:
+                raise UsageError("--keep: expected a table with a row for each decision")
+            source.check_names(command.keep)
+            plan = {name: source.frame[name].to_numpy() for name in command.keep}
+        return plan | plan_columns(decision, self.columns.x, region, prices=command.prices), Tally.of(decision)
+
+    def _where(self, source: Table | Arrays | None) -> Region:
+        """Return where to decide: made once where no column gives right-hand sides."""
+        if self._region is None or self.sides:
+            by_rows = self.command.prices or self.command.infeasible == "nearest"
+            self._region = make_region(self.command.feasible, self.model.dim, source, by_rows=by_rows)
+        assert self._region is not None
+        return self._region
+
+
+def read_contexts(source: Table | Arrays | None, columns: Columns) -> Tensor | None:
+    """Return the contexts (N, p) in a file, a table's by the columns that the model was learned from.
+
+    Raises:
+        UsageError: a model that needs a file and has none, or a file that does not fit it.
+    """
+    context_dim = columns.context_dim
+    if context_dim == 0:
+        return None
+    if source is None:
+        raise UsageError(f"contexts: expected a file with contexts of {context_dim} numbers, as the model's")
+    if isinstance(source, Arrays):
+        path, context = source.path, read_arrays(source.path, ("context",))["context"]
+        if context.ndim != 2 or context.shape[1] != context_dim:
+            raise UsageError(f"{path}: context: expected shape (N, {context_dim}), got {context.shape}")
+    else:
+        path, context = source.source, columns.contexts(source)
+    if len(context) == 0:
+        raise UsageError(f"{path}: expected at least one context, got none")
+    return torch.from_numpy(np.ascontiguousarray(context))
