@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,7 +19,7 @@ from typing import Any
 import soctk
 from soctk.tables.errors import TableError
 from soctk_evaluation.cli.commands import Decide
-from soctk_evaluation.cli.in_pieces import Do, own_files
+from soctk_evaluation.cli.in_pieces import Do, own_files, say
 from soctk_evaluation.cli.pieces import digest
 from soctk_evaluation.cli.planner import Planner
 from soctk_evaluation.harness.request import UsageError
@@ -53,6 +53,8 @@ class Cluster:
 
     def __init__(self, client: Any, command: Decide) -> None:
         self.client, self.work = client, Work.of(command)
+        if not client.nthreads():
+            say(f"no workers at {command.scheduler} yet: waiting for some")
 
     def each(self, do: Do, items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         """Yield the number and `do(planner, number, item)` of each numbered item, as they come.
@@ -61,9 +63,24 @@ class Cluster:
             UsageError: what a worker says of the request.
             OSError: a step that kills its workers or fails, or the scheduler is gone.
         """
-        from distributed import as_completed  # pyright: ignore[reportMissingImports]
+        numbered = dict(items)
+        suspects = yield from self._side_by_side(do, numbered)
+        # Dask blames all that a dead worker had been given: what kills it shows when each is alone.
+        guilty = []
+        for number in sorted(suspects):
+            guilty += yield from self._side_by_side(do, {number: numbered[number]})
+        if guilty:
+            more = f" (and {len(guilty) - 1} others are so)" if len(guilty) > 1 else ""
+            raise ChildProcessError(
+                f"{_place(guilty[0], numbered)}{more}: given up, as every worker died that had it, perhaps of too "
+                "little memory: try a smaller --rows-at-once; the other pieces are kept"
+            )
 
-        numbered, call = dict(items), uuid.uuid4().hex
+    def _side_by_side(self, do: Do, numbered: Mapping[int, Any]) -> Generator[tuple[int, Any], None, list[int]]:
+        """Yield the results as they come; return the numbers of those that dask gave up, as its workers died."""
+        from distributed import KilledWorker, as_completed  # pyright: ignore[reportMissingImports]
+
+        call, suspects = uuid.uuid4().hex, []
         futures = {
             self.client.submit(_carry_out, self.work, do, number, item, key=f"soctk-{call}-{number}"): number
             for number, item in numbered.items()
@@ -71,24 +88,29 @@ class Cluster:
         try:
             for future in as_completed(futures):
                 number = futures.pop(future)
-                yield number, _result(future, number, numbered[number])
+                try:
+                    found = _result(future, _place(number, numbered))
+                except KilledWorker:
+                    suspects.append(number)
+                else:
+                    yield number, found
         finally:
             self.client.cancel(list(futures))
+        return suspects
 
 
-def _result(future: Any, number: int, item: Any) -> Any:
+def _place(number: int, numbered: Mapping[int, Any]) -> str:
+    return f"piece {number + 1}, {numbered[number]}"
+
+
+def _result(future: Any, place: str) -> Any:
+    """Return a step's result, its errors with the place where they are from, as far as they do not say it."""
     from distributed import KilledWorker  # pyright: ignore[reportMissingImports]
 
-    place = f"piece {number + 1}, {item}"
     try:
         return future.result()
-    except FOR_THE_USER:
+    except (KilledWorker, *FOR_THE_USER):
         raise
-    except KilledWorker as error:
-        raise ChildProcessError(
-            f"{place}: given up, as {error.allowed_failures + 1} workers died with it, perhaps of too little memory: "
-            "try a smaller --rows-at-once; what is decided is kept"
-        ) from None
     except CancelledError:
         raise ConnectionError("the scheduler is gone; what is decided is kept, the same command goes on") from None
     except Exception as error:

@@ -70,16 +70,16 @@ def decide_in_pieces(planner: Planner, contexts: Path, output: Path, workers: Wo
             raise TableError(f"{contexts}: expected at least one context, got none")
         pieces = Pieces(output, _key(command, contexts, output, workers), lengths)
     except KeyboardInterrupt:
-        _say("interrupted before anything was decided")
+        say("interrupted before anything was decided")
         return None
     if pieces.others:
-        _say("what was kept beside the output is of other files or options: starting anew")
+        say("what was kept beside the output is of other files or options: starting anew")
     elif pieces.done:
-        _say(f"going on: {pieces.done} of {len(lengths)} pieces were decided before")
+        say(f"going on: {pieces.done} of {len(lengths)} pieces were decided before")
     try:
         _decide_missing(pieces, source, workers)
     except KeyboardInterrupt:
-        _say(f"interrupted: {pieces.done} of {len(lengths)} pieces are decided; the same command goes on from there")
+        say(f"interrupted: {pieces.done} of {len(lengths)} pieces are decided; the same command goes on from there")
         return None
     return pieces.join()
 
@@ -146,5 +146,6 @@ def own_files(command: Decide) -> list[Path]:
     return [command.model] + ([] if command.feasible.set in SETS else [Path(str(command.feasible.set))])
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Tell the user something on the way."""
     print(f"soctk: {text}", file=sys.stderr)
