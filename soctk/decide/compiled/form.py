@@ -61,7 +61,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Packed:
-    """N functions as flat arrays. `dataclasses.replace(packed, data=...)` gives others that differ in these alone.
+    """N functions as flat arrays.
 
     Attributes:
         layout: where everything is.
@@ -87,10 +87,14 @@ class Packed:
         """The number N of functions."""
         return self.data.shape[0]
 
+    def given(self, data: np.ndarray) -> Packed:
+        """Return functions that differ in `data` alone."""
+        return Packed(self.layout, self.shared, data, self.kinds, self.schedule, self.shapes, self.kept)
+
     def select(self, index: np.ndarray) -> Packed:
         """Return the functions `index`."""
         if len(self.shared) == 1:
-            return replace(self, data=self.data[index])
+            return self.given(self.data[index])
         return replace(self, shared=self.shared[index], data=self.data[index], kept=[])
 
     @property
@@ -162,14 +166,11 @@ def substituted(packed: Packed, basis: np.ndarray, origin: np.ndarray, constrain
             packed.kept[:] = [known]
     if n == d:  # there is nothing to eliminate
         return replace(packed, layout=known.layout, kept=[])
-    moved = origin @ A[0].T if len(A) == 1 else np.einsum("ikj,ij->ik", A, np.broadcast_to(origin, (len(A), n)))
-    v, rows, data = packed.data[:, 1 : 1 + n], A.shape[1], packed.data
-    inner = np.empty((len(data), data.shape[1] + d - n))
-    inner[:, 0] = data[:, 0] + (v * origin).sum(axis=1)
-    inner[:, 1 : 1 + d] = v @ basis
-    inner[:, 1 + d : 1 + d + rows] = data[:, 1 + n : 1 + n + rows] + moved
-    inner[:, 1 + d + rows :] = data[:, 1 + n + rows :]
-    return replace(packed, layout=known.layout, shared=known.shared, data=inner, kept=[])
+    from soctk.decide.compiled.substitution import substitute  # Numba is loaded when it is needed
+
+    inner = np.empty((len(packed.data), packed.data.shape[1] + d - n))
+    substitute(packed.shared, A.shape[1], basis, origin, packed.data, inner)
+    return Packed(known.layout, known.shared, inner, packed.kinds, packed.schedule, packed.shapes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.rounding import rounding
 from soctk.sets import FeasibleSet
-from soctk.sets.batches import joined
+from soctk.sets.batches import joined, whole
 from soctk.simd.lanes import WIDTH, aligned_zeros
 from soctk.terms import Term
 from soctk.terms.kernel import EPS
@@ -113,27 +114,18 @@ def solve_packed(
     return _result(packed, _solve(packed, region, tol, max_iter, deadline))
 
 
-def prove(
-    packed: Packed, box: tuple[np.ndarray, np.ndarray], x: np.ndarray, passes: np.ndarray, shift: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return f(x), and the bounds of dual points over a box, where `shift` is added to their slopes: (N,) each.
+def prove(packed: Packed, *arrays: Any) -> None:
+    """Fill points, values and bounds over polyhedra (`soctk.decide.compiled.proof`), N functions' in float64.
 
     Args:
-        packed: N functions.
-        box: lo and hi, (1 or N, n).
-        x: (N, n).
-        passes: what `Result.passes` holds of the dual points, (N, any).
-        shift: (N, n).
+        packed: the functions.
+        arrays: what the compiled function takes from the matrices of the sets on.
     """
     sizes, at = packed.layout.sizes, packed.layout.common
     common = np.zeros(sizes["common_size"])
-    largest = np.maximum(np.abs(box[0]), np.abs(box[1])).max(axis=0)
-    common[at.has_hi], common[at.largest], common[at.most] = 1.0, largest, largest.sum()
-    common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
-    answers = np.empty((len(x), 2))
-    arrays = packed.shared, common, joined(*box), packed.data, x, passes, shift, np.zeros(sizes["memory_size"])
-    method_for(packed.kinds).prove(packed.layout.numbers, *arrays, answers)
-    return answers[:, 0], answers[:, 1]
+    common[at.has_hi], common[at.rounding] = 1.0, rounding(sizes["rows"], sizes["n"], EPS)
+    functions = packed.layout.numbers, packed.shared, common, packed.data, np.zeros(sizes["memory_size"])
+    method_for(packed.kinds).prove(*functions, *arrays)
 
 
 def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: float) -> np.ndarray:
@@ -178,10 +170,12 @@ def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.nd
         method(*arrays, 0, size, 0)  # so that every instance has an answer
     for first in range(0, size, piece):
         last = min(first + piece, size)
-        while (outcome[first:last] == RUNNING).any():
+        while True:
             if time.perf_counter() > deadline:
                 return
             method(*arrays, first, last, steps)
+            if piece > 1 or not (outcome[first:last] == RUNNING).any():
+                break
 
 
 def _in_lanes(packed: Packed) -> bool:
@@ -195,13 +189,13 @@ def _result(packed: Packed, state: np.ndarray) -> Result:
     kept = {}
     sizes = packed.layout.sizes
     if sizes["kept"] > 0 or sizes["constraints"] > 0 or sizes["rows"] == 0:  # without terms there is nothing to keep
-        kept = {"multipliers": state[:, at.best_multiplier].copy(), "passes": state[:, at.best_cache].copy()}
+        kept = {"multipliers": whole(state[:, at.best_multiplier]), "passes": whole(state[:, at.best_cache])}
     return Result(
         x=torch.from_numpy(state[:, at.best_x].copy()),
         value=torch.from_numpy(state[:, at.best_value].copy()),
         lower_bound=torch.from_numpy(state[:, at.best_bound].copy()),
         iterations=torch.from_numpy(state[:, at.iterations].astype(np.int64)),
-        first_gap=torch.from_numpy(state[:, at.first_gap].copy()),
+        first_gap=torch.from_numpy(whole(state[:, at.first_gap])),
         status=_OUTCOMES[state[:, at.outcome].astype(np.int64)],
         **kept,
     )
