@@ -50,13 +50,6 @@ Where only the decision counts, not further than it must be is better: at a mu o
 of units at their kinks by so much that a relative gap of 1e-8 may be out of reach.
 """
 
-KINKED = Schedule(0.3, 0.1, ((0.1, 0.95, 5.0), (0.4, 0.5, 20.0)))
-"""Across kinks, where the decision alone counts: from farther up, and on after steps that are less exact.
-
-Measured on random and on trained networks over boxes, budgets and polyhedra: a third fewer steps for the slowest
-instances, which the others wait for in SIMD lanes, and one fewer in the median.
-"""
-
 
 def schedule_for(form: ConicForm, *, keep_final: bool) -> Schedule:
     """Return the schedule for a form.
@@ -67,9 +60,7 @@ def schedule_for(form: ConicForm, *, keep_final: bool) -> Schedule:
     if is_polyhedral(form):
         return STEADY
     jumps = any(term.curvature_kind == "jumps" for term in form.terms)
-    if keep_final:
-        return CAREFUL
-    return KINKED if jumps else FAST
+    return CAREFUL if keep_final or jumps else FAST
 
 
 def is_polyhedral(form: ConicForm) -> bool:
