@@ -21,6 +21,7 @@ WIDER = 0.25
 """Finite ends in place of infinite bounds lie this share of their distance outside of what rows imply."""
 WARM_SHARE = 0.02
 """A warm start keeps this share of the distance between the bounds from each."""
+NONE = np.zeros(0, dtype=np.int64)
 Contradictions = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -61,7 +62,8 @@ class Reduction:
         from soctk.decide.compiled.free_rows import ENDLESS, TOO_NARROW, reduce  # Numba is loaded when it is needed
 
         lower, upper, f, h = sets.sides
-        fixed = np.flatnonzero((lower == upper).all(axis=0))
+        met = lower == upper
+        fixed = np.flatnonzero(met.all(axis=0)) if met.any() else NONE
         e = sets.base.elimination(tuple(fixed.tolist()))
         if fixed.size > 0:
             f = joined(f, lower[:, fixed])
@@ -108,8 +110,8 @@ class Reduction:
             start: (N, n) points to start from; the middle of the bounds by default.
             share: see above.
         """
-        from soctk.decide.compiled.solve import Region  # Numba is loaded when it is needed
         from soctk.decide.compiled.free_rows import TOO_NARROW
+        from soctk.decide.compiled.solve import Region  # Numba is loaded when it is needed
 
         low, high, d, R = self.low, self.high, self.elimination.dim, self.elimination.R
         if start is None and share == 0 and not self.flags & TOO_NARROW:

@@ -26,7 +26,6 @@ from soctk.decide.result import Result, RowMultipliers
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import SetAt
 from soctk.sets.arrays import SetArrays
-from soctk.sets.batches import whole
 from soctk.sets.elastic import nearest
 from soctk.status import Status
 from soctk.terms import Term
@@ -167,15 +166,12 @@ class _Search:
             self.result.refuse(torch.from_numpy(rows[proved]))
 
     @staticmethod
-    def _certified(
-        packed: Packed, reduction: Reduction, found: Result, empty: np.ndarray
-    ) -> tuple[Result, np.ndarray]:
+    def _certified(packed: Packed, reduction: Reduction, found: Result, empty: np.ndarray) -> tuple[Result, np.ndarray]:
         """Return what iterations found as points, values and bounds over the sets as given; the points' violations.
 
         Where the iterations call a set `empty`, with the multipliers that may prove it in place of a bound's.
         """
-        if empty.any():
-            found.status[empty] = Status.STALLED  # unless it is proved
+        found.status[empty] = Status.STALLED  # unless it is proved
         x, rows, numbers = proved(packed, reduction, found, empty)
         value, bound = torch.from_numpy(numbers[0]), torch.from_numpy(numbers[1])
         answers = torch.from_numpy(x), value, bound, found.iterations, found.status
@@ -253,8 +249,9 @@ def proved(
     x, w, y, numbers = np.empty((size, n)), np.empty((size, n)), np.empty((size, k + m)), np.empty((4, size))
     matrices = e.basis, e.R, e.inverse, e.length, reduction.sets.rows.stacked
     ends, given = (reduction.origin, reduction.sides), (*reduction.given, *reduction.box)
-    points, scratch = (found.x.numpy(), found.passes, found.multipliers), (np.empty(e.length.size), np.empty(e.dim))
-    prove(packed, matrices, (e.basic, e.above, e.below), ends, given, *points, empty, scratch, x, y, w, numbers)
+    sets, scratch = (matrices, (e.basic, e.above, e.below), ends, given), (np.empty(e.length.size), np.empty(e.dim))
+    points = found.x.numpy(), found.passes, found.multipliers
+    prove(packed, sets, points, empty, scratch, (x, y, w, numbers))
     return x, RowMultipliers(y[:, :k], y[:, k:], w, numbers[2]), numbers
 
 
@@ -266,10 +263,11 @@ def value_of(packed: Packed, x: np.ndarray) -> np.ndarray:
     matrices = np.zeros((n, 0)), none, none, none[0], np.zeros((0, n))
     places, endless = np.zeros((1, 0), dtype=np.int64), np.full((1, n), np.inf)
     given = -endless, endless, none, none, 0 * x, 0 * x
+    sets = matrices, (places[0], places, places), (x, np.zeros((1, 1))), given
     found = np.zeros((size, 0)), np.zeros((size, packed.layout.sizes["cache_size"])), np.zeros((size, 0))
-    rest = np.zeros(size, dtype=bool), (np.zeros(n), none[0]), 0 * x, np.zeros((size, 0)), 0 * x, np.zeros((4, size))
-    prove(packed, matrices, (places[0], places, places), (x, np.zeros((1, 1))), given, *found, *rest)
-    return rest[-1][0]
+    answers = 0 * x, np.zeros((size, 0)), 0 * x, np.zeros((4, size))
+    prove(packed, sets, found, np.zeros(size, dtype=bool), (np.zeros(n), none[0]), answers)
+    return answers[-1][0]
 
 
 def project_points(

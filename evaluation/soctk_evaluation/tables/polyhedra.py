@@ -17,11 +17,12 @@ capacities), *control* (6 steps of a double integrator: 18 variables, 12 equalit
 budget, 15 limits). CVXPY re-solves one compiled parameterised program with Clarabel;
 [Moreau](https://pypi.org/project/moreau/) is called on the cone data of the same lift, each time at its best batch
 size: once on finished data, whose making is not counted, and once with the time for the coefficients at the contexts
-that the data are made of (`model.conic_form`), putting them into their places not counted. Largest gaps and violations are computed by `soctk.certify`, whatever the method; a gap is infinite
-where a point that violates its set has a value below the bound.
+that the data are made of (`model.conic_form`), putting them into their places not counted. Largest gaps and violations
+are computed by `soctk.certify`, whatever the method; a gap is infinite where a point that violates its set has a value
+below the bound.
 
-Batches are where this library is fast. A single prepared decision is quicker than CVXPY with Clarabel in every case;
-Moreau, given finished cone data, is quicker in the smallest ones, where decisions wait for Python.
+Batches are where this library is fast. A single prepared decision is quicker than CVXPY with Clarabel in every case; in
+the smallest ones, where decisions wait for Python, it takes about as long as Moreau does on finished cone data.
 
 ![Milliseconds for a decision over each polyhedron](images/polyhedra.svg)
 

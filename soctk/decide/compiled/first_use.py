@@ -109,9 +109,9 @@ def _of_proof() -> tuple[Any, ...]:
     """Return arguments of the types that `make_prove`'s function takes."""
     integers, numbers, matrix = np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros((1, 1))
     matrices, places = (matrix, matrix, matrix, numbers, matrix), (integers, integers[None], integers[None])
-    sets = matrices, places, (matrix, matrix), (matrix,) * 6
-    found = matrix, matrix, matrix, np.zeros(1, dtype=bool), (numbers, numbers)
-    return integers, matrix, numbers, matrix, numbers, *sets, *found, matrix, matrix, matrix, matrix
+    sets, found = (matrices, places, (matrix, matrix), (matrix,) * 6), (matrix,) * 3
+    rest = np.zeros(1, dtype=bool), (numbers, numbers), (matrix,) * 4
+    return integers, matrix, numbers, matrix, numbers, sets, found, *rest
 
 
 @torch.no_grad()

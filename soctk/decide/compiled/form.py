@@ -72,6 +72,7 @@ class Packed:
         schedule: by which they are decided.
         shapes: what the layout follows from, of each term.
         kept: layout and matrices of the last substitution, where all functions have the same matrices (`substituted`).
+        common: R of the last set with constraints, and what `soctk.decide.compiled.solve` keeps for it.
     """
 
     layout: Layout
@@ -81,6 +82,7 @@ class Packed:
     schedule: Schedule
     shapes: tuple[Shapes, ...]
     kept: list[Substituted] = field(default_factory=list)
+    common: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -89,13 +91,13 @@ class Packed:
 
     def given(self, data: np.ndarray) -> Packed:
         """Return functions that differ in `data` alone."""
-        return Packed(self.layout, self.shared, data, self.kinds, self.schedule, self.shapes, self.kept)
+        return Packed(self.layout, self.shared, data, self.kinds, self.schedule, self.shapes, self.kept, self.common)
 
     def select(self, index: np.ndarray) -> Packed:
         """Return the functions `index`."""
         if len(self.shared) == 1:
             return self.given(self.data[index])
-        return replace(self, shared=self.shared[index], data=self.data[index], kept=[])
+        return replace(self, shared=self.shared[index], data=self.data[index], kept=[], common=[])
 
     @property
     def matrices(self) -> np.ndarray:
@@ -165,12 +167,14 @@ def substituted(packed: Packed, basis: np.ndarray, origin: np.ndarray, constrain
         if len(A) == 1:
             packed.kept[:] = [known]
     if n == d:  # there is nothing to eliminate
-        return replace(packed, layout=known.layout, kept=[])
+        return replace(packed, layout=known.layout, kept=[], common=known.common)
     from soctk.decide.compiled.substitution import substitute  # Numba is loaded when it is needed
 
     inner = np.empty((len(packed.data), packed.data.shape[1] + d - n))
     substitute(packed.shared, A.shape[1], basis, origin, packed.data, inner)
-    return Packed(known.layout, known.shared, inner, packed.kinds, packed.schedule, packed.shapes)
+    return Packed(
+        *(known.layout, known.shared, inner, packed.kinds, packed.schedule, packed.shapes), common=known.common
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,12 +186,14 @@ class Substituted:
         constraints: how many the set of w has besides bounds.
         layout: where everything is.
         shared: matrices, (1 or N, any).
+        common: `Packed.common` of what it gives.
     """
 
     basis: np.ndarray
     constraints: int
     layout: Layout
     shared: np.ndarray
+    common: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
     @classmethod
     def of(cls, packed: Packed, basis: np.ndarray, constraints: int) -> Substituted:

@@ -26,18 +26,22 @@ FEASIBLE = 1e-9
 def make_prove(kinds: int):
     """Return the function that is called from outside; `kinds` as `make_advance_all`'s."""
 
-    def prove(layout, shared, common, data, memory, matrices, places, ends, given, points, passes, multipliers, empty, scratch, x, y, w, out):
+    def prove(layout, shared, common, data, memory, sets, found, empty, scratch, answers):
         """Fill points, multipliers of rows, values and bounds.
 
         Args:
             layout, shared, common, data, memory: as `make_advance_all`'s, of a set of bounds that are filled in here.
-            matrices, places, ends, given, scratch: of the polyhedra, as `recover` has them.
-            points, passes, multipliers: what was found, the second beside the dual points, (N, any) each.
+            sets: matrices, places, ends and right-hand sides of the polyhedra, as `recover` has them.
+            found: points, what passes left beside the dual points, and multipliers, (N, any) each.
             empty: where the multipliers may prove that there is no point: the slope counts as 0, and there is neither
                 value nor bound, bool (N,).
-            x, y, w: filled as by `recover`, (N, any) each.
-            out: filled with values, bounds, what these add beside w'x, and how far points are outside, (4, N).
+            scratch: as `recover`'s.
+            answers: x, y and w, filled as by `recover`, (N, any) each; and values, bounds, what these add beside w'x,
+                and how far points are outside, (4, N).
         """
+        matrices, places, ends, given = sets
+        points, passes, multipliers = found
+        x, y, w, out = answers
         work, lo, hi = work_of(layout, memory), given[4], given[5]
         problem = problem_of(kinds, layout, shared[0], common, work.held_sides, work.held_data)
         most = 0.0
@@ -63,8 +67,8 @@ def make_prove(kinds: int):
             if empty[i]:
                 for j in range(problem.n):
                     g[j] = 0.0
-            found = points[i], g, multipliers[i]
-            beside, share = recover(matrices, places, ends, given, found, scratch, i, x[i], y[i], w[i])
+            own = points[i], g, multipliers[i]
+            beside, share = recover(matrices, places, ends, given, own, scratch, i, x[i], y[i], w[i])
             lower = bound(problem, w[i], here, work.point) + beside
             value = value_at(problem, work, x[i], work.trial, work.other)
             out[0, i] = value if share <= FEASIBLE and not empty[i] else np.inf

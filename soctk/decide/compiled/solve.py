@@ -27,6 +27,7 @@ from soctk.terms.kernel import EPS
 WORK_BETWEEN_CHECKS = 2e8
 """Products of a compiled call, about 50 ms, more in lanes: time limits and Ctrl-C are looked at between calls."""
 USUAL_STEPS = 15
+TO_THE_END = 2**40
 FEWEST_IN_LANES = 32
 """Instances for which code for several in SIMD lanes is worth compiling: as long again as the code for one."""
 MOST_IN_LANES = 2**22
@@ -130,25 +131,34 @@ def prove(packed: Packed, *arrays: Any) -> None:
 
 def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: float) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
-    schedule, sizes, at = packed.schedule, packed.layout.sizes, packed.layout.common
-    common = np.zeros(sizes["common_size"])
-    common[at.has_hi], common[at.total], common[at.has_sum] = (
-        region.has_hi,
-        region.total or 0.0,
-        region.total is not None,
-    )
+    sizes, at = packed.layout.sizes, packed.layout.common
+    common = _common(packed, region.R).copy()
+    common[at.has_hi], common[at.has_sum] = region.has_hi, region.total is not None
+    common[at.total] = region.total or 0.0
     common[at.largest], common[at.most] = region.largest, region.most
-    if len(region.R) > 0:
-        common[at.R], common[at.R_transposed] = region.R.ravel(), region.R.T.ravel()
-    common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
-    common[at.tol], common[at.max_iter], common[at.first_share] = tol, max_iter, schedule.first_share
-    common[at.last_share], common[at.rules] = schedule.last_share, [*schedule.rules[0], *schedule.rules[1]]
+    common[at.tol], common[at.max_iter] = tol, max_iter
     sides = joined(region.lo, region.hi, region.R_lo, region.R_hi)
     state, at = np.zeros((packed.data.shape[0], sizes["state_size"])), packed.layout.state
     state[:, at.x] = state[:, at.best_x] = region.start
     state[:, at.best_value], state[:, at.best_bound] = np.inf, -np.inf
     _iterate(packed, common, sides, state, deadline)
     return state
+
+
+def _common(packed: Packed, R: np.ndarray) -> np.ndarray:
+    """Return what of the vector `common` only the functions' matrices and R decide; kept, not to be changed."""
+    for matrix, common in packed.common:
+        if matrix is R:
+            return common
+    schedule, sizes, at = packed.schedule, packed.layout.sizes, packed.layout.common
+    common = np.zeros(sizes["common_size"])
+    if len(R) > 0:
+        common[at.R], common[at.R_transposed] = R.ravel(), R.T.ravel()
+    common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
+    common[at.first_share], common[at.last_share] = schedule.first_share, schedule.last_share
+    common[at.rules] = [*schedule.rules[0], *schedule.rules[1]]
+    packed.common[:] = [(R, common)]
+    return common
 
 
 def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.ndarray, deadline: float) -> None:
@@ -160,7 +170,7 @@ def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.nd
     several = _in_lanes(packed) and method.ready(several=True)
     work = WORK_BETWEEN_CHECKS * (WIDTH // 2 if several else 1)
     piece = max(1, int(work / (USUAL_STEPS * each)))
-    steps = 2**40 if piece > 1 else max(1, int(work / each))
+    steps = TO_THE_END if piece > 1 else max(1, int(work / each))
     scratch = memory = np.zeros(sizes["memory_size"])
     if several:
         memory, piece = aligned_zeros(scratch.size), -(-piece // WIDTH) * WIDTH
@@ -174,7 +184,7 @@ def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.nd
             if time.perf_counter() > deadline:
                 return
             method(*arrays, first, last, steps)
-            if piece > 1 or not (outcome[first:last] == RUNNING).any():
+            if steps == TO_THE_END or not (outcome[first:last] == RUNNING).any():
                 break
 
 
