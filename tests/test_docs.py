@@ -29,7 +29,7 @@ def test_the_code_of_a_page_runs_in_order(page: Path, tmp_path, monkeypatch) -> 
 
 
 def test_some_pages_have_code() -> None:
-    assert {"value-function.md", "logged-decisions.md", "logs.md", "assess.md", "benchmark.md"} <= {
+    assert {"value-function.md", "logged-decisions.md", "logs.md", "assess.md", "benchmark.md", "public-log.md"} <= {
         page.name for page in WITH_CODE
     }
 

@@ -89,6 +89,12 @@ def test_the_pictures_of_the_concepts_are_drawn_by_their_script(tmp_path) -> Non
     assert {path.name for path in draw(tmp_path)} == {path.name for path in (DOCS / "images").glob("concepts-*.svg")}
 
 
+def test_the_picture_of_the_public_log_is_drawn_by_its_script(tmp_path) -> None:
+    (drawn,) = runpy.run_path(str(DOCS / "images" / "public_log.py"))["draw"](tmp_path)
+    assert (DOCS / "images" / drawn.name).is_file()
+    assert drawn.read_text(encoding="utf-8").count("<path") > 50
+
+
 @pytest.mark.skipif(not BUILDS, reason="needs the extra `docs`")
 def test_the_site_builds_without_a_warning(tmp_path) -> None:
     for folder in ("docs", *SOURCES):

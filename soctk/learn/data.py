@@ -75,6 +75,13 @@ class ValueData:
         """The context dimension p."""
         return self.context.shape[1]
 
+    def share(self, rows: int) -> int:
+        """Return how many candidates of each instance make `rows` values: at least two, where it has them.
+
+        A single value says nothing of the variation within an instance.
+        """
+        return min(self.candidates, max(2, rows // self.instances))
+
     def split(self, share: float = HELD_OUT, seed: int = 0) -> tuple[ValueData, ValueData]:
         """Return (training, validation) data, `share` of the instances (at least one of each) in the second.
 

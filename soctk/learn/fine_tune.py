@@ -152,7 +152,7 @@ class _Tuning:
 
 def _some(model: ConvexSurrogate, data: ValueData, config: FitConfig) -> Residuals:
     """Return the residuals on as many values as `rows` says, an equal share of each instance's candidates."""
-    share = min(data.candidates, max(2, config.rows // data.instances))
+    share = data.share(config.rows)
     part = Standardized.of(model, data, torch.float64)
     return Residuals.leveled(part.instances(max(1, config.rows // share)).candidates(share), config.level_weight)
 

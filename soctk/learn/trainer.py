@@ -137,10 +137,8 @@ class Trainer:
         key = ("leveled", rows, level_weight)
         if key not in self._residuals:
             windowed = self.model.traits.windowed
-            # At least two of each instance, where it has them: a single value says nothing of the variation within it.
-            share = min(self.data.candidates, max(2, rows // self.data.instances))
-            if windowed is not None:  # weights shared by all places: few instances tell much
-                share = self.data.candidates
+            # Weights shared by all places: few instances tell much.
+            share = self.data.share(rows) if windowed is None else self.data.candidates
             parts = [part.instances(max(1, rows // share)) for part in self.standardized()]
             parts = [parts[0].candidates(share), parts[1].candidates(2 * share)]
             features = [{} if windowed is None else windowed.features(part.x, part.context) for part in parts]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from soctk import Box, Budget, Simplex
 from soctk.terms import Huber, Logistic, LogSumExp, Norms, Quadratic
-from soctk_tasks import TASKS, Task, make_task, task_names
+from soctk_tasks import TASKS, UNTUNED, Task, make_task, task_names
 from soctk_tasks.registry import HOMES
 
 KINDS = {"simplex": Simplex, "box": Box, "budget": Budget}
@@ -165,7 +165,7 @@ def test_the_papers_objective_is_disciplined_and_has_the_same_optimum(task: Task
         assert float(decision.value[row]) == pytest.approx(problem.value, rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [*TASKS, *UNTUNED])
 def test_a_task_is_fixed_by_name_dimension_and_seed(name: str) -> None:
     first, same, other = (make_task(name, 6, seed).sample(3, 3, seed=0) for seed in (0, 0, 1))
     assert torch.equal(first.value, same.value)

@@ -24,14 +24,6 @@ def test_they_have_names() -> None:
     assert set(UNTUNED) < set(task_names())
 
 
-@pytest.mark.parametrize("name", UNTUNED)
-def test_a_task_is_fixed_by_name_dimension_and_seed(name: str) -> None:
-    first, same, other = (make_task(name, 6, seed).sample(3, 3, seed=0) for seed in (0, 0, 1))
-    assert torch.equal(first.value, same.value)
-    assert torch.equal(first.context, other.context)
-    assert not torch.equal(first.value, other.value)
-
-
 def test_curvature_is_dense_and_anisotropic() -> None:
     spring = make_task("box_dense", 8).form(torch.zeros(1, 6, dtype=DOUBLE)).terms[0]
     rows = spring.map.matrix[0] * spring.weights[0, 0].sqrt()[:, None]

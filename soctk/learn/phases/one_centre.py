@@ -53,11 +53,8 @@ class OneCentre:
 
     def _data(self, trainer: Trainer, rows: int) -> tuple[Standardized, Standardized]:
         """Return training and validation data on the processor, an equal share of every instance's candidates."""
-        count = trainer.data.instances
-        train, held_out = (
-            part.candidates(max(2, rows // count)) if part.x.shape[1] > 1 else part
-            for part in trainer.standardized(device="cpu")
-        )
+        share = trainer.data.share(rows)
+        train, held_out = (part.candidates(share) for part in trainer.standardized(device="cpu"))
         return train, held_out
 
     def _place(self, trainer: Trainer, ladder: Ladder, step: Step, data: Standardized) -> None:
