@@ -36,6 +36,8 @@ RACE_SHARE = 0.6
 """The share of a phase's iterations, on half the rows, that every start gets before the best goes on."""
 AFTER_RACE_SHARE = 0.5
 """The share of the Levenberg-Marquardt steps that the best start then gets, still on half the rows."""
+BEFORE_NEWTON_SHARE = 0.25
+"""The share of AdamW's passes where Levenberg-Marquardt on the curved part follows, which needs but a start."""
 LATER_PENALTY = 1e-3
 """Branches over windows are fitted once more with this share of the penalty, which by then is what holds them up."""
 
@@ -72,6 +74,8 @@ class _Maker:
         self.few = config.project_affine and waits and not self.apart and candidates > 1
         self.regressed = config.level_regression and traits.affine is not None
         self.level_weight = 0.0 if self.regressed else config.level_weight
+        newton = config.newton_iterations > 0 and config.optimizer != "lbfgs" and traits.gauss_newton
+        self.newton_follows = self.apart and newton and model.parameter_count <= config.newton_weights
         self.starts = config.starts if can_redraw(model) else 1
         self.structures = traits.structures if config.choose_structure else 1
 
@@ -102,7 +106,8 @@ class _Maker:
             return (StructuredStart(config.rows, self.level_weight, config.seed),)
         if config.epochs == 0:
             return ()
-        step = (config.epochs, config.learning_rate, config.weight_decay, config.batch_rows, config.clip)
+        epochs = math.ceil(BEFORE_NEWTON_SHARE * config.epochs) if self.newton_follows else config.epochs
+        step = (epochs, config.learning_rate, config.weight_decay, config.batch_rows, config.clip)
         return (Adam(*step, self.level_weight, config.seed),)
 
     def shape(self, share: float, rows: int) -> Recipe:
