@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,8 @@ from soctk_evaluation.cli.plan import Tally  # noqa: E402
 from soctk_evaluation.cli.planner import Planner  # noqa: E402
 from soctk_evaluation.cli.slices import slices_of  # noqa: E402
 from soctk_evaluation.harness.request import UsageError  # noqa: E402
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills workers by a signal")
 
 ROWS, AT_ONCE = 3000, 125
 COMMAND = Decide(Path("model.st"), Feasible("box"), Path("days"), keep=("id",), rows_at_once=AT_ONCE)
