@@ -26,6 +26,8 @@ from pyarrow import parquet
 
 import soctk
 
+ROOMY = str(2**28)
+"""Bytes that an allocation may have before its memory goes back to the system: dask's workers give back at 64 KiB."""
 DIM, CONTEXT_DIM = 10, 5
 FILES = 10
 
@@ -85,6 +87,8 @@ class Killer(threading.Thread):
 
 def decide(options: Options) -> tuple[float, int]:
     """Run the command and return its seconds and how many workers were killed meanwhile."""
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
+        os.environ.setdefault(name, ROOMY)
     # A worker that is slow to come back is waited for.
     dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
     limits = {"n_workers": options.workers, "threads_per_worker": 1, "memory_limit": 0, "dashboard_address": None}
