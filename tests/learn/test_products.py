@@ -51,7 +51,7 @@ def data(context_dim: int) -> Standardized:
     return Standardized(*(torch.randn(shape, generator=generator, dtype=DOUBLE) for shape in shapes))
 
 
-@pytest.mark.parametrize("residuals", [Residuals.projected, lambda part: Residuals.leveled(part, 0.1)])
+@pytest.mark.parametrize("residuals", [Residuals.projected, lambda part: Residuals.weighted(part, 0.1)])
 @pytest.mark.parametrize("name", MODELS)
 def test_products_are_the_gradients_of_single_values(name: str, residuals) -> None:
     model = moved(name)
