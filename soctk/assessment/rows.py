@@ -54,6 +54,13 @@ class Rows:
             return self
         return self.select(np.sort(np.random.default_rng(seed).permutation(len(self))[:most]))
 
+    def within(self, numbers: np.ndarray) -> np.ndarray:
+        """Return what numbers of rows (R,) differ by from their context's mean, of contexts with several rows."""
+        ids = np.unique(self.context, axis=0, return_inverse=True)[1].reshape(-1)
+        counts = np.bincount(ids)
+        means = np.bincount(ids, numbers) / counts
+        return (numbers - means[ids])[counts[ids] > 1]
+
     def folds(self, count: int, seed: int = 0) -> np.ndarray:
         """Return a fold for each row, (R,): by contexts, so that none is in two; a single context's by rows."""
         groups = np.unique(self.context, axis=0, return_inverse=True)[1].reshape(-1)

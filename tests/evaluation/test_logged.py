@@ -211,3 +211,23 @@ def test_columns_of_any_names_are_learned_and_found_again(tmp_path: Path, capsys
     plan = pd.read_csv(tmp_path / "log.decisions.csv")
     assert list(plan)[:3] == ["-u", "v w", "value"]
     np.testing.assert_allclose(plan[["-u", "v w"]], 0.3, atol=1e-4)
+
+
+def test_values_that_fill_a_context_up_are_not_counted(tmp_path: Path, capsys) -> None:
+    """Of 300 rows two share a context: every other context is filled up with its one row, which stays one row."""
+    random = np.random.default_rng(0)
+    log = pd.DataFrame(random.normal(size=(300, 1)), columns=["context_a"])
+    log.loc[1, "context_a"] = log.loc[0, "context_a"]
+    x = random.normal(size=(300, 2))
+    log[["x_a", "x_b"]] = x
+    log["value"] = (x**2).sum(axis=1) + 0.1 * random.normal(size=300)
+    log.to_csv(tmp_path / "log.csv", index=False)
+    test = split(soctk.read_log(tmp_path / "log.csv"), 0).test
+    assert test.value.shape == (60, 2)
+    assert len(torch.unique(test.value)) == 60  # the two are not among them
+    assert main(["fit", str(tmp_path / "log.csv"), "--model", "quadratic"]) == 0
+    said = capsys.readouterr().out
+    assert "60 values held out" in said
+    assert "within contexts" not in said
+    assert main(["assess", str(tmp_path / "log.safetensors"), str(tmp_path / "log.csv")]) == 0
+    assert "measured on the 60 values held out" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import torch
 
 import soctk
 from soctk import Columns
+from soctk.assessment.rows import Rows
 from soctk.io.checkpoint import CheckpointError, read_notes
 from soctk.sets import SetAt
 from soctk_evaluation.cli.commands import Assess
@@ -36,7 +37,7 @@ def assess_logged(command: Assess) -> int:
     data, train, seen = logged.data, None, origin(notes, logged)
     rows = torch.arange(data.instances)
     if isinstance(seen, Parts):
-        print(f"the log that the model was learned from: measured on the {seen.test.value.numel()} values held out")
+        print(f"the log that the model was learned from: measured on the {len(Rows.of(seen.test))} values held out")
         data, train, rows, seen = seen.test, seen.train, seen.held, False
     elif seen:
         print("the model has learned from rows of this log, and which is not known: errors are too small")
