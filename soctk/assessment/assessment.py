@@ -80,7 +80,7 @@ class Assessment:
         contexts: how many of them the costs of decisions are an average over.
         seen: whether the model has learned from these rows.
         quadratic_from: what the least-squares quadratic was fitted to, in words.
-        noise: what nothing can predict.
+        noise: an estimate of what nothing can predict.
         errors: of "model", "quadratic", "context alone" and "constant".
         spread: the standard deviation of the values.
         promised: the model's minimum, on average over the contexts.
@@ -125,7 +125,7 @@ class Assessment:
         errors = ", ".join(f"{name} {error.rms:.4g}" for name, error in self.errors.items())
         lines = [
             f"{self.rows} rows" + (", from which the model has learned: errors are too small" if self.seen else ""),
-            f"noise floor: {self.noise.deviation:.4g}, from {self.noise.source}",
+            f"noise floor: {self.noise}",
             f"error: {errors}; the values' deviation is {self.spread:.4g}; the quadratic is fitted to "
             f"{self.quadratic_from}",
             f"at the minimum: the model promises {self.promised:.5g}, expected are {self.expected}; the logged "

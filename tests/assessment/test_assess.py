@@ -9,9 +9,10 @@ import torch
 import soctk
 from soctk import ValueData, Verdict
 from soctk.assessment.convexity import curvature
+from soctk.assessment.noise import noise_floor
 from soctk.assessment.regret import Tilted, sampled_regrets
 from soctk.assessment.rows import Axes, Rows
-from soctk.assessment.smoother import LEVELS, Smoother, _covariance
+from soctk.assessment.smoother import LEVELS, SLOPES, Smoother, _covariance
 
 DIM, CONTEXT = 3, 2
 BOX = soctk.Box(DIM, -1.0, 1.0)
@@ -118,6 +119,31 @@ def test_the_noise_of_replicated_rows_is_theirs() -> None:
     found = soctk.assess(learned(log(bowl)), again, BOX)
     assert found.noise.deviation == pytest.approx(np.sqrt(noise.var(axis=1, ddof=1).mean()), rel=1e-9)
     assert "800 replicated rows" in found.noise.source
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_the_error_of_a_noise_floor_is_what_it_varies_by(heavy: bool) -> None:
+    """Of 200 logs the estimates' deviation is known to 1 / sqrt(400) = 5 % for normal noise, and to more in tails."""
+    random, found = np.random.default_rng(0), []
+    x = random.normal(size=(60, 1)).repeat(3, axis=0)
+    for _ in range(200):
+        value = random.standard_t(6, size=180) if heavy else random.normal(size=180)
+        found.append(noise_floor(Rows(np.zeros((180, 0)), x, value, np.arange(180)), process=None))
+    assert all("180 replicated rows" in each.source for each in found)
+    varies = np.std([each.deviation for each in found])
+    assert np.mean([each.error for each in found]) == pytest.approx(varies, rel=0.2)
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_the_error_of_smoothed_noise_is_what_it_varies_by(heavy: bool) -> None:
+    """In its own units it is about 1; of 12 logs the root mean square is known to 20 %, and to less in tails."""
+    random, scores = np.random.default_rng(0), []
+    z, d = random.normal(size=(150, 1)), random.normal(size=(150, 2))
+    for _ in range(12):
+        noise = random.standard_t(6, size=150) / np.sqrt(1.5) if heavy else random.normal(size=150)
+        process = Smoother.of(z, d, noise + 0.3 * d[:, 0], 1.0, SLOPES)
+        scores.append((process.noise - 1.0) / process.noise_error())
+    assert 0.5 < np.sqrt(np.mean(np.square(scores))) < 1.7
 
 
 def test_each_context_may_have_a_set_of_its_own() -> None:
