@@ -8,11 +8,16 @@ import torch
 
 import soctk
 from soctk import ValueData, Verdict
-from soctk.assessment.convexity import curvature
+from soctk.assessment.assessment import Error
+from soctk.assessment.convexity import Curvature, curvature
+from soctk.assessment.minimum import Costs, Interval
 from soctk.assessment.noise import noise_floor
+from soctk.assessment.overlap import Overlap, overlap
+from soctk.assessment.quadratic import QuadraticRival
 from soctk.assessment.regret import Tilted, sampled_regrets
 from soctk.assessment.rows import Axes, Rows
 from soctk.assessment.smoother import LEVELS, SLOPES, Smoother, _covariance
+from soctk.assessment.verdict import judge
 
 DIM, CONTEXT = 3, 2
 BOX = soctk.Box(DIM, -1.0, 1.0)
@@ -157,6 +162,39 @@ def test_values_that_data_repeat_count_once() -> None:
     data = log(bowl, rows=50)
     twice = ValueData(data.context, data.x.expand(-1, 2, -1), data.value.expand(-1, 2))
     assert len(Rows.of(twice)) == 50
+
+
+def test_a_model_that_decides_as_the_quadratic_does_is_said_to() -> None:
+    train, data = log(bowl, seed=1), log(bowl, seed=2)
+    found = soctk.assess(QuadraticRival(Rows.of(train)), data, BOX, train=train)
+    assert "it decides as the quadratic does" in str(found)
+    assert str(found.difference) not in str(found)
+    assert "no reason to prefer" in str(found)
+
+
+@pytest.mark.parametrize(("upper", "share"), [(1.0, 0.0), (3.0, 1.0)])
+def test_decisions_that_no_row_is_near_at_their_context_are_counted(upper: float, share: float) -> None:
+    """Decisions follow the context within 1 and range over 5; a plan 3 above is usual in some contexts, not there."""
+    random = np.random.default_rng(0)
+    theta = random.uniform(-5, 5, size=(600, 1))
+    x = theta + random.uniform(-1, 1, size=(600, 1))
+    rows = Rows(theta, x, np.zeros(600), np.arange(600))
+    at = np.linspace(-2.5, 2.5, 50)[:, None]
+    found = overlap(rows, at, at + 0.7 * upper)
+    assert (found.beyond_all, found.beyond_most) == (share, share)
+    assert ("extrapolated" in str(found)) == (share > 0)
+
+
+def test_no_plan_far_from_the_log_is_good() -> None:
+    """A better prediction and cheaper decisions are good where the log is near, and only there."""
+    errors = {
+        name: Error(1.0, 9.0, Interval(9.0, 8.0, 10.0)) for name in ("model", "quadratic", "constant", "context alone")
+    }
+    less = Interval.around(-3.0, 1.0)
+    costs = Costs(less, np.zeros(1), np.zeros(1), less, less)
+    none = Curvature(np.zeros((0, 1)), np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 1.0)
+    verdicts = [judge(500, 30, False, errors, 1.0, costs, none, Overlap(far, far))[0] for far in (0.0, 0.05, 0.2)]
+    assert verdicts == [Verdict.GOOD, Verdict.GOOD, Verdict.FEW]
 
 
 @pytest.mark.parametrize(
