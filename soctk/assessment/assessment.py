@@ -13,7 +13,7 @@ from soctk.assessment.noise import Noise
 from soctk.assessment.overlap import Overlap
 
 WITHHELD = "at the minimum: with this verdict nothing is said of what its decisions cost"
-QUALIFIED = "no reason to prefer them to the quadratic's"
+QUALIFIED = "the verdict is to keep the quadratic all the same"
 
 
 class Verdict(StrEnum):

@@ -17,7 +17,7 @@ SIGNIFICANT = 1.6449
 CHEAPER = 0.5
 """Standard errors that decisions must be cheaper by, on average of the two ways to measure that."""
 EXTRAPOLATED = 0.1
-"""The share of decisions farther from the usual ones than any logged decision, above which none are called good."""
+"""The share of decisions farther from the usual ones than any logged decision, above which nothing is said of them."""
 WORTH = 0.05
 """The share of the values' variance that an improvement too small to matter explains."""
 
@@ -60,23 +60,18 @@ def judge(
         if errors[weakest].excess.high > WORTH * variance and errors[weakest].score > -SIGNIFICANT:
             return Verdict.FEW, f"the values may be predicted better than by {what}, or may not"
         return Verdict.CONSTANT, f"the values are predicted as well by {what}"
+    if near is not None and near.beyond_all > EXTRAPOLATED:
+        return Verdict.FEW, str(near)
     quadratic = errors["quadratic"]
     if quadratic.score < SIGNIFICANT:
         return Verdict.QUADRATIC, f"its error is {quadratic.rms:.3g}, the model's {errors['model'].rms:.3g}"
-    return _of_costs(errors, variance**0.5, costs, near)
-
-
-def _of_costs(errors: Mapping[str, Error], deviation: float, costs: Costs, near: Overlap | None) -> tuple[Verdict, str]:
-    """Return the verdict where the model predicts better than the quadratic."""
-    better = f"its error is smaller, {errors['model'].rms:.3g} beside {errors['quadratic'].rms:.3g}"
     found = [costs.difference] if costs.on_mean is None else [costs.difference, costs.on_mean]
-    if all(each.is_nothing(deviation) for each in found):
+    better = f"its error is smaller, {errors['model'].rms:.3g} beside {quadratic.rms:.3g}"
+    if all(each.is_nothing(variance**0.5) for each in found):
         return Verdict.QUADRATIC, f"{better}, but it decides as the quadratic does"
     estimate = sum(each.estimate for each in found) / len(found)
-    if sum(each.estimate / each.error for each in found if each.error > 0) > -CHEAPER * len(found):
-        return Verdict.QUADRATIC, (
-            f"{better}, but its decisions are not seen to cost less: the difference is {costs.difference}"
-        )
-    if near is not None and near.beyond_all > EXTRAPOLATED:
-        return Verdict.FEW, f"{better}, but {near}"
-    return Verdict.GOOD, f"its decisions are expected to cost {-estimate:.2g} less than the quadratic's"
+    if sum(each.estimate / each.error for each in found if each.error > 0) <= -CHEAPER * len(found):
+        return Verdict.GOOD, f"its decisions are expected to cost {-estimate:.2g} less than the quadratic's"
+    return Verdict.QUADRATIC, (
+        f"{better}, but its decisions are not seen to cost less: the difference is {costs.difference}"
+    )
