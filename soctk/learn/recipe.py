@@ -1,6 +1,6 @@
 """The recipe: which phases a surrogate is trained by, in which order, with which options.
 
-    a dense model               Race(Adam, Curved)                  Refine(Curved, Slope, Everything, Level)
+    a dense model               Race(Adam, Curved)                  Refine(Curved, Curved, Slope, Everything, Level)
     of few candidates           Race(Adam, Everything, Everything)  Refine(Everything, Everything, Level)
     one without b0 and v apart  Race(Adam, Everything)              Refine(Everything)
     branches over windows       Race(StructuredStart, Everything)   Refine(Everything), both in whitened coordinates
@@ -34,6 +34,10 @@ from soctk.surrogate import ConvexSurrogate
 
 RACE_SHARE = 0.6
 """The share of a phase's iterations, on half the rows, that every start gets before the best goes on."""
+AFTER_RACE_SHARE = 0.5
+"""The share of the Levenberg-Marquardt steps that the best start then gets, still on half the rows."""
+BEFORE_NEWTON_SHARE = 0.25
+"""The share of AdamW's passes where Levenberg-Marquardt follows, which needs no more than a start without symmetries."""
 LATER_PENALTY = 1e-3
 """Branches over windows are fitted once more with this share of the penalty, which by then is what holds them up."""
 
@@ -70,6 +74,8 @@ class _Maker:
         self.few = config.project_affine and waits and not self.apart and candidates > 1
         self.regressed = config.level_regression and traits.affine is not None
         self.level_weight = 0.0 if self.regressed else config.level_weight
+        few_weights = traits.gauss_newton and model.parameter_count <= config.newton_weights
+        self.newton_follows = few_weights and config.newton_iterations > 0 and config.optimizer != "lbfgs"
         self.starts = config.starts if can_redraw(model) else 1
         self.structures = traits.structures if config.choose_structure else 1
 
@@ -100,7 +106,8 @@ class _Maker:
             return (StructuredStart(config.rows, self.level_weight, config.seed),)
         if config.epochs == 0:
             return ()
-        step = (config.epochs, config.learning_rate, config.weight_decay, config.batch_rows, config.clip)
+        epochs = math.ceil(BEFORE_NEWTON_SHARE * config.epochs) if self.newton_follows else config.epochs
+        step = (epochs, config.learning_rate, config.weight_decay, config.batch_rows, config.clip)
         return (Adam(*step, self.level_weight, config.seed),)
 
     def shape(self, share: float, rows: int) -> Recipe:
@@ -121,10 +128,23 @@ class _Maker:
 
     def refine(self) -> Recipe:
         config = self.config
-        phases = self.shape(1.0, config.rows)
         if self.apart:
-            phases = (*phases, Slope(), self.polish(1.0, config.rows))
+            phases: Recipe = (*self.curved(), Slope(), self.polish(1.0, config.rows))
+        else:
+            phases = self.shape(1.0, config.rows)
         return (*phases, self.level()) if self.regressed else phases
+
+    def curved(self) -> Recipe:
+        """Return the phases for the curved part of the best start: Levenberg-Marquardt, then L-BFGS on all rows.
+
+        The first finds which branch takes which kink, which the second does not; the second goes on from there without
+        the penalty, at a tenth of the time.
+        """
+        config = self.config
+        if config.optimizer != "auto":
+            return self.shape(1.0, config.rows)
+        first = Suited(self.newton(AFTER_RACE_SHARE, config.penalty), config.newton_weights)
+        return (Curved(first, config.rows // 2), Curved(self.lbfgs(1.0), config.rows))
 
     def level(self) -> Level:
         config = self.config

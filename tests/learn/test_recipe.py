@@ -53,7 +53,7 @@ def model(seed: int = 0) -> soctk.SOCICNN:
     )
 
 
-AFTER = [Curved, Slope, Everything, Level]
+AFTER = [Curved, Curved, Slope, Everything, Level]
 OUTLINES = {
     "dense": (model, {}, [(Race, [Adam, Curved]), (Refine, AFTER)]),
     "one start, its own structure": (model, {"starts": 1, "choose_structure": False}, [Adam, (Refine, AFTER)]),
@@ -63,7 +63,7 @@ OUTLINES = {
         {"project_affine": False},
         [(Race, [Adam, Everything]), (Refine, [Everything, Level])],
     ),
-    "no level": (model, {"level_regression": False}, [(Race, [Adam, Curved]), (Refine, AFTER[:3])]),
+    "no level": (model, {"level_regression": False}, [(Race, [Adam, Curved]), (Refine, AFTER[:4])]),
     "no AdamW": (model, {"epochs": 0}, [(Race, [Curved]), (Refine, AFTER)]),
     "AdamW alone": (model, {"newton_iterations": 0, "lbfgs_iterations": 0}, [(Race, [Adam])]),
     "nothing": (model, {"epochs": 0, "newton_iterations": 0, "lbfgs_iterations": 0}, []),
@@ -99,9 +99,9 @@ def test_few_candidates_leave_nothing_to_project_out() -> None:
 def test_the_optimizer_asked_for_is_used_throughout() -> None:
     def used(optimizer: str, make=model) -> set[type]:
         *_, refine = recipe_for(make(), dataclasses.replace(QUICK, optimizer=optimizer), 16)  # type: ignore[arg-type]
-        curved, *others = refine.phases  # type: ignore[attr-defined]
-        everything = [phase for phase in (curved, *others) if isinstance(phase, Everything)]
-        found = [curved.optimizer] if isinstance(curved, Curved) else []
+        phases = refine.phases  # type: ignore[attr-defined]
+        everything = [phase for phase in phases if isinstance(phase, Everything)]
+        found = [phase.optimizer for phase in phases if isinstance(phase, Curved)]
         return {type(each) for each in (*found, *(each for phase in everything for each in phase.optimizers))}
 
     for make in (model, lambda: soctk.RecurrentSOCICNN(4, 2)):
