@@ -126,6 +126,25 @@ def test_the_noise_of_replicated_rows_is_theirs() -> None:
     assert "800 replicated rows" in found.noise.source
 
 
+def test_rows_that_happen_to_be_equal_are_rows() -> None:
+    """Two prices, sold or not: most rows of a context equal another, and the mean would change without them."""
+    random = np.random.default_rng(0)
+    x = random.integers(1, 3, size=(40, 9, 1)).astype(float)
+    value = (random.random((40, 9)) < 0.2).astype(float)
+    rows = Rows.of(ValueData(np.arange(40.0)[:, None], x, value))
+    assert len(rows) > 0.85 * value.size  # a last row that equals the first is taken for it, in a third of the contexts
+    assert rows.value.mean() == pytest.approx(value.mean(), rel=0.1)
+
+
+@pytest.mark.parametrize("count", [4, 5, 7])
+def test_rows_that_fill_a_context_up_are_found(count: int) -> None:
+    random = np.random.default_rng(0)
+    x, value = random.normal(size=(6, count, 2)), random.normal(size=(6, count))
+    places = np.arange(7) % count
+    rows = Rows.of(ValueData(random.normal(size=(6, 1)), x[:, places], value[:, places]))
+    np.testing.assert_array_equal(rows.value, value.reshape(-1))
+
+
 @pytest.mark.parametrize("heavy", [False, True])
 def test_the_error_of_a_noise_floor_is_what_it_varies_by(heavy: bool) -> None:
     """Of 200 logs the estimates' deviation is known to 1 / sqrt(400) = 5 % for normal noise, and to more in tails."""
