@@ -21,6 +21,7 @@ WIDER = 0.25
 """Finite ends in place of infinite bounds lie this share of their distance outside of what rows imply."""
 WARM_SHARE = 0.02
 """A warm start keeps this share of the distance between the bounds from each."""
+NONE = np.zeros(0, dtype=np.int64)
 Contradictions = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -30,16 +31,20 @@ class Reduction:
 
     Attributes:
         sets: as arrays.
+        given: their lower, upper, f and h, as compiled code takes them.
         fixed: coordinates that are fixed in all of them, held by equalities.
         elimination: of their matrices and these equalities.
         f: right-hand sides of all equalities, (1 or N, any).
         origin: x_p, (1 or N, n).
         sides: b of every constraint, and +inf, (1 or N, any).
         low, high: the ends of all directions, finite along the axes, (1 or N, d + m).
-        flags: what may need a closer look, those of `soctk.decide.free_rows`.
+        middle, largest: of the ends of the axes, (1 or N, d), and their largest absolute values, (d,), as long as no
+            flag says otherwise.
+        flags: what may need a closer look, those of `soctk.decide.compiled.free_rows`.
     """
 
     sets: SetArrays
+    given: tuple[np.ndarray, ...]
     fixed: np.ndarray
     elimination: Elimination
     f: np.ndarray
@@ -47,25 +52,30 @@ class Reduction:
     sides: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    middle: np.ndarray
+    largest: np.ndarray
     flags: int
 
     @classmethod
     def of(cls, sets: SetArrays) -> Reduction:
         """Return the reduction of sets."""
-        from soctk.decide.free_rows import ENDLESS, TOO_NARROW, reduce  # Numba is loaded when it is needed
+        from soctk.decide.compiled.free_rows import ENDLESS, TOO_NARROW, reduce  # Numba is loaded when it is needed
 
         lower, upper, f, h = sets.sides
-        fixed = np.flatnonzero((lower == upper).all(axis=0))
+        met = lower == upper
+        fixed = np.flatnonzero(met.all(axis=0)) if met.any() else NONE
         e = sets.base.elimination(tuple(fixed.tolist()))
         if fixed.size > 0:
             f = joined(f, lower[:, fixed])
         size = size_of(lower, upper, f, h)
         origin, sides = np.empty((len(f), lower.shape[1])), np.empty((size, e.length.size + 1))
         low, high = np.empty((size, e.below.shape[1])), np.empty((size, e.below.shape[1]))
-        given = tuple(map(whole, (lower, upper, f, h)))
+        middle, largest = np.empty((size, e.dim)), np.zeros(e.dim)
+        given = tuple(map(whole, sets.sides))
         groups = e.below, e.above, e.constant
         flags = reduce()(
-            (e.lift, e.G, e.length), groups, given, e.dim, NARROW, np.empty(len(e.G)), origin, sides, low, high
+            *((e.lift, e.G, e.length), groups, (*given[:2], whole(f), given[3]), e.dim, NARROW, np.empty(len(e.G))),
+            *(origin, sides, low, high, middle, largest),
         )
         if flags & ENDLESS:
             # An end that only follows from rows is not to bind: they have the multipliers.
@@ -76,7 +86,17 @@ class Reduction:
             beyond = WIDER * (1 + hi - lo)
             low[:, axes] = np.where(endless[0], lo - beyond, low[:, axes])
             high[:, axes] = np.where(endless[1], hi + beyond, high[:, axes])
-        return cls(sets, fixed, e, f, origin, sides, low, high, flags)
+        return cls(sets, given, fixed, e, f, origin, sides, low, high, middle, largest, flags)
+
+    @property
+    def box(self) -> tuple[np.ndarray, np.ndarray]:
+        """(lo, hi), finite, (1 or N, n), as compiled code takes them: boxes around the sets."""
+        from soctk.decide.compiled.free_rows import UNBOUNDED  # Numba is loaded when it is needed
+
+        if not self.flags & UNBOUNDED:
+            return self.given[:2]
+        lo, hi = self.sets.box
+        return whole(lo), whole(hi)
 
     def expand(self, w: np.ndarray) -> np.ndarray:
         """Return x, (N, n), within its bounds."""
@@ -90,10 +110,13 @@ class Reduction:
             start: (N, n) points to start from; the middle of the bounds by default.
             share: see above.
         """
+        from soctk.decide.compiled.free_rows import TOO_NARROW
         from soctk.decide.compiled.solve import Region  # Numba is loaded when it is needed
-        from soctk.decide.free_rows import TOO_NARROW
 
-        low, high = self.low, self.high
+        low, high, d, R = self.low, self.high, self.elimination.dim, self.elimination.R
+        if start is None and share == 0 and not self.flags & TOO_NARROW:
+            sides, most = (low[:, :d], high[:, :d], None, R, low[:, d:], high[:, d:]), float(self.largest.sum())
+            return Region(*sides, self.largest, most, self.middle)
         if share > 0 or self.flags & TOO_NARROW:
             size = np.abs(low), np.abs(high)
             if share > 0:
@@ -101,7 +124,6 @@ class Reduction:
             room = NARROW * (1 + np.minimum(*size))
             narrow, middle = high - low < room, 0.5 * (low + high)
             low, high = np.where(narrow, middle - 0.5 * room, low), np.where(narrow, middle + 0.5 * room, high)
-        d, R = self.elimination.dim, self.elimination.R
         lo, hi = low[:, :d], high[:, :d]
         first = 0.5 * (lo + hi)
         if start is not None:
@@ -139,7 +161,7 @@ class Reduction:
         Either bounds cross, which needs no multipliers, or dependent equalities do not agree, or a constraint that is
         the same for every w is violated, or the ends of a direction cross.
         """
-        from soctk.decide.free_rows import SUSPECT  # Numba is loaded when it is needed
+        from soctk.decide.compiled.free_rows import SUSPECT  # Numba is loaded when it is needed
 
         e, sets, off = self.elimination, self.sets, self.f[:, :0]
         if len(e.null) == 0 and not self.flags & SUSPECT:

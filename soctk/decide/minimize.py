@@ -216,22 +216,28 @@ def answer(
     else:
         # Rounding the answer costs a little of the gap, for which half of the tolerance is left.
         tol = limits.tol if dtype == problem.dtype else 0.5 * limits.tol
-        inner = dataclasses.replace(limits, tol=tol)
+        inner = limits if tol == limits.tol else dataclasses.replace(limits, tol=tol)
         result = solver.solve(problem, inner, start)
         solve_in_range(solver, problem, inner, start, result)
     if dtype != problem.dtype:
         _round(result, problem, dtype)
-    violation = _verify(result, problem.feasible_set, limits.tol)
+    violation, flat = _verify(result, problem.feasible_set, limits.tol), batch == result.status.shape
+    solver_names = np.empty(result.status.shape, dtype=object)
+    solver_names[:] = result.solver
+
+    def shaped(part: Any) -> Any:
+        return part if flat else part.reshape(batch + part.shape[1:])
+
     return Decision(
-        x=result.x.reshape(*batch, problem.dim),
-        value=result.value.reshape(batch),
-        lower_bound=result.lower_bound.reshape(batch),
-        status=result.status.reshape(batch),
-        iterations=result.iterations.reshape(batch),
+        x=shaped(result.x),
+        value=shaped(result.value),
+        lower_bound=shaped(result.lower_bound),
+        status=shaped(result.status),
+        iterations=shaped(result.iterations),
         seconds=time.perf_counter() - started,
-        scale=None if result.unit is None else result.unit.reshape(batch),
-        solver=np.full(result.status.shape, result.solver, dtype=object).reshape(batch),
-        violation=violation.reshape(batch),
+        scale=None if result.unit is None else shaped(result.unit),
+        solver=shaped(solver_names),
+        violation=shaped(violation),
         context=problem.given,
         support=problem.model.support,
         **_of_rows(result, problem, batch, dtype),
@@ -250,12 +256,12 @@ def _of_rows(result: Result, problem: Problem, batch: tuple[int, ...], dtype: to
         endless = np.isinf(side)
         if endless.any():
             part[np.broadcast_to(endless, part.shape)] = 0.0
-    ray = np.zeros_like(rows.nu), np.zeros_like(rows.z)
+    ray = np.zeros(rows.nu.shape), np.zeros(rows.z.shape)
     if none is not None:
         for part in prices:
             part[none | np.isinf(as_array(result.lower_bound))] = np.nan
         ray[0][none], ray[1][none] = rows.nu[none], rows.z[none]
-    shaped = [torch.from_numpy(part.reshape(*batch, part.shape[1])) for part in (*prices, *ray)]
+    shaped = [torch.from_numpy(part.reshape(batch + part.shape[1:])) for part in (*prices, *ray)]
     if dtype != shaped[0].dtype:
         shaped[:4] = [part.to(dtype) for part in shaped[:4]]
     return {"prices": Prices(*shaped[:4]), "ray": Ray(*shaped[4:])}
@@ -277,7 +283,7 @@ def _round(result: Result, problem: Problem, dtype: torch.dtype) -> None:
 def _verify(result: Result, feasible_set: FeasibleSet | SetAt, tol: float) -> Tensor:
     """Return how far points are outside of the set as the user gave it; settle the statuses by that and the gaps."""
     result.judge(tol)
-    worst, share = _excess(feasible_set, result.x)
+    worst, share = (_excess_of_rows if _by_compiled_rows(result) else _excess)(feasible_set, result.x)
     outside = share > FEASIBLE[result.x.dtype]
     if outside.any():
         result.status[outside] = Status.INACCURATE
@@ -292,6 +298,20 @@ def _excess(feasible_set: FeasibleSet | SetAt, x: Tensor) -> tuple[np.ndarray, n
     worst, share = feasible_set.arrays.excess(as_array(x))
     by_rows = isinstance(feasible_set, SetAt) or type(feasible_set) is Polyhedron
     return worst, share if by_rows else worst / max(1.0, feasible_set.magnitude)
+
+
+def _by_compiled_rows(result: Result) -> bool:
+    """Whether all points are float64 and come from compiled code that decided by rows."""
+    newton = isinstance(result.solver, str) and result.solver == NEWTON.name
+    return newton and result.rows is not None and result.x.dtype == torch.float64
+
+
+def _excess_of_rows(sets: FeasibleSet | SetAt, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same over what `Problem.by_rows` is, in compiled code, which is loaded already."""
+    from soctk.decide.compiled.original_rows import violations
+
+    assert isinstance(sets, (SetAt, Polyhedron))
+    return violations(sets.arrays, as_array(x))
 
 
 def _solver(method: Method | Solver | None, options: dict[str, Any]) -> Callable[[Problem], Solver]:

@@ -6,7 +6,6 @@ columns of `Packed.data` are then filled straight from the responses to the cont
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -96,7 +95,7 @@ class PackedModel:
             here = slice(first, first + AT_A_TIME)
             found = self.responses((rows[here] - self.mean) / self.scale)
             finite &= assemble(*found, *self.outer, self.columns, self.gain, self.bias, self.shift, data[here])
-        return dataclasses.replace(self.template, data=data) if finite else None
+        return self.template.given(data) if finite else None
 
 
 @dataclass(frozen=True, eq=False)

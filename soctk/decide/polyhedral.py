@@ -26,7 +26,6 @@ from soctk.decide.result import Result, RowMultipliers
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import SetAt
 from soctk.sets.arrays import SetArrays
-from soctk.sets.batches import whole
 from soctk.sets.elastic import nearest
 from soctk.status import Status
 from soctk.terms import Term
@@ -34,8 +33,6 @@ from soctk.terms.base import Dual
 
 RELAXED = 2e-10
 """By how much, relative to it, every end is moved out where there is no interior and the first search fails."""
-FEASIBLE = 1e-9
-"""What a point may violate its set by, as a share of what a row adds (`SetArrays.excess`)."""
 ROUNDING = 1e-13
 """What rounding may put a point outside of its set by, as such a share."""
 MOST_MEANWHILE = 100
@@ -155,7 +152,7 @@ class _Search:
             reduction = Reduction.of(sets)
         found = self._iterate(packed, reduction, start, share)
         empty = found.status == Status.INFEASIBLE
-        found, violated = self._certified(packed, reduction, sets, found, empty)
+        found, violated = self._certified(packed, reduction, found, empty)
         assert found.rows is not None
         if self._result is None:
             self._result, self.share = found, violated
@@ -168,25 +165,17 @@ class _Search:
             self.result.rows.put(rows[proved], found.rows.select(proved))
             self.result.refuse(torch.from_numpy(rows[proved]))
 
-    def _certified(
-        self, packed: Packed, reduction: Reduction, sets: SetArrays, found: Result, empty: np.ndarray
-    ) -> tuple[Result, np.ndarray]:
+    @staticmethod
+    def _certified(packed: Packed, reduction: Reduction, found: Result, empty: np.ndarray) -> tuple[Result, np.ndarray]:
         """Return what iterations found as points, values and bounds over the sets as given; the points' violations.
 
         Where the iterations call a set `empty`, with the multipliers that may prove it in place of a bound's.
         """
-        assert found.multipliers is not None
-        assert found.passes is not None
-        slope = packed.slopes(found.passes)
-        if empty.any():
-            slope[empty], found.status[empty] = 0.0, Status.STALLED  # unless it is proved
-        x, rows, violated = recovered(reduction, found.x.numpy(), slope, found.multipliers)
-        value, bound = self._prove(packed, sets, x, found.passes, rows.w - slope)
-        bound = bound + rows.beside
-        value = np.where((violated <= FEASIBLE) & ~empty, value, np.inf)
-        bound[np.isnan(bound) | empty] = -np.inf
-        numbers = (torch.from_numpy(part) for part in (x, value, bound))
-        return Result(*numbers, found.iterations, found.status, first_gap=found.first_gap, rows=rows), violated
+        found.status[empty] = Status.STALLED  # unless it is proved
+        x, rows, numbers = proved(packed, reduction, found, empty)
+        value, bound = torch.from_numpy(numbers[0]), torch.from_numpy(numbers[1])
+        answers = torch.from_numpy(x), value, bound, found.iterations, found.status
+        return Result(*answers, first_gap=found.first_gap, rows=rows), numbers[3]
 
     def _merge(self, index: np.ndarray, found: Result, violated: np.ndarray) -> None:
         """Keep, for the instances `index`, whatever point and whatever bound are better."""
@@ -218,56 +207,67 @@ class _Search:
         found.x = found.x[:, :0]
         return found
 
-    @staticmethod
-    def _prove(
-        packed: Packed, sets: SetArrays, x: np.ndarray, passes: np.ndarray, shift: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        from soctk.decide.compiled.solve import prove  # Numba is loaded when it is needed
-
-        return prove(packed, sets.box, x, passes, shift)
-
     def project(self) -> None:
         """Leave no point that is none of its set: those that violate it by more than rounding are projected.
 
         Ends were moved out where there is no interior.
         """
         result = self.result
+        if result.all_optimal and not (self.share > ROUNDING).any():
+            return
         unknown = np.isinf(result.value.numpy())
         if unknown.any():
             result.x.numpy()[unknown] = np.nan  # no point of the set is known
 
         def value(index: Tensor, x: Tensor) -> Tensor:
             assert self.packed is not None
-            part, sets = self.packed.select(index.numpy()), self.sets.select(index.numpy())
-            passes, zero = np.zeros((1, part.layout.sizes["cache_size"])), np.zeros(x.shape)
-            return torch.from_numpy(self._prove(part, sets, x.numpy(), passes, zero)[0])
+            return torch.from_numpy(value_of(self.packed.select(index.numpy()), x.numpy()))
 
         off = np.flatnonzero((self.share > ROUNDING) & ~unknown)
         project_points(value, self.given, result, off, self.tol)
 
 
-def recovered(
-    reduction: Reduction, w: np.ndarray, slope: np.ndarray, directions: np.ndarray
+def proved(
+    packed: Packed, reduction: Reduction, found: Result, empty: np.ndarray
 ) -> tuple[np.ndarray, RowMultipliers, np.ndarray]:
-    """Return points x (N, n), the multipliers of the rows, and by how much x violates its set (`SetArrays.excess`).
+    """Return points x (N, n) of the sets as given, multipliers of their rows, and values, bounds, what these add.
+
+    Last the violations (`SetArrays.excess`), (4, N) in all.
 
     Args:
+        packed: the functions.
         reduction: of the sets.
-        w: points in free coordinates, (N, d).
-        slope: v + A'y of the dual points, (N, n); 0 for a proof that the set is empty.
-        directions: multipliers of the directions besides the axes, (N, any).
+        found: points, passes and multipliers of the iterations in free coordinates.
+        empty: where the multipliers may prove that there is no point, bool (N,).
     """
-    from soctk.decide.original_rows import recover  # Numba is loaded when it is needed
+    from soctk.decide.compiled.solve import prove  # Numba is loaded when it is needed
 
-    e, sets, size, k = reduction.elimination, reduction.sets, len(slope), reduction.sets.f.shape[1]
-    right = sets.right
-    x, v, y = np.empty(slope.shape), np.empty(slope.shape), np.empty((size, right.shape[1]))
-    numbers, scratch = np.empty((2, size)), (np.empty(e.length.size), np.empty(e.dim))
-    matrices = e.basis, e.R, e.inverse, e.length, sets.rows.stacked
-    bounds = whole(sets.lower), whole(sets.upper), whole(sets.largest)
-    sides, found = (whole(reduction.origin), reduction.sides), (whole(w), whole(slope), whole(directions))
-    recover()(matrices, (e.basic, e.above, e.below, k), sides, bounds, whole(right), found, scratch, x, y, v, *numbers)
-    return x, RowMultipliers(y[:, :k], y[:, k:], v, numbers[0]), numbers[1]
+    assert found.multipliers is not None
+    assert found.passes is not None
+    e, size, (k, m) = reduction.elimination, len(empty), (side.shape[1] for side in reduction.given[2:])
+    n = len(e.basis)
+    x, w, y, numbers = np.empty((size, n)), np.empty((size, n)), np.empty((size, k + m)), np.empty((4, size))
+    matrices = e.basis, e.R, e.inverse, e.length, reduction.sets.rows.stacked
+    ends, given = (reduction.origin, reduction.sides), (*reduction.given, *reduction.box)
+    sets, scratch = (matrices, (e.basic, e.above, e.below), ends, given), (np.empty(e.length.size), np.empty(e.dim))
+    points = found.x.numpy(), found.passes, found.multipliers
+    prove(packed, sets, points, empty, scratch, (x, y, w, numbers))
+    return x, RowMultipliers(y[:, :k], y[:, k:], w, numbers[2]), numbers
+
+
+def value_of(packed: Packed, x: np.ndarray) -> np.ndarray:
+    """Return N functions' values at points (N, n), (N,): a proof for a set without rows, of which x is the origin."""
+    from soctk.decide.compiled.solve import prove  # Numba is loaded when it is needed
+
+    (size, n), none = x.shape, np.zeros((1, 0))
+    matrices = np.zeros((n, 0)), none, none, none[0], np.zeros((0, n))
+    places, endless = np.zeros((1, 0), dtype=np.int64), np.full((1, n), np.inf)
+    given = -endless, endless, none, none, 0 * x, 0 * x
+    sets = matrices, (places[0], places, places), (x, np.zeros((1, 1))), given
+    found = np.zeros((size, 0)), np.zeros((size, packed.layout.sizes["cache_size"])), np.zeros((size, 0))
+    answers = 0 * x, np.zeros((size, 0)), 0 * x, np.zeros((4, size))
+    prove(packed, sets, found, np.zeros(size, dtype=bool), (np.zeros(n), none[0]), answers)
+    return answers[-1][0]
 
 
 def project_points(

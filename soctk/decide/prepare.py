@@ -6,6 +6,7 @@ import copy
 import math
 import time
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,14 +90,35 @@ class Prepared:
         """
         started = time.perf_counter()
         check_limits(tol, max_iter, time_limit)
-        contexts = self.model.check_context(context)
+        plain = self._packed is not None and is_plain(context, self.model.context_dim)
+        contexts = context if plain else self.model.check_context(context)
         batch = tuple(contexts.shape[:-1]) if self.model.context_dim > 0 else ()
         sets: FeasibleSet | SetAt = self.feasible_set
         if sides:
             if not isinstance(sets, Polyhedron):
                 raise TypeError(f"{next(iter(sides))}: {type(sets).__name__} has no right-hand sides")
-            contexts, batch, sets = spread(self.model, contexts, batch, sets.at(**sides))
+            contexts, batch, sets = spread(self.model, contexts, batch, _at(sets, sides))
         problem = self._problem(contexts, sets)
         problem.size = math.prod(batch)
         limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
         return answer(problem, self._solver, limits, check_start(x0, problem, batch), batch, started)
+
+
+def is_plain(value: ArrayLike, count: int) -> bool:
+    """Whether it is what the checks of contexts and right-hand sides let pass as it is: nearly always."""
+    if type(value) is not Tensor or value.dtype != torch.float64 or value.ndim != 2 or value.requires_grad:
+        return False
+    if value.shape[1] != count or count == 0 or not value.is_cpu or value.layout != torch.strided:
+        return False
+    return bool(np.isfinite(value.numpy()).all())
+
+
+def _at(sets: Polyhedron, sides: dict[str, ArrayLike]) -> SetAt:
+    """Return `sets.at(**sides)`, sooner where f and h are plain."""
+    rows = sets.rows()
+    f, h = sides.get("f", rows.f), sides.get("h", rows.h)
+    counts = {"f": rows.f.shape[0], "h": rows.h.shape[0]}
+    plain = all(name in counts and is_plain(side, counts[name]) for name, side in sides.items())
+    if not plain or len({len(side) for side in sides.values()}) > 1:
+        return sets.at(**sides)
+    return SetAt(sets, rows.lower, rows.upper, f, h)

@@ -105,6 +105,9 @@ class Result:
         """Whether all are called optimal and are: nearly always, and found out in a fraction of the time."""
         if self.unit is not None or not self.value.is_cpu or not self.all_optimal:
             return False
+        if self.status.size == 1:
+            only, bound = self.value.item(), self.lower_bound.item()
+            return 0 <= only - bound <= tol * max(abs(only), 1.0)
         value = self.value.numpy()
         gap = value - self.lower_bound.numpy()
         return bool((gap >= 0).all() and (gap <= tol * np.maximum(np.abs(value), 1.0)).all())

@@ -30,7 +30,8 @@ class FitConfig:
             Yu 2002); their mean is `FitReport.model`. 1 learns the surrogate that is given from all.
         jobs: processes that learn members side by side; as many as PyTorch has threads by default.
         starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
-        epochs: AdamW passes over the data, a quarter of them where Levenberg-Marquardt follows; 0 skips the phase.
+        epochs: AdamW passes over the data, a quarter of them where Levenberg-Marquardt on the curved part follows;
+            0 skips the phase.
         learning_rate: peak of the one-cycle schedule (10 % warm-up).
         weight_decay: AdamW's.
         batch_rows: observed values in a mini-batch; whole instances are drawn, so with all their candidates.

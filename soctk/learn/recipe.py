@@ -37,7 +37,7 @@ RACE_SHARE = 0.6
 AFTER_RACE_SHARE = 0.5
 """The share of the Levenberg-Marquardt steps that the best start then gets, still on half the rows."""
 BEFORE_NEWTON_SHARE = 0.25
-"""The share of AdamW's passes where Levenberg-Marquardt follows, which needs no more than a start without symmetries."""
+"""The share of AdamW's passes where Levenberg-Marquardt on the curved part follows, which needs but a start."""
 LATER_PENALTY = 1e-3
 """Branches over windows are fitted once more with this share of the penalty, which by then is what holds them up."""
 
@@ -74,8 +74,8 @@ class _Maker:
         self.few = config.project_affine and waits and not self.apart and candidates > 1
         self.regressed = config.level_regression and traits.affine is not None
         self.level_weight = 0.0 if self.regressed else config.level_weight
-        few_weights = traits.gauss_newton and model.parameter_count <= config.newton_weights
-        self.newton_follows = few_weights and config.newton_iterations > 0 and config.optimizer != "lbfgs"
+        newton = config.newton_iterations > 0 and config.optimizer != "lbfgs" and traits.gauss_newton
+        self.newton_follows = self.apart and newton and model.parameter_count <= config.newton_weights
         self.starts = config.starts if can_redraw(model) else 1
         self.structures = traits.structures if config.choose_structure else 1
 

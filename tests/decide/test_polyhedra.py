@@ -15,6 +15,9 @@ from zoo import MODELS, SETS, shaken
 
 import soctk
 from soctk import Box, Budget, ConvexSurrogate, Polyhedron, Simplex, Status
+from soctk.decide.compiled.form import pack
+from soctk.decide.compiled.original_rows import violations
+from soctk.decide.polyhedral import value_of
 from soctk.sets import SetAt
 from soctk.sets.elimination import Elimination
 from soctk_tasks.polyhedra import POLYHEDRA, dispatch
@@ -301,3 +304,46 @@ def test_arrays_that_may_not_be_written_are_taken() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Budget(3, 1.0).at(total=totals).f.tolist() == [[1.0], [2.0]]
+
+
+# -- what is computed once more in compiled code ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", POLYHEDRA)
+def test_compiled_violations_are_those_of_the_sets(name: str) -> None:
+    sets = POLYHEDRA[name](12)[0].flat((12,)).arrays
+    x = np.random.default_rng(1).normal(size=(12, sets.lower.shape[1]))
+    x[3, 1] = np.nan
+    for found, expected in zip(violations(sets, x), sets.excess(x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", POLYHEDRA)
+@pytest.mark.parametrize("kind", ["soc", "relu"])
+def test_compiled_values_are_those_of_the_form(kind: str, name: str) -> None:
+    _, model, context = case(name, kind, 6)
+    form = model.conic_form(context).detach()
+    x = torch.randn(6, model.dim, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+    found = torch.from_numpy(value_of(pack(form), x.numpy()))
+    torch.testing.assert_close(found, form.value(x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("sides", "message"),
+    [
+        ({"f": torch.full((4, 1), torch.nan, dtype=DOUBLE)}, "finite"),
+        ({"f": torch.tensor([[torch.inf], [-torch.inf], [0.0], [1.0]], dtype=DOUBLE)}, "finite"),
+        ({"f": torch.ones(4, 2, dtype=DOUBLE)}, "batch shape"),
+        ({"h": torch.ones(3, 12, dtype=DOUBLE), "f": torch.ones(4, 1, dtype=DOUBLE)}, "batch shape"),
+        ({"g": torch.ones(4, 1, dtype=DOUBLE)}, "g"),
+    ],
+)
+def test_prepared_models_refuse_what_models_refuse(sides, message: str) -> None:
+    sets, model, context = case("dispatch", "soc", 4)
+    ready = soctk.prepare(model, sets.base)
+    with pytest.raises((TypeError, ValueError), match=message):
+        ready.minimize(context, **sides)
+    context = context.clone()
+    context[2, 0] = torch.inf
+    with pytest.raises(ValueError, match="context: expected finite"):
+        ready.minimize(context, f=torch.ones(4, 1, dtype=DOUBLE))

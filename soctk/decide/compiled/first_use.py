@@ -19,10 +19,11 @@ import torch
 from numba import typeof
 
 from soctk.decide.compiled.dispatch import key_of
+from soctk.decide.compiled.free_rows import reduce
 from soctk.decide.compiled.iteration import make_advance_all
+from soctk.decide.compiled.original_rows import measure
 from soctk.decide.compiled.proof import make_prove
-from soctk.decide.free_rows import reduce
-from soctk.decide.original_rows import recover
+from soctk.decide.compiled.substitution import substitute
 from soctk.decide.packed_model import PackedModel
 from soctk.models.dense import SOCICNN
 from soctk.simd.lanes import WIDTH
@@ -52,7 +53,7 @@ class Method:
         self._function(*arguments)
 
     def prove(self, *arguments: Any) -> None:
-        """Fill values and bounds (`soctk.decide.compiled.proof`)."""
+        """Fill points, values and bounds (`soctk.decide.compiled.proof`)."""
         self._prove(*arguments)
 
     def ready(self, several: bool, *, wait: bool = False) -> bool:
@@ -89,7 +90,7 @@ class Method:
         try:
             self._function.compile(tuple(map(typeof, arguments)))
             if not several:
-                self._prove.compile(tuple(map(typeof, (*arguments[:5], *(matrix,) * 3, numbers, matrix))))
+                self._prove.compile(tuple(map(typeof, _of_proof())))
                 _compile_others()
             self._ready.add(several)
         except Exception as error:
@@ -104,12 +105,22 @@ class Method:
         return self._function.stats.cache_path
 
 
+def _of_proof() -> tuple[Any, ...]:
+    """Return arguments of the types that `make_prove`'s function takes."""
+    integers, numbers, matrix = np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros((1, 1))
+    matrices, places = (matrix, matrix, matrix, numbers, matrix), (integers, integers[None], integers[None])
+    sets, found = (matrices, places, (matrix, matrix), (matrix,) * 6), (matrix,) * 3
+    rest = np.zeros(1, dtype=bool), (numbers, numbers), (matrix,) * 4
+    return integers, matrix, numbers, matrix, numbers, sets, found, *rest
+
+
 @torch.no_grad()
 def _compile_others() -> None:
     """Compile what goes to and from the iterations, before somebody wants it who would wait for the other variant's
     compiler."""
     reduce()
-    recover()
+    substitute.compile(tuple(map(typeof, (np.zeros((1, 1)), 1, *(np.zeros((1, 1)),) * 4))))
+    measure()
     coefficients = PackedModel.of(SOCICNN(2, 1, hidden=(2,)))
     assert coefficients is not None
     for count in (1, 2):  # rows of one context lie side by side, of several with others between

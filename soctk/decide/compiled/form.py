@@ -61,7 +61,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Packed:
-    """N functions as flat arrays. `dataclasses.replace(packed, data=...)` gives others that differ in these alone.
+    """N functions as flat arrays.
 
     Attributes:
         layout: where everything is.
@@ -72,6 +72,7 @@ class Packed:
         schedule: by which they are decided.
         shapes: what the layout follows from, of each term.
         kept: layout and matrices of the last substitution, where all functions have the same matrices (`substituted`).
+        common: R of the last set with constraints, and what `soctk.decide.compiled.solve` keeps for it.
     """
 
     layout: Layout
@@ -81,17 +82,22 @@ class Packed:
     schedule: Schedule
     shapes: tuple[Shapes, ...]
     kept: list[Substituted] = field(default_factory=list)
+    common: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
         """The number N of functions."""
         return self.data.shape[0]
 
+    def given(self, data: np.ndarray) -> Packed:
+        """Return functions that differ in `data` alone."""
+        return Packed(self.layout, self.shared, data, self.kinds, self.schedule, self.shapes, self.kept, self.common)
+
     def select(self, index: np.ndarray) -> Packed:
         """Return the functions `index`."""
         if len(self.shared) == 1:
-            return replace(self, data=self.data[index])
-        return replace(self, shared=self.shared[index], data=self.data[index], kept=[])
+            return self.given(self.data[index])
+        return replace(self, shared=self.shared[index], data=self.data[index], kept=[], common=[])
 
     @property
     def matrices(self) -> np.ndarray:
@@ -161,15 +167,14 @@ def substituted(packed: Packed, basis: np.ndarray, origin: np.ndarray, constrain
         if len(A) == 1:
             packed.kept[:] = [known]
     if n == d:  # there is nothing to eliminate
-        return replace(packed, layout=known.layout, kept=[])
-    moved = origin @ A[0].T if len(A) == 1 else np.einsum("ikj,ij->ik", A, np.broadcast_to(origin, (len(A), n)))
-    v, rows, data = packed.data[:, 1 : 1 + n], A.shape[1], packed.data
-    inner = np.empty((len(data), data.shape[1] + d - n))
-    inner[:, 0] = data[:, 0] + (v * origin).sum(axis=1)
-    inner[:, 1 : 1 + d] = v @ basis
-    inner[:, 1 + d : 1 + d + rows] = data[:, 1 + n : 1 + n + rows] + moved
-    inner[:, 1 + d + rows :] = data[:, 1 + n + rows :]
-    return replace(packed, layout=known.layout, shared=known.shared, data=inner, kept=[])
+        return replace(packed, layout=known.layout, kept=[], common=known.common)
+    from soctk.decide.compiled.substitution import substitute  # Numba is loaded when it is needed
+
+    inner = np.empty((len(packed.data), packed.data.shape[1] + d - n))
+    substitute(packed.shared, A.shape[1], basis, origin, packed.data, inner)
+    return Packed(
+        *(known.layout, known.shared, inner, packed.kinds, packed.schedule, packed.shapes), common=known.common
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,12 +186,14 @@ class Substituted:
         constraints: how many the set of w has besides bounds.
         layout: where everything is.
         shared: matrices, (1 or N, any).
+        common: `Packed.common` of what it gives.
     """
 
     basis: np.ndarray
     constraints: int
     layout: Layout
     shared: np.ndarray
+    common: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
     @classmethod
     def of(cls, packed: Packed, basis: np.ndarray, constraints: int) -> Substituted:

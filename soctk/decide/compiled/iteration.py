@@ -36,7 +36,7 @@ from soctk.simd.options import called_from_python, compiled, inlined
 from soctk.simd.records import record_of
 
 iterate_of, work_of = record_of(ARRAYS, "state"), record_of(ARRAYS, "memory")
-FEW = WIDTH // 3
+FEW = WIDTH // 2
 """Lanes with instances in work for which another iteration is not worth while."""
 
 

@@ -1,49 +1,78 @@
-"""Values and lower bounds of decisions over polyhedra in compiled code, from points and dual points found elsewhere.
+"""Points, values and lower bounds over polyhedra as given, in compiled code, from what was found in free coordinates.
 
 The iterations over a polyhedron work in other coordinates than the user's (`soctk.decide.reduction`). Here nothing is
-taken over from them but points, dual points and multipliers: the function is the one given, in all of its coordinates.
+taken over from them but points, dual points and multipliers: the function is the one given, in all of its coordinates,
+and so are the rows (`soctk.decide.compiled.original_rows`).
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from soctk.decide.compiled.arrays import ARRAYS
 from soctk.decide.compiled.certificate import bound, reaches, slope, value_at
 from soctk.decide.compiled.dispatch import problem_of
 from soctk.decide.compiled.iteration import load_lane
+from soctk.decide.compiled.original_rows import recover, row_of
 from soctk.decide.compiled.terms import references
 from soctk.simd.options import called_from_python
 from soctk.simd.records import record_of
 
 work_of = record_of(ARRAYS, "memory")
+FEASIBLE = 1e-9
+"""What a point may violate its set by, as a share of what a row adds (`SetArrays.excess`), to have a value."""
 
 
 def make_prove(kinds: int):
     """Return the function that is called from outside; `kinds` as `make_advance_all`'s."""
 
-    def prove(layout, shared, common, sides, data, x, caches, shift, scratch, answers):
-        """Fill values and bounds.
+    def prove(layout, shared, common, data, memory, sets, found, empty, scratch, answers):
+        """Fill points, multipliers of rows, values and bounds.
 
         Args:
-            layout, shared, common, sides, data, scratch: as `make_advance_all`'s, of a set of bounds.
-            x: points, (N, n).
-            caches: what a pass left with the dual points, (N, cache_size).
-            shift: what is added to each slope, (N, n).
-            answers: filled with values and bounds, (N, 2).
+            layout, shared, common, data, memory: as `make_advance_all`'s, of a set of bounds that are filled in here.
+            sets: matrices, places, ends and right-hand sides of the polyhedra, as `recover` has them.
+            found: points, what passes left beside the dual points, and multipliers, (N, any) each.
+            empty: where the multipliers may prove that there is no point: the slope counts as 0, and there is neither
+                value nor bound, bool (N,).
+            scratch: as `recover`'s.
+            answers: x, y and w, filled as by `recover`, (N, any) each; and values, bounds, what these add beside w'x,
+                and how far points are outside, (4, N).
         """
-        work = work_of(layout, scratch)
+        matrices, places, ends, given = sets
+        points, passes, multipliers = found
+        x, y, w, out = answers
+        work, lo, hi = work_of(layout, memory), given[4], given[5]
         problem = problem_of(kinds, layout, shared[0], common, work.held_sides, work.held_data)
+        most = 0.0
+        for j in range(problem.n):
+            largest = 0.0
+            for i in range(lo.shape[0]):
+                largest = max(largest, abs(lo[i, j]))
+            for i in range(hi.shape[0]):
+                largest = max(largest, abs(hi[i, j]))
+            problem.largest[j] = largest
+            most += largest
+        problem.most = most
         reaches(problem)
         for i in range(x.shape[0]):
             load_lane(data[i], work.held_data, 0)
-            load_lane(sides[min(i, sides.shape[0] - 1)], work.held_sides, 0)
+            for j in range(problem.n):
+                problem.lo[j], problem.hi[j] = lo[row_of(lo, i), j], hi[row_of(hi, i), j]
             references(problem, work)
-            answers[i, 0] = value_at(problem, work, x[i], work.trial, work.here)
             here, g = work.here, work.g
             for k in range(here.size):
-                here[k] = caches[i, k]
+                here[k] = passes[i, k]
             slope(problem, here, g)
-            for j in range(problem.n):
-                g[j] += shift[i, j]
-            answers[i, 1] = bound(problem, g, here, work.point)
+            if empty[i]:
+                for j in range(problem.n):
+                    g[j] = 0.0
+            own = points[i], g, multipliers[i]
+            beside, share = recover(matrices, places, ends, given, own, scratch, i, x[i], y[i], w[i])
+            lower = bound(problem, w[i], here, work.point) + beside
+            value = value_at(problem, work, x[i], work.trial, work.other)
+            out[0, i] = value if share <= FEASIBLE and not empty[i] else np.inf
+            out[1, i] = -np.inf if empty[i] or np.isnan(lower) else lower
+            out[2, i], out[3, i] = beside, share
 
     return called_from_python(prove)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.rounding import rounding
 from soctk.sets import FeasibleSet
-from soctk.sets.batches import joined
+from soctk.sets.batches import joined, whole
 from soctk.simd.lanes import WIDTH, aligned_zeros
 from soctk.terms import Term
 from soctk.terms.kernel import EPS
@@ -26,6 +27,7 @@ from soctk.terms.kernel import EPS
 WORK_BETWEEN_CHECKS = 2e8
 """Products of a compiled call, about 50 ms, more in lanes: time limits and Ctrl-C are looked at between calls."""
 USUAL_STEPS = 15
+TO_THE_END = 2**40
 FEWEST_IN_LANES = 32
 """Instances for which code for several in SIMD lanes is worth compiling: as long again as the code for one."""
 MOST_IN_LANES = 2**22
@@ -113,50 +115,50 @@ def solve_packed(
     return _result(packed, _solve(packed, region, tol, max_iter, deadline))
 
 
-def prove(
-    packed: Packed, box: tuple[np.ndarray, np.ndarray], x: np.ndarray, passes: np.ndarray, shift: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return f(x), and the bounds of dual points over a box, where `shift` is added to their slopes: (N,) each.
+def prove(packed: Packed, *arrays: Any) -> None:
+    """Fill points, values and bounds over polyhedra (`soctk.decide.compiled.proof`), N functions' in float64.
 
     Args:
-        packed: N functions.
-        box: lo and hi, (1 or N, n).
-        x: (N, n).
-        passes: what `Result.passes` holds of the dual points, (N, any).
-        shift: (N, n).
+        packed: the functions.
+        arrays: what the compiled function takes from the matrices of the sets on.
     """
     sizes, at = packed.layout.sizes, packed.layout.common
     common = np.zeros(sizes["common_size"])
-    largest = np.maximum(np.abs(box[0]), np.abs(box[1])).max(axis=0)
-    common[at.has_hi], common[at.largest], common[at.most] = 1.0, largest, largest.sum()
-    common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
-    answers = np.empty((len(x), 2))
-    arrays = packed.shared, common, joined(*box), packed.data, x, passes, shift, np.zeros(sizes["memory_size"])
-    method_for(packed.kinds).prove(packed.layout.numbers, *arrays, answers)
-    return answers[:, 0], answers[:, 1]
+    common[at.has_hi], common[at.rounding] = 1.0, rounding(sizes["rows"], sizes["n"], EPS)
+    functions = packed.layout.numbers, packed.shared, common, packed.data, np.zeros(sizes["memory_size"])
+    method_for(packed.kinds).prove(*functions, *arrays)
 
 
 def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: float) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
-    schedule, sizes, at = packed.schedule, packed.layout.sizes, packed.layout.common
-    common = np.zeros(sizes["common_size"])
-    common[at.has_hi], common[at.total], common[at.has_sum] = (
-        region.has_hi,
-        region.total or 0.0,
-        region.total is not None,
-    )
+    sizes, at = packed.layout.sizes, packed.layout.common
+    common = _common(packed, region.R).copy()
+    common[at.has_hi], common[at.has_sum] = region.has_hi, region.total is not None
+    common[at.total] = region.total or 0.0
     common[at.largest], common[at.most] = region.largest, region.most
-    if len(region.R) > 0:
-        common[at.R], common[at.R_transposed] = region.R.ravel(), region.R.T.ravel()
-    common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
-    common[at.tol], common[at.max_iter], common[at.first_share] = tol, max_iter, schedule.first_share
-    common[at.last_share], common[at.rules] = schedule.last_share, [*schedule.rules[0], *schedule.rules[1]]
+    common[at.tol], common[at.max_iter] = tol, max_iter
     sides = joined(region.lo, region.hi, region.R_lo, region.R_hi)
     state, at = np.zeros((packed.data.shape[0], sizes["state_size"])), packed.layout.state
     state[:, at.x] = state[:, at.best_x] = region.start
     state[:, at.best_value], state[:, at.best_bound] = np.inf, -np.inf
     _iterate(packed, common, sides, state, deadline)
     return state
+
+
+def _common(packed: Packed, R: np.ndarray) -> np.ndarray:
+    """Return what of the vector `common` only the functions' matrices and R decide; kept, not to be changed."""
+    for matrix, common in packed.common:
+        if matrix is R:
+            return common
+    schedule, sizes, at = packed.schedule, packed.layout.sizes, packed.layout.common
+    common = np.zeros(sizes["common_size"])
+    if len(R) > 0:
+        common[at.R], common[at.R_transposed] = R.ravel(), R.T.ravel()
+    common[at.rounding] = rounding(sizes["rows"], sizes["n"], EPS)
+    common[at.first_share], common[at.last_share] = schedule.first_share, schedule.last_share
+    common[at.rules] = [*schedule.rules[0], *schedule.rules[1]]
+    packed.common[:] = [(R, common)]
+    return common
 
 
 def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.ndarray, deadline: float) -> None:
@@ -168,7 +170,7 @@ def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.nd
     several = _in_lanes(packed) and method.ready(several=True)
     work = WORK_BETWEEN_CHECKS * (WIDTH // 2 if several else 1)
     piece = max(1, int(work / (USUAL_STEPS * each)))
-    steps = 2**40 if piece > 1 else max(1, int(work / each))
+    steps = TO_THE_END if piece > 1 else max(1, int(work / each))
     scratch = memory = np.zeros(sizes["memory_size"])
     if several:
         memory, piece = aligned_zeros(scratch.size), -(-piece // WIDTH) * WIDTH
@@ -178,10 +180,12 @@ def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.nd
         method(*arrays, 0, size, 0)  # so that every instance has an answer
     for first in range(0, size, piece):
         last = min(first + piece, size)
-        while (outcome[first:last] == RUNNING).any():
+        while True:
             if time.perf_counter() > deadline:
                 return
             method(*arrays, first, last, steps)
+            if steps == TO_THE_END or not (outcome[first:last] == RUNNING).any():
+                break
 
 
 def _in_lanes(packed: Packed) -> bool:
@@ -195,13 +199,13 @@ def _result(packed: Packed, state: np.ndarray) -> Result:
     kept = {}
     sizes = packed.layout.sizes
     if sizes["kept"] > 0 or sizes["constraints"] > 0 or sizes["rows"] == 0:  # without terms there is nothing to keep
-        kept = {"multipliers": state[:, at.best_multiplier].copy(), "passes": state[:, at.best_cache].copy()}
+        kept = {"multipliers": whole(state[:, at.best_multiplier]), "passes": whole(state[:, at.best_cache])}
     return Result(
         x=torch.from_numpy(state[:, at.best_x].copy()),
         value=torch.from_numpy(state[:, at.best_value].copy()),
         lower_bound=torch.from_numpy(state[:, at.best_bound].copy()),
         iterations=torch.from_numpy(state[:, at.iterations].astype(np.int64)),
-        first_gap=torch.from_numpy(state[:, at.first_gap].copy()),
+        first_gap=torch.from_numpy(whole(state[:, at.first_gap])),
         status=_OUTCOMES[state[:, at.outcome].astype(np.int64)],
         **kept,
     )

@@ -14,9 +14,9 @@ from numba import typeof
 
 from soctk.simd.options import FREE
 
-SUSPECT, ENDLESS, TOO_NARROW = 1, 2, 4
+SUSPECT, ENDLESS, TOO_NARROW, UNBOUNDED = 1, 2, 4, 8
 """What may need a closer look: ends that cross, or a constant row that is violated; axes without an end; ends that are
-closer together than a barrier needs."""
+closer together than a barrier needs; bounds that are infinite."""
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "fastmath": FREE}
 compiled: Any = numba.njit(**OPTIONS)
 
@@ -25,7 +25,7 @@ compiled: Any = numba.njit(**OPTIONS)
 def reduce() -> Any:
     """Return `_reduce` compiled, or loaded from the disk."""
     places, row, matrix = np.zeros((1, 1), dtype=np.int64), np.zeros(1), np.zeros((1, 1))
-    arguments = (matrix, matrix, row), (places, places, places[0]), (matrix,) * 4, 1, 1.0, row, *(matrix,) * 4
+    arguments = (matrix, matrix, row), (places, places, places[0]), (matrix,) * 4, 1, 1.0, row, *(matrix,) * 5, row
     try:
         function: Any = numba.njit(**OPTIONS, cache=True)(_reduce)
     except RuntimeError:  # neither the package's folder nor the user's own can be written to
@@ -35,7 +35,7 @@ def reduce() -> Any:
     return function
 
 
-def _reduce(matrices, groups, given, axes, room, taken, origin, sides, low, high):
+def _reduce(matrices, groups, given, axes, room, taken, origin, sides, low, high, middle, largest):
     """Fill x_p, b of every constraint and +inf, and the ends of all directions; return which of the flags are true.
 
     Args:
@@ -48,6 +48,8 @@ def _reduce(matrices, groups, given, axes, room, taken, origin, sides, low, high
         origin: (rows of f, n).
         sides: (1 or N, 2 n + rows of G + 1).
         low, high: (1 or N, d + m).
+        middle: the middles of the ends of the axes, (1 or N, d).
+        largest: the largest of their absolute values, (d,).
     """
     lift, G, length = matrices[0], matrices[1], matrices[2]
     n, found = lift.shape[0], 0
@@ -64,6 +66,8 @@ def _reduce(matrices, groups, given, axes, room, taken, origin, sides, low, high
             b[j], b[n + j] = (upper[j] - start[j]) / length[j], (start[j] - lower[j]) / length[n + j]
             if lower[j] > upper[j]:
                 found |= SUSPECT
+            if np.isinf(lower[j]) or np.isinf(upper[j]):
+                found |= UNBOUNDED
         for row in range(h.size):
             if i < len(origin):  # once where all share x_p
                 taken[row] = 0.0
@@ -76,6 +80,9 @@ def _reduce(matrices, groups, given, axes, room, taken, origin, sides, low, high
                 found |= SUSPECT
         for k in range(low.shape[1]):
             low[i, k], high[i, k] = -_least(b, groups[0], k), _least(b, groups[1], k)
+            if k < axes:
+                middle[i, k] = 0.5 * (low[i, k] + high[i, k])
+                largest[k] = max(largest[k], max(abs(low[i, k]), abs(high[i, k])))
             if low[i, k] > high[i, k]:
                 found |= SUSPECT
             if k < axes and (np.isinf(low[i, k]) or np.isinf(high[i, k])):
