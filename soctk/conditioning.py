@@ -120,13 +120,6 @@ class Ridges(nn.Module):
         """Return the sums at each context."""
         return (torch.relu(self._arguments(context)) * self.outer).sum(dim=-1)
 
-    def jacobian(self, context: Tensor) -> Tensor:
-        """Return the derivatives of each number in its own weights, inner then outer: (size, N, P)."""
-        arguments = self._arguments(context).transpose(0, 1)
-        on = (arguments > 0) * self.outer.unsqueeze(1)
-        inner = on.unsqueeze(-1) * with_one(context)[:, None, :]
-        return torch.cat([inner.flatten(start_dim=2), torch.relu(arguments)], dim=-1)
-
     def derivatives(self, context: Tensor, slopes: Tensor) -> Iterator[Derivative]:
         """Yield the derivatives in the weights."""
         arguments = self._arguments(context).unsqueeze(1)
@@ -251,13 +244,12 @@ class AffinePart(nn.Module):
 
     def v_jacobian(self, context: Tensor) -> Tensor:
         """Return the derivatives of each v_i in its own weights, in the order of `slope_parameters`: (n, N, P)."""
-        if self.slope is None:
-            return context.new_zeros(0, context.shape[0], 0)
-        columns = [context.new_ones(self.dim, context.shape[0], 1)]
-        if self.slope.slope is not None:
-            columns.append(context.expand(self.dim, -1, -1))
-        if self.slope_ridges is not None:
-            columns.append(self.slope_ridges.jacobian(context))
+        columns = [context.new_zeros(self.dim, context.shape[0], 0)]
+        ones = context.new_ones(context.shape[0], 1, self.dim)
+        for module in (self.slope, self.slope_ridges):
+            for _, factor, features in () if module is None else module.derivatives(context, ones):
+                own = factor[:, 0].unflatten(-1, (self.dim, -1)).transpose(0, 1)
+                columns.append(own if features is None else (own.unsqueeze(-1) * features.unsqueeze(1)).flatten(2))
         return torch.cat(columns, dim=-1)
 
     def level_parameters(self) -> list[nn.Parameter]:

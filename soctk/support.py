@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,10 +20,16 @@ THIN = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class Support:
-    """Ranges of contexts and decisions, and how far from their mean they were together.
+    """Ranges of contexts and decisions, how far from their mean they were together, and decisions from the usual ones.
 
-    The distance is Mahalanobis': of w = (context, x) less the mean, in coordinates where the data have unit covariance.
-    It finds decisions that are usual in other contexts.
+    The distance is Mahalanobis': of w = (context, x) less the mean, in coordinates W where the data have unit
+    covariance. It finds decisions that are usual in other contexts. With P = W W' its square is that of the context
+    alone and
+
+        (x - u)' P_xx (x - u),    u = mean_x - P_xx^-1 P_xc (context - mean_c):
+
+    how far x is from u, the least-squares prediction of decisions from contexts, in units of what decisions differed by
+    from theirs. A policy that follows the context makes ranges wide; what it never did at a context is seen here.
 
     Attributes:
         context: (2, p), the smallest and the largest of each number.
@@ -30,6 +37,7 @@ class Support:
         mean: (p + n,), empty where distances are not kept.
         whitening: (p + n, p + n).
         farthest: the largest distance.
+        farthest_given: the largest of a decision from the usual one at its context; infinite where it is not known.
     """
 
     context: np.ndarray
@@ -37,6 +45,7 @@ class Support:
     mean: np.ndarray
     whitening: np.ndarray
     farthest: float
+    farthest_given: float = math.inf
 
     @classmethod
     def of(cls, *parts: tuple[Tensor, Tensor]) -> Self:
@@ -52,7 +61,9 @@ class Support:
         centred = (w - mean) / scale
         values, vectors = np.linalg.eigh(centred.T @ centred / len(w))
         whitening = vectors / np.sqrt(values.clip(min=THIN**2)) / scale[:, None]
-        return cls(*ranges, mean, whitening, float(np.linalg.norm((w - mean) @ whitening, axis=1).max()))
+        found = cls(*ranges, mean, whitening, float(np.linalg.norm((w - mean) @ whitening, axis=1).max()))
+        p = found.context.shape[1]
+        return replace(found, farthest_given=float(found.distance_given(w[:, :p], w[:, p:]).max()))
 
     @classmethod
     def joined(cls, parts: Sequence[Support | None]) -> Support | None:
@@ -72,12 +83,30 @@ class Support:
         if self.mean.size:
             w = np.concatenate([context, x], axis=1) - self.mean
             far |= np.linalg.norm(w @ self.whitening, axis=1) > (1 + MARGIN) * self.farthest
+            if self.farthest_given < math.inf:
+                far |= self.distance_given(context, x) > (1 + MARGIN) * self.farthest_given
         return far
+
+    def distance_given(self, context: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Return how far decisions (R, n) are from the usual ones at their contexts (R, p), (R,), as above.
+
+        Raises:
+            ValueError: distances are not kept.
+        """
+        if not self.mean.size:
+            raise ValueError(f"support: expected one of at most {MOST_NUMBERS} numbers, of one model's data")
+        p = self.context.shape[1]
+        P = self.whitening @ self.whitening.T
+        away = np.concatenate([context, x], axis=1) - self.mean
+        factor = np.linalg.cholesky(P[p:, p:])
+        # (x - u)' P_xx (x - u) = |L' (x - u)|^2, and L' (x - u) = L^-1 (P_xx dx + P_xc dc).
+        return np.linalg.norm(np.linalg.solve(factor, (away @ P[:, p:]).T), axis=0)
 
     def plain(self) -> dict[str, Any]:
         """Return what `from_plain` makes it from again, as JSON can hold it."""
         names = ("context", "x", "mean", "whitening")
-        return {name: getattr(self, name).tolist() for name in names} | {"farthest": self.farthest}
+        plain = {name: getattr(self, name).tolist() for name in names} | {"farthest": self.farthest}
+        return plain if math.isinf(self.farthest_given) else plain | {"farthest_given": self.farthest_given}
 
     @classmethod
     def from_plain(cls, plain: Any, dim: int, context_dim: int) -> Self:
@@ -91,14 +120,20 @@ class Support:
                 np.array(plain[name], float) for name in ("context", "x", "mean", "whitening")
             )
             farthest = float(plain["farthest"])
-        except (KeyError, TypeError, ValueError):
+            farthest_given = float(plain.get("farthest_given", math.inf))  # of older versions' files
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise ValueError("expected ranges of context and x, and distances") from None
         count = dim + context_dim if mean.size else 0
         wanted = ((2, context_dim), (2, dim), (count,), (count, count))
         parts = (context, x, mean, whitening if count else np.zeros((0, 0)))
         if tuple(part.shape for part in parts) != wanted or not all(np.isfinite(part).all() for part in parts):
             raise ValueError(f"expected finite numbers of shapes {wanted}, got {[part.shape for part in parts]}")
-        return cls(*parts, farthest)
+        if math.isnan(farthest_given):
+            raise ValueError("expected a largest distance, got NaN")
+        found = cls(*parts, farthest, farthest_given)
+        if count and farthest_given < math.inf:
+            found.distance_given(np.zeros((1, context_dim)), np.zeros((1, dim)))  # raises where it cannot be computed
+        return found
 
 
 def _ends(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -47,6 +49,47 @@ def test_usual_decisions_of_other_contexts_are_outside() -> None:
     assert support.outside(at, np.array([[0.9], [-0.9], [1.5]])).tolist() == [False, True, True]
 
 
+def follower(rows: int = 400, context_dim: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Contexts, and decisions that follow them within 0.1: the ranges are ten times as wide and more."""
+    random = np.random.default_rng(0)
+    theta = random.normal(size=(rows, context_dim))
+    x = theta[:, :1] * np.array([1.0, -0.5, 0.2]) + 0.1 * random.uniform(-1, 1, size=(rows, 3))
+    return theta, x
+
+
+def test_decisions_far_from_the_usual_ones_at_their_context_are_outside() -> None:
+    """Within all ranges, and not far from the mean of both together: the distances there are of the contexts."""
+    theta, x = follower()
+    support = Support.of((torch.from_numpy(theta), torch.from_numpy(x)[:, None]))
+    at, usual = np.zeros((2, 8)), np.zeros((2, 3))
+    usual[1, 1] = 0.25
+    assert not support.outside(theta, x).any()
+    assert support.outside(at, usual).tolist() == [False, True]
+    without = dataclasses.replace(support, farthest_given=np.inf)
+    assert without.outside(at, usual).tolist() == [False, False]
+
+
+def test_the_distance_from_the_usual_decision_is_that_of_the_residuals_of_least_squares() -> None:
+    theta, x = follower()
+    support = Support.of((torch.from_numpy(theta), torch.from_numpy(x)[:, None]))
+    basis = np.concatenate([np.ones((len(theta), 1)), theta], axis=1)
+    residual = x - basis @ np.linalg.lstsq(basis, x, rcond=None)[0]
+    expected = np.sqrt(np.einsum("ri,ij,rj->r", residual, np.linalg.inv(residual.T @ residual / len(x)), residual))
+    np.testing.assert_allclose(support.distance_given(theta, x), expected, rtol=1e-9)
+    assert support.farthest_given == pytest.approx(expected.max(), rel=1e-9)
+
+
+def test_a_file_of_an_older_version_flags_what_it_did() -> None:
+    theta, x = follower()
+    support = Support.of((torch.from_numpy(theta), torch.from_numpy(x)[:, None]))
+    plain = support.plain()
+    assert Support.from_plain(plain, 3, 8).farthest_given == support.farthest_given
+    del plain["farthest_given"]
+    older = Support.from_plain(plain, 3, 8)
+    assert "farthest_given" not in older.plain()
+    assert older.outside(np.zeros((1, 8)), np.array([[0.0, 0.25, 0.0]])).tolist() == [False]
+
+
 def test_files_copies_and_averages_remember(model, tmp_path) -> None:
     context = torch.cat([data().context[:20], torch.full((3, CONTEXT), 30.0)])
     expected = soctk.minimize(model, BOX, context).outside
@@ -77,10 +120,12 @@ def test_an_average_of_other_data_has_the_widest_ranges() -> None:
     assert Support.joined([*parts, None]) is None
 
 
-@pytest.mark.parametrize("change", [{"x": [[0.0]]}, {"mean": [1.0]}, {"farthest": None}, {"context": "x"}])
+@pytest.mark.parametrize(
+    "change", [{"x": [[0.0]]}, {"mean": [1.0]}, {"farthest": None}, {"farthest_given": []}, {"context": "x"}]
+)
 def test_a_file_is_not_believed(change) -> None:
     plain = Support.of((torch.zeros(2, CONTEXT), torch.ones(2, 1, DIM))).plain() | change
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match=r"expected|positive definite"):
         Support.from_plain(plain, DIM, CONTEXT)
 
 

@@ -11,6 +11,7 @@ from soctk.assessment.convexity import curvature
 from soctk.assessment.judged import Judged
 from soctk.assessment.minimum import SCORE, Interval, expected_costs
 from soctk.assessment.noise import noise_floor
+from soctk.assessment.overlap import overlap
 from soctk.assessment.quadratic import (
     QuadraticRival,
     constant_prediction,
@@ -97,7 +98,8 @@ def assess(
     curved = curvature(model, rows, axes)
     variance = float(rows.value.var())
     needed = max(FEWEST_ROWS, 2 * (1 + model.dim + model.context_dim))
-    verdict, reason = judge(len(rows), needed, seen, errors, variance, costs, curved)
+    near = overlap(learned, at.context, x)
+    verdict, reason = judge(len(rows), needed, seen, errors, variance, costs, curved, near)
     promised = predicted(model, at.context, x)
     return Assessment(
         rows=len(rows),
@@ -113,6 +115,7 @@ def assess(
         difference=costs.difference,
         on_mean=costs.on_mean,
         regret=regret,
+        overlap=near,
         curvature=curved,
         verdict=verdict,
         reason=reason,

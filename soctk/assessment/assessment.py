@@ -10,6 +10,10 @@ import numpy as np
 from soctk.assessment.convexity import Curvature
 from soctk.assessment.minimum import Interval
 from soctk.assessment.noise import Noise
+from soctk.assessment.overlap import Overlap
+
+WITHHELD = "at the minimum: with this verdict nothing is said of what its decisions cost"
+QUALIFIED = "the verdict is to keep the quadratic all the same"
 
 
 class Verdict(StrEnum):
@@ -19,7 +23,7 @@ class Verdict(StrEnum):
         expected to cost no more.
     QUADRATIC: one of both is not so. The quadratic is simpler: keep it.
     CONSTANT: it says no more of the values than their mean, or than the context alone, which no decision changes.
-    FEW: there are too few rows to say, or the model has learned from these.
+    FEW: there are too few rows to say, or none near its decisions, or the model has learned from these.
     CURVATURE: the log contradicts convexity: a convex function is not what is to be learned.
     """
 
@@ -80,7 +84,7 @@ class Assessment:
         contexts: how many of them the costs of decisions are an average over.
         seen: whether the model has learned from these rows.
         quadratic_from: what the least-squares quadratic was fitted to, in words.
-        noise: what nothing can predict.
+        noise: an estimate of what nothing can predict.
         errors: of "model", "quadratic", "context alone" and "constant".
         spread: the standard deviation of the values.
         promised: the model's minimum, on average over the contexts.
@@ -91,6 +95,7 @@ class Assessment:
         on_mean: the same, as the mean of both and its residuals say; None for a model without a conic form.
         regret: what its decisions are thought to cost more than the best (`soctk.assessment.regret`); None for a model
             without a conic form.
+        overlap: how far its decisions are from the logged ones at such contexts; None for more than 64 numbers.
         curvature: second derivatives along the data, and the evidence against convexity.
         verdict: in one word.
         reason: why, in words.
@@ -110,6 +115,7 @@ class Assessment:
     difference: Interval
     on_mean: Interval | None
     regret: Interval | None
+    overlap: Overlap | None
     curvature: Curvature
     verdict: Verdict
     reason: str
@@ -120,22 +126,42 @@ class Assessment:
         """The verdict in one line."""
         return f"verdict: {self.verdict} ({self.reason})"
 
+    @property
+    def withheld(self) -> bool:
+        """Whether words leave out what decisions cost: the verdict is that the model cannot tell."""
+        return self.verdict not in (Verdict.GOOD, Verdict.QUADRATIC)
+
+    @property
+    def beside(self) -> str:
+        """What its decisions cost beside the quadratic's, in words."""
+        if self.difference.is_nothing(self.spread):
+            return "it decides as the quadratic does: the costs are the same"
+        return f"its decisions are expected to cost {self.difference} more than the quadratic's"
+
     def __str__(self) -> str:
-        """Return everything in words."""
+        """Return everything in words, the verdict first."""
         errors = ", ".join(f"{name} {error.rms:.4g}" for name, error in self.errors.items())
         lines = [
+            self.line,
             f"{self.rows} rows" + (", from which the model has learned: errors are too small" if self.seen else ""),
-            f"noise floor: {self.noise.deviation:.4g}, from {self.noise.source}",
+            f"noise floor: {self.noise}",
             f"error: {errors}; the values' deviation is {self.spread:.4g}; the quadratic is fitted to "
             f"{self.quadratic_from}",
+            *([WITHHELD] if self.withheld else self._costs()),
+        ]
+        if self.overlap is not None:
+            lines.append(f"overlap: {self.overlap}")
+        return "\n".join([*lines, _curved(self.curvature)])
+
+    def _costs(self) -> list[str]:
+        lines = [
             f"at the minimum: the model promises {self.promised:.5g}, expected are {self.expected}; the logged "
             f"decisions cost {self.logged:.5g}",
-            f"its decisions are expected to cost {self.difference} more than the quadratic's",
+            self.beside,
         ]
-        if self.regret is not None:
-            lines.append(f"regret: {self.regret}, estimated")
-        lines.append(_curved(self.curvature))
-        return "\n".join([*lines, self.line])
+        if self.verdict == Verdict.QUADRATIC:
+            lines[0] += f"; {QUALIFIED}"
+        return lines if self.regret is None else [*lines, f"regret: {self.regret}, estimated"]
 
 
 def _curved(curvature: Curvature) -> str:

@@ -13,6 +13,9 @@ from soctk.assessment.rows import Rows
 SCORE = 1.6449
 """Standard errors on both sides of which an interval of 90 % lies."""
 
+NOTHING = 1e-4
+"""The share of the values' deviation below which costs are the same."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -31,6 +34,10 @@ class Interval:
     def error(self) -> float:
         """The standard error of a normal estimate."""
         return (self.high - self.low) / (2 * SCORE)
+
+    def is_nothing(self, unit: float) -> bool:
+        """Whether all of it is less than a ten-thousandth of a unit."""
+        return max(abs(self.low), abs(self.high)) < NOTHING * unit
 
     def __str__(self) -> str:
         return f"{self.estimate:.3g} ({self.low:.3g} to {self.high:.3g})"

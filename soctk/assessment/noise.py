@@ -1,4 +1,10 @@
-"""The noise floor: what no function of context and decision can predict."""
+"""The noise floor: what no function of context and decision can predict.
+
+It is an estimate, with a standard error: it may lie above an error that a model has on the same rows. Of replicated
+rows, group g of which has the squares S_g about its mean and f_g degrees of freedom, it is s^2 = sum S_g / sum f_g, and
+the variance of that is sum (S_g - f_g s^2)^2 / (sum f_g)^2 whatever the noise's distribution; s has the error of s^2
+divided by 2 s.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +21,32 @@ FEWEST = 10
 
 @dataclass(frozen=True)
 class Noise:
-    """A noise floor.
+    """An estimated noise floor.
 
     Attributes:
         deviation: the standard deviation of the noise, in the values' units.
+        error: the standard error of that.
         source: what it was measured on, in words.
     """
 
     deviation: float
+    error: float
     source: str
+
+    def __str__(self) -> str:
+        return f"{self.deviation:.4g} ± {self.error:.2g}, estimated from {self.source}"
 
 
 def noise_floor(rows: Rows, process: Smoother) -> Noise:
     """Return the noise of replicated rows where there are enough, else what a smooth function of residuals leaves."""
     ids = np.unique(np.concatenate([rows.context, rows.x], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     counts = np.bincount(ids)
-    freedom = int((counts - 1).sum())
-    if freedom < FEWEST:
-        return Noise(process.noise, "what is left of the residuals beside a smooth function of them")
-    means = np.bincount(ids, rows.value) / counts
-    squares = float(np.square(rows.value - means[ids]).sum())
-    return Noise((squares / freedom) ** 0.5, f"{int(counts[counts > 1].sum())} replicated rows")
+    freedom = counts - 1
+    if freedom.sum() < FEWEST:
+        source = "what is left of the residuals beside a smooth function of them"
+        return Noise(process.noise, process.noise_error(), source)
+    squares = np.bincount(ids, np.square(rows.value - (np.bincount(ids, rows.value) / counts)[ids]))
+    deviation = float((squares.sum() / freedom.sum()) ** 0.5)
+    error = float(np.linalg.norm(squares - freedom * deviation**2)) / float(freedom.sum())
+    error = error / (2 * deviation) if deviation > 0 else 0.0
+    return Noise(deviation, error, f"{int(counts[counts > 1].sum())} replicated rows")

@@ -31,13 +31,19 @@ class Rows:
 
     @classmethod
     def of(cls, data: ValueData) -> Self:
-        """Return the values in `data`, those that it repeats once."""
+        """Return the values in `data`, those that it repeats once.
+
+        `read_log` fills contexts of c < M rows up with their first ones, c >= M / 2: rows c, ..., M - 1 are then rows
+        0, ..., M - c - 1 in that order. Other rows that equal each other are as many observations.
+        """
         context, x, value = (part.double().numpy(force=True) for part in (data.context, data.x, data.value))
         kept = np.ones(value.shape, bool)
-        if data.candidates > 1:  # `read_log` repeats rows of contexts that have fewer than others
-            whole = np.concatenate([x, value[:, :, None]], axis=2)
-            for k in range(1, data.candidates):
-                kept[:, k] = ~(whole[:, :k] == whole[:, k : k + 1]).all(axis=2).any(axis=1)
+        whole, M = np.concatenate([x, value[:, :, None]], axis=2), data.candidates
+        begins = (whole == whole[:, :1]).all(axis=2)  # few do: the rest is compared for these alone
+        for c in range(M - 1, (M - 1) // 2, -1):
+            some = np.flatnonzero(begins[:, c])
+            fills = (whole[some, c:] == whole[some, : M - c]).all(axis=(1, 2))
+            kept[some[fills]] = np.arange(M) < c
         which = np.nonzero(kept)[0]
         return cls(context[which], x[kept], value[kept], which)
 
@@ -53,6 +59,13 @@ class Rows:
         if len(self) <= most:
             return self
         return self.select(np.sort(np.random.default_rng(seed).permutation(len(self))[:most]))
+
+    def within(self, numbers: np.ndarray) -> np.ndarray:
+        """Return what numbers of rows (R,) differ by from their context's mean, of contexts with several rows."""
+        ids = np.unique(self.context, axis=0, return_inverse=True)[1].reshape(-1)
+        counts = np.bincount(ids)
+        means = np.bincount(ids, numbers) / counts
+        return (numbers - means[ids])[counts[ids] > 1]
 
     def folds(self, count: int, seed: int = 0) -> np.ndarray:
         """Return a fold for each row, (R,): by contexts, so that none is in two; a single context's by rows."""

@@ -62,6 +62,7 @@ class Smoother:
     Attributes:
         z, d: the coordinates of the rows, (R, a) and (R, b).
         prior: what was thought before.
+        usual: the means of the seven logarithms before.
         log: the seven logarithms, of residuals in units of `unit`.
         unit: the residuals' root mean square.
         chol: of K, (R, R).
@@ -71,6 +72,7 @@ class Smoother:
     z: Tensor
     d: Tensor
     prior: Prior
+    usual: Tensor
     log: Tensor
     unit: float
     chol: Tensor
@@ -92,17 +94,38 @@ class Smoother:
         points, r = tuple(torch.from_numpy(part[order]) for part in (z, d)), torch.from_numpy(residual[order])
         unit = float(r.square().mean().sqrt()) or 1.0
         few = slice(LIKELIHOOD_ROWS)
-        log = _likeliest(points[0][few], points[1][few], r[few] / unit, size / unit, prior)
+        usual = _usual(*points, size / unit, prior)
+        log = _likeliest(points[0][few], points[1][few], r[few] / unit, usual, prior)
         K = _covariance(points, points, log, prior.rough)
         K.diagonal().add_(log[NOISE].exp() + JITTER)
         chol = torch.linalg.cholesky(K)
         alpha = torch.cholesky_solve((r / unit)[:, None], chol)[:, 0]
-        return cls(*points, prior, log, unit, chol, alpha)
+        return cls(*points, prior, usual, log, unit, chol, alpha)
 
     @property
     def noise(self) -> float:
         """The standard deviation of the noise."""
         return self.unit * math.exp(0.5 * float(self.log[NOISE]))
+
+    def noise_error(self) -> float:
+        """Return the standard error of `noise`.
+
+        That of the Laplace approximation of the seven logarithms, which supposes normal noise: the logarithm of the
+        noise's variance has then the variance v, 2 / R for R rows where the function is known. Noise of kurtosis k has
+        (k - 1) / R there, so that v is multiplied by (k - 1) / 2 where the tails are heavier than normal ones.
+        """
+        few = slice(LIKELIHOOD_ROWS)
+        r = (self.chol @ (self.chol.mT @ self.alpha))[few]
+        points = self.z[few], self.d[few]
+        hessian = torch.autograd.functional.hessian(
+            lambda log: _surprise(log, *points, r, self.usual, self.prior), self.log
+        )
+        values, axes = torch.linalg.eigh(hessian)
+        flattest = min(width**-2 for width in WIDTH)  # no direction is known less than the prior knows it
+        variance = float((axes[NOISE].square() / values.clamp(min=flattest)).sum())
+        left = self.alpha[few].square()  # the noise is thought to be s^2 alpha
+        kurtosis = float(left.square().mean() / left.mean().square().clamp(min=1e-300))
+        return 0.5 * self.noise * math.sqrt(variance * max(1.0, (kurtosis - 1) / 2))
 
     def at(self, z: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean (M,) and covariance (M, M) of the function at points."""
@@ -128,27 +151,37 @@ def _squares(a: Tensor, b: Tensor) -> Tensor:
     return (a.square().sum(1)[:, None] + b.square().sum(1) - 2.0 * a @ b.mT).clamp(min=0.0)
 
 
-def _likeliest(z: Tensor, d: Tensor, r: Tensor, size: float, prior: Prior) -> Tensor:
-    """Return the seven logarithms of the largest posterior density."""
+def _usual(z: Tensor, d: Tensor, size: float, prior: Prior) -> Tensor:
+    """Return the prior's means of the seven logarithms."""
     lengths = [length * math.sqrt(max(1, part.shape[1])) for length, part in zip(prior.lengths, (z, d), strict=True)]
     usual = [(share * max(size, SMALLEST)) ** 2 for share in prior.sizes]
-    start = torch.tensor([*usual, *lengths, 1.0], dtype=torch.float64).log()
-    width = torch.tensor(WIDTH, dtype=torch.float64)
-    log = start.clone().requires_grad_()
+    return torch.tensor([*usual, *lengths, 1.0], dtype=torch.float64).log()
+
+
+def _surprise(log: Tensor, z: Tensor, d: Tensor, r: Tensor, usual: Tensor, prior: Prior) -> Tensor:
+    """Return the negative logarithm of the posterior density of the seven logarithms, but for a constant."""
+    K = _covariance((z, d), (z, d), log, prior.rough)
+    K = K + torch.diag_embed((log[NOISE].exp() + JITTER).expand(len(r)))
+    chol, broken = torch.linalg.cholesky_ex(K)
+    if broken:
+        return log.sum() * 0 + torch.inf
+    alpha = torch.cholesky_solve(r[:, None], chol)[:, 0]
+    away = (log - usual) / torch.tensor(WIDTH, dtype=torch.float64)
+    return 0.5 * (r @ alpha) + chol.diagonal().log().sum() + 0.5 * away.square().sum()
+
+
+def _likeliest(z: Tensor, d: Tensor, r: Tensor, usual: Tensor, prior: Prior) -> Tensor:
+    """Return the seven logarithms of the largest posterior density."""
+    log = usual.clone().requires_grad_()
     search = torch.optim.LBFGS([log], max_iter=STEPS, line_search_fn="strong_wolfe", tolerance_change=1e-6)
 
     def loss() -> Tensor:
         search.zero_grad()
-        K = _covariance((z, d), (z, d), log, prior.rough)
-        K = K + torch.diag_embed((log[NOISE].exp() + JITTER).expand(len(r)))
-        chol, broken = torch.linalg.cholesky_ex(K)
-        if broken:
-            return log.sum() * 0 + torch.inf
-        alpha = torch.cholesky_solve(r[:, None], chol)[:, 0]
-        value = 0.5 * (r @ alpha) + chol.diagonal().log().sum() + 0.5 * ((log - start) / width).square().sum()
-        value.backward()
+        value = _surprise(log, z, d, r, usual, prior)
+        if bool(torch.isfinite(value)):
+            value.backward()
         return value
 
     search.step(loss)
     found = log.detach()
-    return found if bool(torch.isfinite(found).all()) else start
+    return found if bool(torch.isfinite(found).all()) else usual

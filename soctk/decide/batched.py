@@ -188,7 +188,7 @@ class _State(State):
         self.value = smoothed_value(form, self.x, self.smoothed)
 
     def bound(self, form: ConicForm, feasible_set: FeasibleSet) -> Tensor:
-        """Return the better lower bound of the smoothed slopes and of the lagged duals, (N,)."""
+        """Return the better lower bound of the smoothed slopes and of the dual iterates, (N,)."""
         both = (
             torch.cat([part.dual.expand_as(lagged), lagged], dim=1)
             for part, lagged in (
@@ -287,7 +287,7 @@ class _State(State):
 
 
 def balance(term: Term, smoothed: Smoothed, lag: Any) -> Any:
-    """Return lagged duals, advanced from `smoothed`, that balance Newton's equations (`balance_lags` tells how)."""
+    """Return dual iterates, advanced from `smoothed`, that balance Newton's equations (`balance_lags` tells how)."""
     if not isinstance(term, Network) or lag is None:
         return lag
     agreed, here, found = term.initial_lag(smoothed), smoothed.cache[2], lag

@@ -157,8 +157,9 @@ class Decision:
     def outside(self) -> Tensor | None:
         """Whether a context or its decision is outside of what the model has learned from, bool (*batch).
 
-        Beyond the range of one of its numbers, or farther from the mean than any row, by a tenth; also where there is
-        no decision. None where the model does not know its data.
+        Beyond the range of one of its numbers, farther from the mean than any row, or farther from the usual decision
+        at its context than any logged one, by a tenth (`soctk.support`); also where there is no decision. None where
+        the model does not know its data.
         """
         if self.support is None:
             return None

@@ -5,8 +5,8 @@ At the solution of the smoothed barrier problem (soctk.decide.newton)
     g(x, w) - s_lo + s_hi + E'nu = 0,    s_lo (x - lo) = mu,    s_hi (hi - x) = mu,    E x = f,
 
 g the gradient of f and w everything it depends on. So dx = -K dg, dg the change of g at fixed x and K the inverse of
-H + diag(s / room) on {E dx = 0}. H is the Hessian with lagged duals that the Newton steps use, and dg comes from
-autograd through the same lagged duals (`Term.implicit_dual`): at a kink the smoothed curvature is a quotient of two
+H + diag(s / room) on {E dx = 0}. H is the Hessian with dual iterates that the Newton steps use, and dg comes from
+autograd through the same dual iterates (`Term.implicit_dual`): at a kink the smoothed curvature is a quotient of two
 numbers that are nearly zero, the dual variable is not.
 
 That is accurate where f has curvature of its own in every direction that kinks and bounds leave. Elsewhere the solution
@@ -96,7 +96,7 @@ class Barrier:
     Attributes:
         factor: the Cholesky factor of H + D'(s / room) D, D the axes and R, (N, n, n).
         smoothed: the terms at the last iterate.
-        lags: their lagged duals.
+        lags: their dual iterates.
         low, high: s / room of the ends of all directions, (N, n + m); 0 where there is none.
         bounds: of the set.
         verified: see `System`.

@@ -1,15 +1,15 @@
-"""Smoothing Newton with lagged duals: thousands of decisions at once, each with a certified gap.
+"""Smoothing Newton with dual iterates: thousands of decisions at once, each with a certified gap.
 
 For every instance of a batch
 
     min f(x) = b0 + v'x + sum_j phi_j(A_j x + d_j)    over lo <= x <= hi, sum(x) = total,
 
 kinks are smoothed by O(mu), bounds become a log barrier of weight mu, and mu goes to zero. Each iteration
-is one Newton step on the smoothed problem whose Hessian uses *lagged duals* (Chan, Golub and Mulet 1999,
+is one Newton step on the smoothed problem whose Hessian uses *dual iterates* (Chan, Golub and Mulet 1999,
 for total variation; here for ReLUs and norms alike): the curvature of a kink is taken at a dual variable that
 is itself updated by the linearised optimality condition, which keeps the step good while mu is still small
 against the distance to the kink. Bounds are primal-dual. Two dual points of each iteration, the smoothed slopes and
-the lagged duals, give rigorous lower bounds (`ConicForm.bound`), and an instance is finished when its best
+the dual iterates, give rigorous lower bounds (`ConicForm.bound`), and an instance is finished when its best
 value and best bound meet.
 """
 

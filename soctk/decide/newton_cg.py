@@ -4,9 +4,9 @@
 
 A projected Newton method (Bertsekas 1982): coordinates at a bound that the gradient holds there are left out, the
 others move along the solution of H d = -g, by conjugate gradients to a residual that falls with the gradient (Dembo,
-Eisenstat and Steihaug 1982), and a backtracking search follows the projected arc. H is the Hessian with *lagged duals*
+Eisenstat and Steihaug 1982), and a backtracking search follows the projected arc. H is the Hessian with *dual iterates*
 of `soctk.decide.newton` (Chan, Golub and Mulet 1999), so that steps stay long while mu is small. The smoothed slopes
-and the lagged duals both give the rigorous bound of `ConicForm.bound`; mu is lowered where it, and no longer the
+and the dual iterates both give the rigorous bound of `ConicForm.bound`; mu is lowered where it, and no longer the
 iterations, holds up the gap. It needs forward, adjoint and products with each term's Hessian: no matrix in n by n.
 """
 
@@ -120,7 +120,7 @@ class _State(State):
         return (self.waiting >= STALLED_STEPS).squeeze(-1)
 
     def duals(self, form: ConicForm) -> tuple[Dual, Dual]:
-        """Return the smoothed slopes and the lagged duals."""
+        """Return the smoothed slopes and the dual iterates."""
         pairs = zip(form.terms, self.parts, self.lags, strict=True)
         return smoothed_dual(self.parts), Dual(tuple(t.lagged_dual(p, lag) for t, p, lag in pairs))
 
@@ -179,7 +179,7 @@ class _State(State):
         return moved
 
     def _move(self, form: ConicForm, moved: Tensor, direction: Tensor) -> None:
-        """Advance the lagged duals along the Newton direction and the point to `moved`."""
+        """Advance the dual iterates along the Newton direction and the point to `moved`."""
         steps = [term.map.forward(direction.unsqueeze(1)) for term in form.terms]
         triples = zip(form.terms, self.parts, self.lags, steps, strict=True)
         self.lags = [term.advance_lag(part, lag, du) for term, part, lag, du in triples]

@@ -186,7 +186,7 @@ class Final:
         mu: the last barrier weight, (N, 1).
         s_lo: multipliers of the lower bounds.
         s_hi: multipliers of the upper bounds, where there are any.
-        lags: the lagged duals of each term, balanced as those that the best bound came from.
+        lags: the dual iterates of each term, balanced as those that the best bound came from.
         t: the slack variables of directions besides the axes, (N, m); None where there are none.
         z_lo, z_hi: beside them the multipliers of their ends.
     """

@@ -23,13 +23,13 @@ def hessian(form: SumOfTerms, x: Tensor) -> Tensor:
         point = x[:, index : index + 1]
         size = max(form.size, point.shape[0])
         total = point.new_zeros(size, form.dim, form.dim)
-        kinked = torch.zeros(size, dtype=torch.bool, device=x.device)
+        nonsmooth = torch.zeros(size, dtype=torch.bool, device=x.device)
         for term in form.terms:
             u = term.inner(point)
             smoothed = term.smooth(u, point.new_zeros(1, 1))
             term.add_hessian(total, smoothed, term.initial_lag(smoothed))
-            kinked = kinked | term.kinked(u).reshape(-1)
-        columns.append(total.masked_fill(kinked.reshape(-1, 1, 1), torch.nan))
+            nonsmooth = nonsmooth | term.nonsmooth(u).reshape(-1)
+        columns.append(total.masked_fill(nonsmooth.reshape(-1, 1, 1), torch.nan))
     return torch.stack(columns, dim=1)
 
 

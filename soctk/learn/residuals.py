@@ -72,7 +72,7 @@ class Residuals:
             self.rest = math.sqrt((rows - count) / rows) * whole[..., count:].mT.contiguous()
 
     @classmethod
-    def leveled(cls, data: Standardized, level_weight: float, features: dict[str, Tensor] | None = None) -> Residuals:
+    def weighted(cls, data: Standardized, level_weight: float, features: dict[str, Tensor] | None = None) -> Residuals:
         """Weigh the squared mean residual of an instance by `level_weight`; as it is for a single candidate."""
         keep = math.sqrt(level_weight) if data.x.shape[1] > 1 else 1.0
         return cls(data, torch.ones_like(data.x[:1, :, :1]), keep, features)

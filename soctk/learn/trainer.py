@@ -132,9 +132,9 @@ class Trainer:
             )
         return self._residuals[key]
 
-    def leveled(self, rows: int, level_weight: float) -> tuple[Residuals, Residuals]:
+    def weighted(self, rows: int, level_weight: float) -> tuple[Residuals, Residuals]:
         """Return the residuals in all weights: an equal share of every instance's candidates, twice for validation."""
-        key = ("leveled", rows, level_weight)
+        key = ("weighted", rows, level_weight)
         if key not in self._residuals:
             windowed = self.model.traits.windowed
             # Weights shared by all places: few instances tell much.
@@ -143,7 +143,7 @@ class Trainer:
             parts = [parts[0].candidates(share), parts[1].candidates(2 * share)]
             features = [{} if windowed is None else windowed.features(part.x, part.context) for part in parts]
             pairs = zip(parts, features, strict=True)
-            train, held_out = (Residuals.leveled(part, level_weight, more) for part, more in pairs)
+            train, held_out = (Residuals.weighted(part, level_weight, more) for part, more in pairs)
             self._residuals[key] = train, held_out
         return self._residuals[key]
 

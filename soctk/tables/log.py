@@ -186,7 +186,8 @@ class Groups:
     """The rows of each context together, as its candidates.
 
     Where contexts have unequally many rows, shorter ones repeat some of theirs, up to `MOST_REPEATS` times: what
-    values vary by within a context is what decides. Beyond that each row stands alone.
+    values vary by within a context is what decides. Beyond that each row stands alone, and where a context has one row:
+    repeated, it would say that values vary by nothing within it, and count twice beside the others.
 
     Attributes:
         rows: (N, M), the rows of each instance.
@@ -205,7 +206,7 @@ class Groups:
         counts = np.bincount(ids)
         least, most = int(counts.min()), int(counts.max())
         told = f"{contexts} contexts of {context.shape[1]} numbers, "
-        if most > MOST_REPEATS * least:
+        if most > MOST_REPEATS * least or least == 1 < most:
             rows, told = np.arange(len(ids))[:, None], told + f"{least} to {most} decisions each, taken one by one"
         else:
             order, ends = np.argsort(ids, kind="stable"), np.cumsum(counts)

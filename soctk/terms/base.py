@@ -104,7 +104,7 @@ class Term(ABC):
         """Return the largest violation of the constraints on a dual point, y in dom phi*: (N, M, K) -> (N, M)."""
         return (y - self.nearest_dual(y)).abs().amax(dim=-1)
 
-    def kinked(self, u: Tensor) -> Tensor:
+    def nonsmooth(self, u: Tensor) -> Tensor:
         """Return whether phi is not twice differentiable at u, bool (N, M)."""
         return torch.zeros_like(u[..., 0], dtype=torch.bool)
 
@@ -130,7 +130,7 @@ class Term(ABC):
         return Smoothed(self.value(u), self.subgradient(u), u)
 
     def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
-        """Add A' (Hessian of phi) A with the lagged duals `lag`, positive semidefinite, to `total` (N, n, n)."""
+        """Add A' (Hessian of phi) A with the dual iterates `lag`, positive semidefinite, to `total` (N, n, n)."""
         self.map.add_gram(total, self.second_derivative(smoothed.cache)[:, 0])
 
     def hessian(self, smoothed: Smoothed, lag: Any) -> Tensor:
@@ -141,31 +141,31 @@ class Term(ABC):
         return total
 
     def curvature(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Tensor:
-        """Return (Hessian of phi with the lagged duals) du, the matrix of `add_hessian` without its A: (N, 1, K)."""
+        """Return (Hessian of phi with the dual iterates) du, the matrix of `add_hessian` without its A: (N, 1, K)."""
         return self.second_derivative(smoothed.cache) * du
 
     def initial_lag(self, smoothed: Smoothed) -> Any:
-        """Return the lagged duals that agree with the smoothed pass; None for a smooth term."""
+        """Return the dual iterates that agree with the smoothed pass; None for a smooth term."""
         return None
 
     def advance_lag(self, smoothed: Smoothed, lag: Any, du: Tensor) -> Any:
-        """Return the lagged duals after a Newton step that moves u by du."""
+        """Return the dual iterates after a Newton step that moves u by du."""
         return None
 
     def lagged_dual(self, smoothed: Smoothed, lag: Any) -> Tensor:
-        """Return the dual point y that the lagged duals stand for."""
+        """Return the dual point y that the dual iterates stand for."""
         return smoothed.dual
 
     def implicit_dual(self, u: Tensor, smoothed: Smoothed, lag: Any) -> Tensor:
         """Return y near a solution as a function of u and of the term's own coefficients, for autograd: (N, M, K).
 
         Value and derivative are those of the smoothed term at `smoothed`; where it has kinks the derivative is that of
-        the equation which defines the lagged dual, as in `hessian`.
+        the equation which defines the dual iterate, as in `hessian`.
         """
         return self.subgradient(u)
 
     def piece(self, smoothed: Smoothed, lag: Any) -> Piece:
-        """Return the smooth piece that a solution rests on, known by the smoothed term and the lagged duals there.
+        """Return the smooth piece that a solution rests on, known by the smoothed term and the dual iterates there.
 
         Of a term with kinks that does not say, decisions that rest at them have no derivatives.
         """
@@ -263,7 +263,7 @@ class Term(ABC):
     """How the Hessian behaves from point to point: it changes continuously, jumps, or is 0 but for kinks."""
 
     def unpack_lag(self, rows: Tensor) -> Any:
-        """Return the lagged duals as the other methods take them, of what compiled code keeps: (N, 1, K)."""
+        """Return the dual iterates as the other methods take them, of what compiled code keeps: (N, 1, K)."""
         return None
 
     # -- rewriting -----------------------------------------------------------------------------------

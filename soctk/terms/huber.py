@@ -72,7 +72,7 @@ class Huber(Term):
         """Return CVXPY's huber, which is twice ours."""
         return Recognised(atom.args[0], 2.0, {"delta": float(np.asarray(atom.M.value))})
 
-    def kinked(self, u: Tensor) -> Tensor:
+    def nonsmooth(self, u: Tensor) -> Tensor:
         """Return whether any |u_k| is exactly delta, where the curvature jumps."""
         return (u.abs() == self.delta).any(dim=-1)
 

@@ -4,7 +4,7 @@ The decision method is compiled once for the terms of a form, for one function a
 term it needs the functions of a `Kernel`, written with the words of `soctk.simd`, and how its Hessian is made up, a
 `Structure`. A kernel's functions are given a view `t` of one term of one function, or of several in lanes:
 
-    t.u, t.lag          A x + d and the lagged duals, where they are known, (K,)
+    t.u, t.lag          A x + d and the dual iterates, where they are known, (K,)
     t.y                 the dual point, (K,)
     t.a, t.inverse,     (K,), where a function finds what `value` and `dual` left for the same point: preactivations,
     t.z, t.p, t.nubar   reciprocals, activations, slopes, what multiplies a slope in a dual chain
@@ -39,14 +39,14 @@ class Kernel:
         value: (t, mu, reference) -> phi smoothed as `Term.smooth` does, phi itself for mu = 0.
         dual: (t), fills t.y with the gradient in u of what `value` returned last, moved into the domain of phi*.
         conjugate: (t) -> phi*(t.y), as `Term.conjugate` not below it by more than sums round.
-        curvature: (t, out), fills the diagonal part (K,) of the Hessian in u with the lagged duals.
+        curvature: (t, out), fills the diagonal part (K,) of the Hessian in u with the dual iterates.
         reference: (t) -> what 2 mu is divided by to give the width of the smoothing, `SMALLEST_WEIGHT` at least.
         rank_one: (t, scales) -> (left, right), both (K,); fills scales (groups,): scales_g (l_g r_g' + r_g l_g') is
             subtracted from the Hessian in u of group g.
         add_inner: (t, curvature, total, jacobians, scratch), adds to the upper triangle of the Hessian in x, whose rows
             are n + 2 apart, what the rows from `Structure.direct` on contribute; jacobians has `Structure.scratch`
             numbers, scratch 4 max(n, K).
-        initial_lag: (t, out), fills the lagged duals (K,) that agree with the last pass; the dual point otherwise.
+        initial_lag: (t, out), fills the dual iterates (K,) that agree with the last pass; the dual point otherwise.
         advance_lag: (t, du, scratch), updates t.lag by the linearised optimality condition after a step du (K,).
         lagged_dual: (t), fills t.y, and what `conjugate` needs, with the dual point that t.lag stands for.
     """

@@ -170,10 +170,10 @@ class Network(Term):
             above.append((part - adjoint(matrix, outer)).amax(dim=-1))
         return torch.stack(torch.broadcast_tensors(*above, (-y).amax(dim=-1))).amax(dim=0).clamp(min=0)
 
-    def kinked(self, u: Tensor) -> Tensor:
+    def nonsmooth(self, u: Tensor) -> Tensor:
         """Return whether any ReLU is at its kink."""
         if self.softplus:
-            return super().kinked(u)
+            return super().nonsmooth(u)
         return torch.stack([(a == 0).any(dim=-1) for a in self.preactivations(u)]).any(dim=0)
 
     def conjugate(self, y: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class NetworkPiece(Piece):
 
     @classmethod
     def of(cls, smoothed: Smoothed, lag: tuple[Tensor, ...]) -> NetworkPiece:
-        """Return the piece that the smoothed slopes and the lagged duals show."""
+        """Return the piece that the smoothed slopes and the dual iterates show."""
         slopes = [0.5 * (1 + t) for t in lag]
         inside = [torch.maximum(_from_ends(p), _from_ends(q)) for p, q in zip(slopes, smoothed.cache[1], strict=True)]
         held = tuple(torch.where(part > AT_KINK, p, p.round()) for part, p in zip(inside, slopes, strict=True))

@@ -86,7 +86,7 @@ class Norms(Term):
         """Return the largest ||y_g|| - lambda_g above zero."""
         return (group_norms(y, self.size) - self.weights).amax(dim=-1).clamp(min=0)
 
-    def kinked(self, u: Tensor) -> Tensor:
+    def nonsmooth(self, u: Tensor) -> Tensor:
         """Return whether any group is at its apex."""
         return (group_norms(u, self.size).square() + self.kappa.square() == 0).any(dim=-1)
 
@@ -213,14 +213,14 @@ class NormsPiece(Piece):
     """Groups that are at their apex or not.
 
     Attributes:
-        held: the lagged duals rho, (N, 1, K), which groups at their apex keep.
+        held: the dual iterates rho, (N, 1, K), which groups at their apex keep.
     """
 
     held: Tensor
 
     @classmethod
     def of(cls, term: Norms, smoothed: Smoothed, lag: Tensor) -> NormsPiece:
-        """Return the piece that the smoothed term and its lagged duals show."""
+        """Return the piece that the smoothed term and its dual iterates show."""
         length = torch.minimum(group_norms(lag, term.size), group_norms(smoothed.dual, term.size))
         apex = (length < (1 - AT_KINK) * term.weights) & (term.kappa == 0)
         return cls(apex.repeat_interleave(term.size, dim=-1), lag)

@@ -8,10 +8,16 @@ import torch
 
 import soctk
 from soctk import ValueData, Verdict
-from soctk.assessment.convexity import curvature
+from soctk.assessment.assessment import Error
+from soctk.assessment.convexity import Curvature, curvature
+from soctk.assessment.minimum import Costs, Interval
+from soctk.assessment.noise import noise_floor
+from soctk.assessment.overlap import Overlap, overlap
+from soctk.assessment.quadratic import QuadraticRival
 from soctk.assessment.regret import Tilted, sampled_regrets
 from soctk.assessment.rows import Axes, Rows
-from soctk.assessment.smoother import LEVELS, Smoother, _covariance
+from soctk.assessment.smoother import LEVELS, SLOPES, Smoother, _covariance
+from soctk.assessment.verdict import judge
 
 DIM, CONTEXT = 3, 2
 BOX = soctk.Box(DIM, -1.0, 1.0)
@@ -120,6 +126,50 @@ def test_the_noise_of_replicated_rows_is_theirs() -> None:
     assert "800 replicated rows" in found.noise.source
 
 
+def test_rows_that_happen_to_be_equal_are_rows() -> None:
+    """Two prices, sold or not: most rows of a context equal another, and the mean would change without them."""
+    random = np.random.default_rng(0)
+    x = random.integers(1, 3, size=(40, 9, 1)).astype(float)
+    value = (random.random((40, 9)) < 0.2).astype(float)
+    rows = Rows.of(ValueData(np.arange(40.0)[:, None], x, value))
+    assert len(rows) > 0.85 * value.size  # a last row that equals the first is taken for it, in a third of the contexts
+    assert rows.value.mean() == pytest.approx(value.mean(), rel=0.1)
+
+
+@pytest.mark.parametrize("count", [4, 5, 7])
+def test_rows_that_fill_a_context_up_are_found(count: int) -> None:
+    random = np.random.default_rng(0)
+    x, value = random.normal(size=(6, count, 2)), random.normal(size=(6, count))
+    places = np.arange(7) % count
+    rows = Rows.of(ValueData(random.normal(size=(6, 1)), x[:, places], value[:, places]))
+    np.testing.assert_array_equal(rows.value, value.reshape(-1))
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_the_error_of_a_noise_floor_is_what_it_varies_by(heavy: bool) -> None:
+    """Of 200 logs the estimates' deviation is known to 1 / sqrt(400) = 5 % for normal noise, and to more in tails."""
+    random, found = np.random.default_rng(0), []
+    x = random.normal(size=(60, 1)).repeat(3, axis=0)
+    for _ in range(200):
+        value = random.standard_t(6, size=180) if heavy else random.normal(size=180)
+        found.append(noise_floor(Rows(np.zeros((180, 0)), x, value, np.arange(180)), process=None))
+    assert all("180 replicated rows" in each.source for each in found)
+    varies = np.std([each.deviation for each in found])
+    assert np.mean([each.error for each in found]) == pytest.approx(varies, rel=0.2)
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_the_error_of_smoothed_noise_is_what_it_varies_by(heavy: bool) -> None:
+    """In its own units it is about 1; of 12 logs the root mean square is known to 20 %, and to less in tails."""
+    random, scores = np.random.default_rng(0), []
+    z, d = random.normal(size=(150, 1)), random.normal(size=(150, 2))
+    for _ in range(12):
+        noise = random.standard_t(6, size=150) / np.sqrt(1.5) if heavy else random.normal(size=150)
+        process = Smoother.of(z, d, noise + 0.3 * d[:, 0], 1.0, SLOPES)
+        scores.append((process.noise - 1.0) / process.noise_error())
+    assert 0.5 < np.sqrt(np.mean(np.square(scores))) < 1.7
+
+
 def test_each_context_may_have_a_set_of_its_own() -> None:
     data = log(bowl, rows=200)
     upper = torch.linspace(0.1, 1.0, 200, dtype=torch.float64)[:, None].expand(-1, DIM)
@@ -131,6 +181,39 @@ def test_values_that_data_repeat_count_once() -> None:
     data = log(bowl, rows=50)
     twice = ValueData(data.context, data.x.expand(-1, 2, -1), data.value.expand(-1, 2))
     assert len(Rows.of(twice)) == 50
+
+
+def test_a_model_that_decides_as_the_quadratic_does_is_said_to() -> None:
+    train, data = log(bowl, seed=1), log(bowl, seed=2)
+    found = soctk.assess(QuadraticRival(Rows.of(train)), data, BOX, train=train)
+    assert "it decides as the quadratic does" in str(found)
+    assert str(found.difference) not in str(found)
+    assert "the verdict is to keep the quadratic all the same" in str(found)
+
+
+@pytest.mark.parametrize(("upper", "share"), [(1.0, 0.0), (3.0, 1.0)])
+def test_decisions_that_no_row_is_near_at_their_context_are_counted(upper: float, share: float) -> None:
+    """Decisions follow the context within 1 and range over 5; a plan 3 above is usual in some contexts, not there."""
+    random = np.random.default_rng(0)
+    theta = random.uniform(-5, 5, size=(600, 1))
+    x = theta + random.uniform(-1, 1, size=(600, 1))
+    rows = Rows(theta, x, np.zeros(600), np.arange(600))
+    at = np.linspace(-2.5, 2.5, 50)[:, None]
+    found = overlap(rows, at, at + 0.7 * upper)
+    assert (found.beyond_all, found.beyond_most) == (share, share)
+    assert ("extrapolated" in str(found)) == (share > 0)
+
+
+def test_of_a_plan_far_from_the_log_nothing_is_said() -> None:
+    """A better prediction and cheaper decisions are good where the log is near, and only there."""
+    errors = {
+        name: Error(1.0, 9.0, Interval(9.0, 8.0, 10.0)) for name in ("model", "quadratic", "constant", "context alone")
+    }
+    less = Interval.around(-3.0, 1.0)
+    costs = Costs(less, np.zeros(1), np.zeros(1), less, less)
+    none = Curvature(np.zeros((0, 1)), np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 1.0)
+    verdicts = [judge(500, 30, False, errors, 1.0, costs, none, Overlap(far, far))[0] for far in (0.0, 0.05, 0.2)]
+    assert verdicts == [Verdict.GOOD, Verdict.GOOD, Verdict.FEW]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The lagged duals of networks that bounds are made of."""
+"""The dual iterates of networks that bounds are made of."""
 
 from __future__ import annotations
 

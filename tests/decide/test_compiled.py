@@ -142,7 +142,7 @@ def test_an_answer_does_not_depend_on_the_other_instances(set_name: str) -> None
 
 @pytest.mark.parametrize("set_name", SETS)
 def test_the_last_iterates_agree(set_name: str) -> None:
-    """What a derivative is taken from: x, the weights of the barrier, the bounds' multipliers, the lagged duals."""
+    """What a derivative is taken from: x, the weights of the barrier, the bounds' multipliers, the dual iterates."""
     form, feasible_set = random_form(4, 3, own=False), SETS[set_name](4)
     mine, other = (way(form, feasible_set, keep_final=True).final for way in (compiled, batched))
     assert mine is not None

@@ -54,6 +54,43 @@ def test_another_log_is_taken_whole(folder: Path, capsys) -> None:
     assert "smallest box around the logged ones" in said
 
 
+def test_a_later_log_is_compared_with_the_quadratic_of_the_earlier_one(folder: Path, capsys) -> None:
+    """In the later period costs are higher by 1, which no earlier row tells: the quadratic has to err by it as well."""
+    later = pd.read_csv(folder / "other.csv")
+    later["value"] += 1.0
+    later.to_csv(folder / "later.csv", index=False)
+    errors = []
+    for more in ([], ["--train", str(folder / "log.csv")]):
+        assert assess(folder, "later.csv", "--set", "box", *more) == 0
+        said = capsys.readouterr().out
+        errors.append(float(re.search(r"error: .*quadratic ([\d.]+)", said)[1]))
+    assert errors[0] < 0.1
+    assert errors[1] == pytest.approx(1.0, rel=0.02)
+    assert "fitted to what the model learned from" in said
+    assert "no row of" not in said
+    assert assess(folder, "later.csv", "--set", "box", "--train", str(folder / "other.csv")) == 0
+    assert "no row of" in capsys.readouterr().out
+
+
+def test_the_verdict_stands_first_and_a_bad_one_promises_nothing(folder: Path, capsys) -> None:
+    """Costs that curve down: a convex model's plan would be said to cost less than the log."""
+    random = np.random.default_rng(0)
+    for name in ("saddle", "saddle-later"):
+        log = pd.DataFrame(random.normal(size=(600, 2)), columns=["x_a", "x_c"])
+        log["value"] = log["x_a"] - log["x_a"] ** 2 + 0.1 * random.normal(size=600)
+        log.to_csv(folder / f"{name}.csv", index=False)
+    assert main(["fit", str(folder / "saddle.csv"), "--model", "quadratic"]) == 0
+    capsys.readouterr()
+    page = folder / "saddle.html"
+    model, log = str(folder / "saddle.safetensors"), str(folder / "saddle-later.csv")
+    assert main(["assess", model, log, "--set", "box", "--output", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("verdict: evidence against convexity")
+    for text in (said, page.read_text(encoding="utf-8")):
+        assert "with this verdict nothing is said of what its decisions cost" in text
+        assert not re.search(r"promise|expected|regret", text)
+
+
 def test_rows_that_the_model_has_seen_are_recognised(folder: Path, capsys) -> None:
     assert assess(folder, "part.csv", "--set", "box") == 0
     said = capsys.readouterr().out
@@ -70,6 +107,7 @@ def test_the_page_needs_nothing_else(folder: Path) -> None:
     assert not re.search(r"https?://|@import|url\((?!#)", addresses)
     assert "x_a &amp; b" in page
     assert "keep the quadratic" in page
+    assert "the verdict is to keep the quadratic all the same" in page
 
 
 @pytest.mark.parametrize(
@@ -77,6 +115,8 @@ def test_the_page_needs_nothing_else(folder: Path) -> None:
     [
         (["log.csv", "--output", "page.txt"], "expected a file ending in .html"),
         (["none.csv"], "no file"),
+        (["other.csv", "--train", "none.csv"], "no file"),
+        (["log.csv", "--train", "other.csv"], "leave --train out"),
         (["log.csv", "--set", "budget"], "--total: expected the sum"),
         (["log.csv", "--set", "box", "--upper-columns", "none"], "no column none"),
     ],

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 import soctk
+from soctk import ValueData
+from soctk.assessment.rows import Rows
 from soctk.io.checkpoint import read_notes
 from soctk_evaluation.cli import main
+from soctk_evaluation.cli.logged import _print_errors
 from soctk_evaluation.cli.parts import split
 
 COUNT, EACH, DIM = 40, 6, 3
@@ -211,3 +214,48 @@ def test_columns_of_any_names_are_learned_and_found_again(tmp_path: Path, capsys
     plan = pd.read_csv(tmp_path / "log.decisions.csv")
     assert list(plan)[:3] == ["-u", "v w", "value"]
     np.testing.assert_allclose(plan[["-u", "v w"]], 0.3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("each", "held_out"), [(1, 60), (3, 180)])
+def test_values_that_fill_a_context_up_are_not_counted(each: int, held_out: int, tmp_path: Path, capsys) -> None:
+    """Of 300 contexts one has a row more: the others have no more rows than before."""
+    random = np.random.default_rng(0)
+    log = pd.DataFrame({"context_a": random.normal(size=300).repeat(each)})
+    log = pd.concat([log, log.iloc[:1]], ignore_index=True)
+    x = random.normal(size=(len(log), 2))
+    log[["x_a", "x_b"]] = x
+    log["value"] = (x**2).sum(axis=1) + 0.1 * random.normal(size=len(log))
+    log.to_csv(tmp_path / "log.csv", index=False)
+    test = split(soctk.read_log(tmp_path / "log.csv"), 0).test
+    assert test.value.shape == (60, 1 if each == 1 else 4)
+    assert len(torch.unique(test.value)) == held_out  # the context with a row more is not among them
+    assert main(["fit", str(tmp_path / "log.csv"), "--model", "quadratic"]) == 0
+    said = capsys.readouterr().out
+    assert f"{held_out} values held out" in said
+    assert ("within contexts" in said) == (each > 1)
+    assert main(["assess", str(tmp_path / "log.safetensors"), str(tmp_path / "log.csv")]) == 0
+    assert f"measured on the {held_out} values held out" in capsys.readouterr().out
+
+
+def test_errors_are_those_of_the_rows_that_a_file_has(tmp_path: Path, capsys) -> None:
+    """Contexts of two rows, filled up to three, and one of three: a repeated row has no more weight than the others."""
+    test = ValueData(np.zeros((1, 1)), np.array([[[0.0], [1.0], [0.0]]]), np.array([[0.0, 3.0, 0.0]]))
+    rows = Rows.of(test)
+    zero = soctk.from_quadratic(np.zeros((1, 1)), np.zeros(1))
+    context_free = Rows(rows.context[:, :0], rows.x, rows.value, rows.which)
+    _print_errors({"zero": zero}, context_free, context_free)
+    said = capsys.readouterr().out
+    assert f"zero {np.sqrt(4.5) / 1.5:.3g}" in said
+    assert "within contexts, which is what decides:   zero 1" in said
+
+
+def test_a_row_more_in_one_context_changes_no_fit() -> None:
+    """Values of single rows would else be learned in units of what one context varies by."""
+    random = np.random.default_rng(0)
+    theta, x = random.normal(size=(60, 1)), random.normal(size=(60, 2))
+    theta[1] = theta[0]
+    log = pd.DataFrame(np.hstack([theta, x, (x**2).sum(axis=1)[:, None]]), columns=["context_a", "x_a", "x_b", "value"])
+    read = soctk.read_log(log)
+    assert read.data.value.shape == (60, 1)
+    assert read.shape == "59 contexts of 1 numbers, 1 to 2 decisions each, taken one by one"
+    assert int(read.contexts.max()) + 1 == 59

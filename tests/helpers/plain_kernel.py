@@ -56,7 +56,7 @@ class PlainKernel:
             self.kernel.advance_lag(self.t, du, np.zeros(self.K))
 
     def lagged_dual(self) -> np.ndarray:
-        """Return the dual point of the lagged duals, that of the last pass where the term has none."""
+        """Return the dual point of the dual iterates, that of the last pass where the term has none."""
         if self.kernel.lagged_dual:
             self.kernel.lagged_dual(self.t)
         return self.t.y

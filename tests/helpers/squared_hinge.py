@@ -36,7 +36,7 @@ class SquaredHinge(Term):
     def second_derivative(self, u):
         return self.weights * (u > 0)
 
-    def kinked(self, u):
+    def nonsmooth(self, u):
         return (u == 0).any(dim=-1)
 
     def expression(self, u, data):

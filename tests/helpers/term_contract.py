@@ -127,7 +127,7 @@ class TermContract:
             close(product.expand_as(x), along @ hessian, HESSIAN)
 
     def test_the_kernel_is_the_term(self, case, generator: torch.Generator) -> None:
-        """Value, dual, conjugate, Hessian and lagged duals, with the term's tensor methods as the reference."""
+        """Value, dual, conjugate, Hessian and dual iterates, with the term's tensor methods as the reference."""
         term = compiled(case())
         for width in (1e-1, 1e-4):
             mu = torch.full((INSTANCES, 1), width, dtype=DOUBLE)
@@ -243,7 +243,7 @@ def compiled(term: Term) -> Term:
 
 
 def rows_of(lag: Any) -> torch.Tensor:
-    """Return lagged duals row by row, (INSTANCES, K), whatever a term keeps."""
+    """Return dual iterates row by row, (INSTANCES, K), whatever a term keeps."""
     parts = [lag] if isinstance(lag, torch.Tensor) else lag or [torch.zeros(INSTANCES, 1, 0)]
     return torch.cat([part.expand(INSTANCES, -1, -1) for part in parts], dim=-1)[:, 0]
 

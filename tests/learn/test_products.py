@@ -51,7 +51,7 @@ def data(context_dim: int) -> Standardized:
     return Standardized(*(torch.randn(shape, generator=generator, dtype=DOUBLE) for shape in shapes))
 
 
-@pytest.mark.parametrize("residuals", [Residuals.projected, lambda part: Residuals.leveled(part, 0.1)])
+@pytest.mark.parametrize("residuals", [Residuals.projected, lambda part: Residuals.weighted(part, 0.1)])
 @pytest.mark.parametrize("name", MODELS)
 def test_products_are_the_gradients_of_single_values(name: str, residuals) -> None:
     model = moved(name)
@@ -81,3 +81,17 @@ def test_a_model_that_computes_something_else_is_differentiated_value_by_value()
             return 2 * super()._value(x, context)
 
     assert Doubled(DIM, P).traits.parts is None
+
+
+@pytest.mark.parametrize("name", ["soc", "additive", "no context", "no slope"])
+def test_the_slopes_jacobian_is_that_of_each_coordinate_in_its_own_weights(name: str) -> None:
+    model = moved(name)
+    context, part = data(model.context_dim).context, model.traits.affine
+    assert part is not None
+    weights, found = part.slope_parameters(), part.v_jacobian(context)
+    v = part.v(context).expand(len(context), 1, DIM)[:, 0]
+    for row, i in ((0, 0), (3, DIM - 1), (6, 1)):
+        gradients = torch.autograd.grad(v[row, i], weights, retain_graph=True) if weights else ()
+        own = [gradient.reshape(DIM, -1)[i] for gradient in gradients]
+        expected = torch.cat(own) if own else torch.empty(0, dtype=DOUBLE)
+        torch.testing.assert_close(found[i, row], expected, rtol=0.0, atol=VALUE[DOUBLE])

@@ -49,7 +49,7 @@ def images() -> tuple[soctk.ConvSOCICNN, soctk.ValueData]:
 def residuals(model: soctk.ConvexSurrogate, data: soctk.ValueData) -> Residuals:
     standardize(model, data)
     part = Standardized.of(model, data, DOUBLE)
-    return Residuals.leveled(part, 0.1, model.features(part.x, part.context))
+    return Residuals.weighted(part, 0.1, model.features(part.x, part.context))
 
 
 def test_the_start_explains_most_of_the_values(data: soctk.ValueData) -> None:

@@ -272,11 +272,14 @@ class Assess:
     """Measure on logged decisions how far a saved surrogate can be trusted: errors, costs at its decisions, regret.
 
     Of the log that the model was learned from by `soctk fit`, the rows that were held out are taken, and the
-    least-squares quadratic beside it learns from those that the model had. Another log is taken whole.
+    least-squares quadratic beside it learns from those that the model had. Another log is taken whole; where it is of
+    a later period, or of other places, give the log that the model was learned from too: without it the quadratic
+    learns from rows of the log that it is compared on, and knows what is new there.
 
     Attributes:
         model: a file that `soctk fit` or `soctk.save` wrote.
         log: logged decisions, with the columns that the model was learned from.
+        train: the log that the model was learned from, where `log` is another one.
         feasible: where the model is to decide; by default the smallest box around the logged decisions, with their
             common sum where they have one.
         output: where to write a page (.html) with pictures, which needs no other file and no network.
@@ -286,6 +289,7 @@ class Assess:
     model: tyro.conf.Positional[Path]
     log: tyro.conf.Positional[Path]
     feasible: tyro.conf.OmitArgPrefixes[Feasible]
+    train: Path | None = None
     output: Path | None = None
     drop_missing: bool = False
 

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch import Tensor
+import numpy as np
 
 import soctk
 from soctk import ConvexSurrogate, FitConfig, Log, Roles, ValueData
+from soctk.assessment.quadratic import predicted
+from soctk.assessment.rows import Rows
 from soctk.losses import value_loss
 from soctk.sets import SetAt
 from soctk.tables.features import Category
@@ -58,11 +60,12 @@ def fit_logged(command: Fit) -> int:
     if not math.isfinite(float(value_loss(model, parts.test).detach())):
         return _refuse(f"the held-out error of {command.model} is not finite")
     soctk.save(model, output, notes=logged.columns.notes() | fingerprint(logged, parts, command.seed))
-    print(f"{logged.shape}, in {data.dim} variables; {parts.test.value.numel()} values held out")
+    print(f"{logged.shape}, in {data.dim} variables; {len(Rows.of(parts.test))} values held out")
     print(f"{command.model}: {model.parameter_count} weights, {report.seconds:.1f} s, {report.status}")
     if structure := _structure(model):
         print(f"structure: {structure}")
-    _print_errors({command.model: model, "least-squares quadratic": _quadratic(parts.train)}, parts.test, data)
+    models = {command.model: model, "least-squares quadratic": _quadratic(parts.train)}
+    _print_errors(models, Rows.of(parts.test), Rows.of(data))
     _print_verdict(model, parts)
     if report.decision_errors is not None:
         before, after = report.decision_errors
@@ -139,19 +142,23 @@ def _quadratic(train: ValueData) -> QuadraticRegression:
     return model
 
 
-def _print_errors(models: Mapping[str, ConvexSurrogate], test: ValueData, data: ValueData) -> None:
-    """Print root mean square errors on held-out values in units of all values' deviation; a constant's is about 1."""
-    spread = float(_deviation(data.value - data.value.mean()))
-    print(f"held-out error, in units of the values' deviation: {_listed(models, test, spread)}")
-    within = float(_deviation(data.value - data.value.mean(dim=1, keepdim=True)))
-    if within > 0:
-        print(f"the same within contexts, which is what decides:   {_listed(models, test, within, level=0.0)}")
+def _print_errors(models: Mapping[str, ConvexSurrogate], test: Rows, rows: Rows) -> None:
+    """Print root mean square errors on held-out values in units of all values' deviation; a constant's is about 1.
+
+    Values that a log repeats to fill a context up count once.
+    """
+    residuals = {name: test.value - predicted(model, test.context, test.x) for name, model in models.items()}
+    spread = _root_mean_square(rows.value - rows.value.mean())
+    print(f"held-out error, in units of the values' deviation: {_listed(residuals, spread)}")
+    within = {name: test.within(residual) for name, residual in residuals.items()}
+    deviation = _root_mean_square(rows.within(rows.value))
+    if deviation > 0 and len(test.within(test.value)) > 0:
+        print(f"the same within contexts, which is what decides:   {_listed(within, deviation)}")
 
 
-def _listed(models: Mapping[str, ConvexSurrogate], test: ValueData, unit: float, level: float = 1.0) -> str:
-    errors = {name: float(value_loss(model, test, level).detach().sqrt()) for name, model in models.items()}
-    return ", ".join(f"{name} {error / (unit or 1.0):.3g}" for name, error in errors.items())
+def _listed(residuals: Mapping[str, np.ndarray], unit: float) -> str:
+    return ", ".join(f"{name} {_root_mean_square(each) / (unit or 1.0):.3g}" for name, each in residuals.items())
 
 
-def _deviation(residual: Tensor) -> Tensor:
-    return residual.square().mean().sqrt()
+def _root_mean_square(residual: np.ndarray) -> float:
+    return float(np.square(residual).mean() ** 0.5) if len(residual) else 0.0

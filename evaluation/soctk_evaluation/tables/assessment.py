@@ -43,10 +43,11 @@ def to_html(found: Assessment, x_names: Sequence[str], value_name: str, model_na
     template = files("soctk_evaluation.tables").joinpath("assets/assessment.html.jinja").read_text(encoding="utf-8")
     pictures = [
         Picture("Calibration", CALIBRATION, _drawn(lambda: _calibration(found, value_name))),
-        Picture("At the minimum", MINIMUM, _drawn(lambda: _minimum(found, value_name))),
         Picture("Slices", SLICES, _drawn(lambda: _slices(found, x_names, value_name))),
         Picture("Residuals", RESIDUALS, _drawn(lambda: _residuals(found, value_name))),
     ]
+    if not found.withheld:
+        pictures.insert(1, Picture("At the minimum", MINIMUM, _drawn(lambda: _minimum(found, value_name))))
     good = found.verdict == Verdict.GOOD
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(template)
     return page.render(a=found, good=good, pictures=pictures, model=model_name, value=value_name)

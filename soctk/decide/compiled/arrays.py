@@ -44,9 +44,9 @@ ARRAYS = Table(
     data={"constant": NUMBER, "linear": VARIABLE, "offset": ROW},
     # certified: after how many iterations the certificate was last tried; taken: iterations since the instance was last
     # begun; finished: whether nothing more is to be done for it; decrement: that of the last step;
-    # first_gap: that of the linearisation at the first point; barriers: how many logarithms; balanced: the lagged duals
-    # of a bound (`soctk.decide.compiled.terms`); the rest: `soctk.decide.compiled.constraints`, but for the multipliers
-    # and the pass of the best bound
+    # first_gap: that of the linearisation at the first point; barriers: how many logarithms; balanced: the dual
+    # iterates of a bound (`soctk.decide.compiled.terms`); the rest: `soctk.decide.compiled.constraints`, but for the
+    # multipliers and the pass of the best bound
     state={
         **dict.fromkeys(("mu", "value", "best_value", "best_bound", "iterations", "stuck", "outcome"), NUMBER),
         **dict.fromkeys(("started", "certified", "taken", "decrement", "first_gap"), NUMBER),
@@ -92,7 +92,7 @@ for it, and the first."""
 
 @cache
 def term_table(packs: Packs) -> Table:
-    """Return the view of a term that packs these attributes, over the same vectors and over u and the lagged duals."""
+    """Return the view of a term that packs these attributes, over the same vectors and over u and the dual iterates."""
     shared: dict[str, Shape] = {"A": ("rows", "n")} | dict.fromkeys(packs.numbers, NUMBER)
     shared |= {part: ROW for name in packs.matrices for part in (name, f"{name}_transposed")}
     return Table(

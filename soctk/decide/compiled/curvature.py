@@ -1,4 +1,4 @@
-"""Hessians with lagged duals."""
+"""Hessians with dual iterates."""
 
 from __future__ import annotations
 

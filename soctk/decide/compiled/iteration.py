@@ -157,7 +157,7 @@ def proceed(problem, iterate, work, steps):
 
 @compiled
 def balance(problem, iterate, work):
-    """Balance the lagged duals where a certificate may be tried after this step, lowered as mu is at most."""
+    """Balance the dual iterates where a certificate may be tried after this step, lowered as mu is at most."""
     lag, balanced, lowest = iterate.lag, iterate.balanced, min(problem.rules[0], problem.rules[3]) * iterate.mu
     near = lowest * iterate.barriers <= 2 * WORTH_CERTIFYING * problem.tol * max(1.0, abs(iterate.value))
     if any_of(near):
@@ -236,7 +236,7 @@ def record(problem, iterate, work, wanted):
     raise_bound(problem, iterate, work, work.g, here, wanted)
     missing = wanted & (relative_gap(iterate.best_value, iterate.best_bound) > tol)
     if any_of(missing):
-        # The lagged duals are often the better point; a second bound is needed only where the first is too low.
+        # The dual iterates are often the better point; a second bound is needed only where the first is too low.
         lagged_duals(problem, work, iterate.balanced)
         slope(problem, other, work.other_g)
         raise_bound(problem, iterate, work, work.other_g, other, missing)

@@ -212,7 +212,7 @@ def _result(packed: Packed, state: np.ndarray) -> Result:
 
 
 def _final(form: ConicForm, packed: Packed, state: np.ndarray, has_hi: bool) -> Final:
-    """Return where the iterations ended, the lagged duals as each term keeps them."""
+    """Return where the iterations ended, the dual iterates as each term keeps them."""
     tensor, at = torch.from_numpy(state), packed.layout.state
     x, s_lo, s_hi, lag = (tensor[:, part] for part in (at.x, at.s_lo, at.s_hi, at.balanced))
     rows = lag.unsqueeze(1).split([term.map.rows for term in form.terms], dim=-1)

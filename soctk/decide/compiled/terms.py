@@ -1,4 +1,4 @@
-"""Sums over the terms of a form: values and dual points, smoothed or not, and the lagged duals."""
+"""Sums over the terms of a form: values and dual points, smoothed or not, and the dual iterates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def references(problem, work):
 
 @compiled
 def initial_lags(problem, work, u, lag, wanted):
-    """Fill the lagged duals that are wanted by those that agree with the last pass."""
+    """Fill the dual iterates that are wanted by those that agree with the last pass."""
     y, agreed = cache_of(problem, work.here).y, work.trial
     for k in range(problem.rows):
         agreed[k] = y[k]
@@ -52,7 +52,7 @@ def initial_lags(problem, work, u, lag, wanted):
 
 @compiled
 def advance_lags(problem, work, u, lag):
-    """Update the lagged duals by their linearised optimality conditions after a step that moves u by du."""
+    """Update the dual iterates by their linearised optimality conditions after a step that moves u by du."""
     for index in range(problem.terms):
         term = term_of(problem, index)
         du, scratch = view(work.du, term.first, term.rows), view(work.trial, term.first, term.rows)
@@ -61,7 +61,7 @@ def advance_lags(problem, work, u, lag):
 
 @compiled
 def balance_lags(problem, work, u, lag, balanced):
-    """Fill `balanced` with lagged duals, advanced last, made such that their dual point balances Newton's equations.
+    """Fill `balanced` with dual iterates, advanced last, made such that their dual point balances Newton's equations.
 
     In layers the dual point is y = nubar p, nubar what the layers above weigh a unit with. Newton's equations move it
     by nubar dp + p dnubar, and the chain of the slopes p + dp by dnubar dp more: as large as dp while duals still move
@@ -96,7 +96,7 @@ def balance_lags(problem, work, u, lag, balanced):
 
 @compiled
 def lagged_duals(problem, work, lag):
-    """Fill the dual point that the lagged duals stand for in the other cache."""
+    """Fill the dual point that the dual iterates stand for in the other cache."""
     here, other = work.here, work.other
     for k in range(other.size):
         other[k] = here[k]

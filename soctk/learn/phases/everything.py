@@ -37,10 +37,10 @@ class Everything(Phase):
         return sum(optimizer.steps(trainer) for optimizer in self.optimizers)
 
     def held_out(self, trainer: Trainer) -> Residuals:
-        return trainer.leveled(self.rows, self.level_weight)[1]
+        return trainer.weighted(self.rows, self.level_weight)[1]
 
     def run(self, trainer: Trainer) -> None:
-        parts = trainer.leveled(self.rows, self.level_weight)
+        parts = trainer.weighted(self.rows, self.level_weight)
         part = None if self.networks else trainer.model.traits.affine
         waiting = set() if part is None else {id(weight) for weight in part.network_parameters()}
         with whitened(trainer.windowed, *parts) if self.whitened else nullcontext(parts) as (train, held_out):

@@ -40,7 +40,7 @@ class KnownOptima(Phase):
     def run(self, trainer: Trainer) -> None:
         model, report = trainer.model, trainer.report
         trainer.load(trainer.best)
-        train, held_out = trainer.leveled(self.rows, self.level_weight)
+        train, held_out = trainer.weighted(self.rows, self.level_weight)
         learned, judged = self.optima.split(self.seed)
         toward, check = (OptimalityResiduals(model, part) for part in (learned, judged))
         before = error = judged.decision_error(model)

@@ -58,7 +58,7 @@ class StructuredStart(Phase):
 
     def run(self, trainer: Trainer) -> None:
         generator = torch.Generator().manual_seed(self.seed * SEEDS + trainer.start)
-        train, held_out = trainer.leveled(self.rows, self.level_weight)
+        train, held_out = trainer.weighted(self.rows, self.level_weight)
         structured_start(trainer.model, train, generator)
         trainer.keep()
         trainer.report.best_validation = float(held_out.loss(trainer.model).detach())
