@@ -96,11 +96,9 @@ class Support:
         if not self.mean.size:
             raise ValueError(f"support: expected one of at most {MOST_NUMBERS} numbers, of one model's data")
         p = self.context.shape[1]
-        P = self.whitening @ self.whitening.T
-        away = np.concatenate([context, x], axis=1) - self.mean
-        factor = np.linalg.cholesky(P[p:, p:])
-        # (x - u)' P_xx (x - u) = |L' (x - u)|^2, and L' (x - u) = L^-1 (P_xx dx + P_xc dc).
-        return np.linalg.norm(np.linalg.solve(factor, (away @ P[:, p:]).T), axis=0)
+        # Over x, |W' (w - m)| is least at u: what x - u adds is the part of W' (w - m) in the range of W_x'.
+        Q, _ = np.linalg.qr(self.whitening[p:].T)
+        return np.linalg.norm((np.concatenate([context, x], axis=1) - self.mean) @ self.whitening @ Q, axis=1)
 
     def plain(self) -> dict[str, Any]:
         """Return what `from_plain` makes it from again, as JSON can hold it."""
@@ -130,10 +128,7 @@ class Support:
             raise ValueError(f"expected finite numbers of shapes {wanted}, got {[part.shape for part in parts]}")
         if math.isnan(farthest_given):
             raise ValueError("expected a largest distance, got NaN")
-        found = cls(*parts, farthest, farthest_given)
-        if count and farthest_given < math.inf:
-            found.distance_given(np.zeros((1, context_dim)), np.zeros((1, dim)))  # raises where it cannot be computed
-        return found
+        return cls(*parts, farthest, farthest_given)
 
 
 def _ends(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -96,7 +96,6 @@ def fit(
             raise ValueError("data: expected at least two observed values, one of them to validate by, got 1")
         data, validation = data.split(seed=config.seed)
     _check_data(model, validation, "validation")
-    support = Support.of(*((part.context, part.x) for part in (data, validation)))
     _check_count(model, data)
     started = time.perf_counter()
     trainer = Trainer(model, data, validation, Deadline(config.time_limit, stop), own_split=own_split)
@@ -108,7 +107,7 @@ def fit(
     if recipe and not math.isfinite(report.best_validation):
         trainer.undo()
     else:
-        model.support = support
+        model.support = Support.of(*((part.context, part.x) for part in (data, validation)))
     report.seconds, report.model = time.perf_counter() - started, model
     return report
 

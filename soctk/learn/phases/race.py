@@ -15,7 +15,7 @@ from soctk.surrogate import ConvexSurrogate
 
 REQUIRED_IMPROVEMENT = 0.7
 """A larger structure is taken if its validation loss is below this share of the best smaller one's."""
-EXACT = 1e-9
+EXACT = 1e-8
 """A validation loss, in units of the values' variance, that no larger structure need improve on."""
 SEED_STEP = 1000
 """Between the seeds of a surrogate's own weights and of those drawn afresh: neighbouring seeds share none."""
