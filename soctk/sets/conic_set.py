@@ -158,12 +158,11 @@ class ConicSet(FeasibleSet):
         if str(answer.status) not in SOLVED or answer.x[-1] <= 1e-9:
             raise ValueError("cones: expected a set with a point strictly inside of all cones, got one without")
         lower, upper = (end.numpy() for end in (self.polyhedron.rows().lower, self.polyhedron.rows().upper))
-        return np.clip(np.asarray(answer.x)[:-1], lower, upper)
+        return self.polyhedron._project(torch.from_numpy(np.clip(np.asarray(answer.x)[:-1], lower, upper))).numpy()
 
     def _pulled(self, x: np.ndarray) -> np.ndarray:
         """Return a point moved into the cones where rounding left it outside, towards the middle."""
-        rows = self.polyhedron.rows()
-        x = np.clip(x, rows.lower.numpy(), rows.upper.numpy())
+        x = self.polyhedron._project(torch.from_numpy(np.asarray(x, dtype=float))).numpy()
         share = 0.0
         for F, g, c, d in self.cones:
             excess = float(np.linalg.norm(F @ x + g) - c @ x - d)

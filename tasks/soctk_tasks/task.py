@@ -98,6 +98,7 @@ class Task:
             candidates: number M of points for each, uniform on the set.
             seed: of contexts and candidates.
         """
+        check_count(instances, "instances")
         check_count(candidates, "candidates")
         context = self.contexts(instances, seed)
         x = self.feasible_set.sample((instances, candidates), seeded(seed + 1_000_003))

@@ -44,6 +44,16 @@ def test_oracles_are_feasible_and_optimal_to_the_solver_s_accuracy(make) -> None
     assert bool(((points >= lo) & (points <= hi)).all())
 
 
+@pytest.mark.parametrize("base", [Budget(5, 1.0), soctk.Simplex(5)], ids=lambda base: type(base).__name__)
+def test_equalities_hold_to_rounding_in_every_decision(base: soctk.FeasibleSet) -> None:
+    feasible_set = ConicSet(base, [(np.eye(5), np.full(5, -0.2), 0.0, 0.3)])
+    model = soctk.SOCICNN(5, 2, norms=(3,), quadratics=(3,), seed=4)
+    context = torch.randn(40, 2, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    decision = soctk.minimize(model, feasible_set, context)
+    assert (decision.status == Status.OPTIMAL).all()
+    assert float(feasible_set.violation(decision.x).max()) <= 1e-14
+
+
 @pytest.mark.parametrize("kind", ["soc", "relu", "softplus"])
 @pytest.mark.parametrize("make", [portfolio, ball])
 def test_decisions_are_certified_and_right(kind: str, make) -> None:

@@ -142,7 +142,9 @@ def _csv(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
         raise UsageError(f"{path}: not a readable .csv file: {' '.join(str(error).split())}") from None
     wanted = ["problem", "row", *(f"x_{k}" for k in range(max(problem.dim for problem in problems)))]
     if list(table.columns) != wanted:
-        raise UsageError(f"{path}: expected columns {', '.join(wanted)}, got {', '.join(map(str, table.columns))}")
+        got = ", ".join(map(str, table.columns))
+        wanted_here = f"expected columns {', '.join(wanted)}, as of this version's problems"
+        raise UsageError(f"{path}: {wanted_here}, got {got}; was the file made for another --version?")
     for name in wanted[1:]:
         numbers = pd.to_numeric(table[name], errors="coerce")
         wrong = np.flatnonzero(numbers.isna() & table[name].notna())

@@ -20,6 +20,9 @@ from soctk_evaluation.harness.request import UsageError
 from soctk_evaluation.harness.store import ResultsStore, Row
 from soctk_evaluation.tables.markdown import write_text
 
+NOBODY = "your name"
+"""Who made the entry that `soctk benchmark template` writes."""
+
 
 def benchmark(command: Benchmark) -> int:
     """Carry out the action asked for; return the exit code."""
@@ -55,6 +58,8 @@ def score(command: Score) -> int:
 def add(command: Add) -> int:
     """Score a file of decisions, add it to a store and write the page."""
     rows = _scored(command)
+    if rows[0]["who"] in ("", NOBODY):
+        raise UsageError("--who: expected who made the entry, as the table will say it (and --how, --track), got none")
     store = ResultsStore(command.store)
     store.append(*rows)
     print_board(board_of(rows))
