@@ -16,9 +16,9 @@ directions), *polytope* (30 variables, 60 half-spaces), *transport* (30 flows wi
 capacities), *control* (6 steps of a double integrator: 18 variables, 12 equalities) and *portfolio* (40 variables, a
 budget, 15 limits). CVXPY re-solves one compiled parameterised program with Clarabel;
 [Moreau](https://pypi.org/project/moreau/) is called on the cone data of the same lift, for one context and at its best
-batch size: once on finished data, whose making is not counted, and once with the time for the coefficients at the contexts
-that the data are made of (`model.conic_form`), putting them into their places not counted. Largest gaps and violations
-are computed by `soctk.certify`, whatever the method; a gap is infinite where a point that violates its set has a value
+batch size: once on finished data, whose making is not counted, and once with the time for the coefficients at the
+contexts that the data are made of (`model.conic_form`), putting them into their places not counted. Largest gaps and
+violations are computed by `soctk.certify`, whatever the method; a gap is infinite where a point that violates its set has a value
 below the bound.
 
 Batches are where this library is fast. A single prepared decision is quicker than CVXPY with Clarabel in every case; in
