@@ -18,8 +18,8 @@ budget, 15 limits). CVXPY re-solves one compiled parameterised program with Clar
 [Moreau](https://pypi.org/project/moreau/) is called on the cone data of the same lift, for one context and at its best
 batch size: once on finished data, whose making is not counted, and once with the time for the coefficients at the
 contexts that the data are made of (`model.conic_form`), putting them into their places not counted. Largest gaps and
-violations are computed by `soctk.certify`, whatever the method; a gap is infinite where a point that violates its set has a value
-below the bound.
+violations are computed by `soctk.certify`, whatever the method; a gap is infinite where a point that violates its set
+has a value below the bound.
 
 Batches are where this library is fast. A single prepared decision is quicker than CVXPY with Clarabel in every case; in
 the smallest one, where decisions wait for Python, it is nearly level with Moreau's single solve of finished cone data,
