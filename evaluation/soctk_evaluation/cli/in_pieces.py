@@ -81,6 +81,8 @@ def decide_in_pieces(planner: Planner, contexts: Path, output: Path, workers: Wo
     except KeyboardInterrupt:
         say(f"interrupted: {pieces.done} of {len(lengths)} pieces are decided; the same command goes on from there")
         return None
+    finally:
+        pieces.remove_if_empty()
     return pieces.join()
 
 

@@ -100,6 +100,11 @@ class Pieces:
         write_columns(columns, path, header=number == 0)
         _write({"size": path.stat().st_size, "tally": asdict(tally)}, self._note(number))
 
+    def remove_if_empty(self) -> None:
+        """Leave no folder where nothing was decided."""
+        if self._notes.is_dir() and not any(self._notes.iterdir()):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
     def join(self) -> Tally:
         """Write the plan, remove the pieces and return what it holds.
 

@@ -75,10 +75,10 @@ class Planner:
             raise UsageError(f"contexts: the model takes none, got {path}")
 
     def check(self, piece: Table) -> None:
-        """Raise TableError where a cell cannot be used, before anything is decided."""
+        """Raise TableError or UsageError where a cell or the set cannot be used, before anything is decided."""
         piece.check_names(self.command.keep)
         self.columns.contexts(piece)
-        piece.numbers(self.sides)
+        self._where(piece)
 
     def decide(self, source: Table | Arrays | None) -> tuple[dict[str, Any], Tally]:
         """Return the plan of some contexts, column by column, and how good it is."""
