@@ -157,13 +157,15 @@ class ConicSet(FeasibleSet):
         answer = clarabel.DefaultSolver(P, q, wide, np.append(side, 1.0), kinds, _settings()).solve()
         if str(answer.status) not in SOLVED or answer.x[-1] <= 1e-9:
             raise ValueError("cones: expected a set with a point strictly inside of all cones, got one without")
-        lower, upper = (end.numpy() for end in (self.polyhedron.rows().lower, self.polyhedron.rows().upper))
-        return self.polyhedron._project(torch.from_numpy(np.clip(np.asarray(answer.x)[:-1], lower, upper))).numpy()
+        return self._of_rows(np.asarray(answer.x)[:-1])
+
+    def _of_rows(self, x: np.ndarray) -> np.ndarray:
+        """Return the point of the polyhedron that is nearest to a solver's, which meets the rows but for its accuracy."""
+        return self.polyhedron._project(torch.from_numpy(np.asarray(x, dtype=float))).numpy()
 
     def _pulled(self, x: np.ndarray) -> np.ndarray:
         """Return a point moved into the cones where rounding left it outside, towards the middle."""
-        x = self.polyhedron._project(torch.from_numpy(np.asarray(x, dtype=float))).numpy()
-        share = 0.0
+        x, share = self._of_rows(x), 0.0
         for F, g, c, d in self.cones:
             excess = float(np.linalg.norm(F @ x + g) - c @ x - d)
             room = float(c @ self._middle + d - np.linalg.norm(F @ self._middle + g))
