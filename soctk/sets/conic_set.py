@@ -160,7 +160,7 @@ class ConicSet(FeasibleSet):
         return self._of_rows(np.asarray(answer.x)[:-1])
 
     def _of_rows(self, x: np.ndarray) -> np.ndarray:
-        """Return the point of the polyhedron that is nearest to a solver's, which meets the rows but for its accuracy."""
+        """Return the point of the polyhedron nearest to a solver's, which meets the rows but for its accuracy."""
         return self.polyhedron._project(torch.from_numpy(np.asarray(x, dtype=float))).numpy()
 
     def _pulled(self, x: np.ndarray) -> np.ndarray:
