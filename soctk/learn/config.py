@@ -28,7 +28,8 @@ class FitConfig:
         seed: of the mini-batches; the same seed gives bitwise the same fit on a CPU with one thread.
         members: surrogates to learn, each from four fifths of the instances drawn at random (subagging, Buehlmann and
             Yu 2002); their mean is `FitReport.model`. 1 learns the surrogate that is given from all.
-        jobs: processes that learn members side by side; as many as PyTorch has threads by default.
+        jobs: members that are learned at a time, by which a time limit is shared: processes, as many as PyTorch has
+            threads by default; with `fit(executor=)` its workers, one for each member by default.
         starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
         epochs: AdamW passes over the data, a quarter of them where Levenberg-Marquardt on the curved part follows;
             0 skips the phase.

@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import nullcontext
 
 from soctk.checks import ArrayLike
@@ -13,7 +14,7 @@ from soctk.function import check_function
 from soctk.learn.config import FitConfig
 from soctk.learn.data import ValueData
 from soctk.learn.deadline import Deadline
-from soctk.learn.members import samples_of, side_by_side
+from soctk.learn.members import Members, side_by_side
 from soctk.learn.optimality import Optima
 from soctk.learn.phases.phase import run_in_turn, steps_of
 from soctk.learn.progress import Progress
@@ -34,6 +35,7 @@ def fit(
     optima: ArrayLike | None = None,
     feasible_set: FeasibleSet | SetAt | None = None,
     stop: Callable[[], bool] | None = None,
+    executor: Executor | None = None,
 ) -> FitReport:
     """Train `model` in place on observed values of candidate decisions.
 
@@ -50,7 +52,8 @@ def fit(
 
     With `FitConfig.members` several surrogates are learned, `model` the first of them, and their mean is the report's
     `model`. Each learns from four fifths of the instances, so that twice their spread (`AverageSurrogate.spread`) is a
-    standard error of the mean's values (delete-d jackknife, Shao and Wu 1989).
+    standard error of the mean's values (delete-d jackknife, Shao and Wu 1989). A member depends on the arguments and
+    its number alone: processes of this machine and workers elsewhere learn the same.
 
     Where optimal decisions are known (`optima`), a last phase of L-BFGS adds the squared residuals of their
     conditions of optimality (`optimality`) to the loss, with the weights `FitConfig.optima_weights` in turn. A fifth
@@ -66,7 +69,12 @@ def fit(
         optima: (N, n), an optimal decision for every instance of `data`; None where they are unknown.
         feasible_set: what they are optimal in, `feasible_set.at(...)` for a set of its own for every instance; by
             default the smallest box that holds them all, with their common sum where they have one.
-        stop: asked after each step; the fit ends as at a time limit once it says True.
+        stop: asked after each step; the fit ends as at a time limit once it says True. Of several members those that
+            have not begun are left out.
+        executor: what learns the members, such as `distributed.Client.get_executor()`; processes of this machine by
+            default. It is never shut down. Members that it is learning when `stop` says True are left out too, unless
+            it has a method `event()` that returns an object with `set()` and `is_set()` that its workers see: then
+            they end with their best state.
 
     Returns:
         `FitReport` with loss curves, seconds and status.
@@ -75,7 +83,7 @@ def fit(
         TypeError: a model that is no surrogate.
         ValueError: data whose dimensions are not the model's, a single value to learn and to validate from, numbers
             that the model's cannot hold, optima of a wrong shape or outside the set, optima for a surrogate with
-            a training of its own, or a model without weights.
+            a training of its own, a model without weights, or an executor for a single surrogate.
 
     Warns:
         UserWarning: too few values, and how many are needed.
@@ -84,8 +92,10 @@ def fit(
     check_function(model)
     config = config or FitConfig()
     if config.members > 1:
-        samples = samples_of(model, data, config, validation, optima=optima, feasible_set=feasible_set)
-        return side_by_side(fit, samples, config, stop)
+        members = Members.of(model, data, config, validation, optima=optima, feasible_set=feasible_set)
+        return side_by_side(fit, model, members, stop, executor)
+    if executor is not None:
+        raise ValueError("executor: expected FitConfig(members=) of at least 2, which it learns, got 1")
     if model.parameter_count == 0:
         raise ValueError(f"model: {type(model).__name__} has no weights to train")
     _check_data(model, data, "data")

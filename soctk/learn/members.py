@@ -1,15 +1,21 @@
-"""Several surrogates, each learned from a sample of the instances, side by side in processes of their own.
+"""Several surrogates, each learned from a sample of the instances, side by side in processes or on an executor.
 
-Their mean is the surrogate (subagging, Buehlmann and Yu 2002): of convex functions it is convex.
+Their mean is the surrogate (subagging, Buehlmann and Yu 2002): of convex functions it is convex. A member depends on
+nothing but what `Members` holds and its number, so that who learns it, and how often, does not matter.
 """
 
 from __future__ import annotations
 
+import copy
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -17,6 +23,7 @@ from soctk.checks import ArrayLike, as_tensor
 from soctk.learn.config import FitConfig
 from soctk.learn.data import HELD_OUT, ValueData, split_indices
 from soctk.learn.phases.race import can_redraw, redrawn
+from soctk.learn.progress import Progress
 from soctk.learn.report import FitReport, FitStatus
 from soctk.models.average import average
 from soctk.sets import FeasibleSet, SetAt
@@ -30,122 +37,253 @@ LOOK_EVERY = 0.2
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 Fit = Callable[..., FitReport]
+Stop = Callable[[], bool]
+Learned = tuple[ConvexSurrogate, FitReport]
+
+
+class Mark(Protocol):
+    """A flag that workers see when it is set here, as `threading.Event` is for threads."""
+
+    def set(self) -> object:
+        """Let `is_set` return True from now on."""
+        ...
+
+    def is_set(self) -> bool:
+        """Return whether it was set."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
-    """One member and what it learns from: the arguments of `soctk.fit`."""
+class Members:
+    """What members are learned from: the arguments of `soctk.fit`, none of which is ever changed."""
 
     model: ConvexSurrogate
     data: ValueData
     config: FitConfig
-    validation: ValueData
+    validation: ValueData | None
     optima: torch.Tensor | None
     feasible_set: FeasibleSet | SetAt | None
 
-    def learn(self, fit: Fit, stop: Callable[[], bool] | None) -> FitReport:
-        """Fit the member."""
-        more = {"optima": self.optima, "feasible_set": self.feasible_set, "stop": stop}
-        return fit(self.model, self.data, self.config, self.validation, **more)
+    @classmethod
+    def of(
+        cls,
+        model: ConvexSurrogate,
+        data: ValueData,
+        config: FitConfig,
+        validation: ValueData | None,
+        *,
+        optima: ArrayLike | None,
+        feasible_set: FeasibleSet | SetAt | None,
+    ) -> Members:
+        """Return the members, once it is clear that they can be drawn.
 
+        Raises:
+            ValueError: too few instances; a surrogate that cannot be made afresh.
+        """
+        if not can_redraw(model):
+            raise ValueError(f"members: expected a model whose config() has a seed, got {type(model).__name__}")
+        if data.instances < FEWEST_INSTANCES:
+            wanted = f"expected at least {FEWEST_INSTANCES} instances to draw from"
+            raise ValueError(f"members: {wanted}, got {data.instances}")
+        known = None if optima is None else as_tensor(optima, "optima")
+        return cls(copy.deepcopy(model), data, config, validation, known, feasible_set)
 
-def samples_of(
-    model: ConvexSurrogate,
-    data: ValueData,
-    config: FitConfig,
-    validation: ValueData | None,
-    *,
-    optima: ArrayLike | None,
-    feasible_set: FeasibleSet | SetAt | None,
-) -> list[Sample]:
-    """Return a surrogate and others of its sizes, each with four fifths of the instances.
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.config.members
 
-    What a sample leaves out is its validation data where none are given. A time limit is for each.
+    @property
+    def processes(self) -> int:
+        """How many this machine learns at a time."""
+        return min(self.count, torch.get_num_threads() if self.config.jobs is None else self.config.jobs)
 
-    Raises:
-        ValueError: too few instances; a surrogate that cannot be made afresh.
-    """
-    if not can_redraw(model):
-        raise ValueError(f"members: expected a model whose config() has a seed, got {type(model).__name__}")
-    if data.instances < FEWEST_INSTANCES:
-        raise ValueError(f"members: expected at least {FEWEST_INSTANCES} instances to draw from, got {data.instances}")
-    known = None if optima is None else as_tensor(optima, "optima")
-    samples = []
-    for number in range(config.members):
+    def at_a_time(self, side_by_side: int) -> Members:
+        """Return the members with the time limit of each where so many are learned at a time."""
+        if self.config.time_limit is None:
+            return self
+        rounds = -(-self.count // side_by_side)
+        return replace(self, config=replace(self.config, time_limit=self.config.time_limit / rounds))
+
+    def learn(
+        self, fit: Fit, number: int, stop: Stop | None, *, into: ConvexSurrogate | None = None, shown: bool = False
+    ) -> Learned:
+        """Fit member `number`: the surrogate given (0) or another of its sizes, with four fifths of the instances.
+
+        What its sample leaves out is its validation data where none are given.
+
+        Args:
+            fit: `soctk.fit`.
+            number: of the member.
+            stop: as `soctk.fit` has it.
+            into: the model to train; one made for the purpose by default.
+            shown: whether its progress may be shown.
+        """
         # Without repetition: cross-validation inside of a sample must not see an instance on both sides.
-        drawn, left_out = split_indices(data.instances, HELD_OUT, config.seed + number)
-        samples.append(
-            Sample(
-                model if number == 0 else redrawn(model, number).to(model.device),
-                data.rows(drawn),
-                replace(config, members=1, seed=config.seed + number, time_limit=_share(config)),
-                data.rows(left_out) if validation is None else validation,
-                None if known is None else known[drawn],
-                feasible_set.select(drawn) if isinstance(feasible_set, SetAt) else feasible_set,
-            )
+        drawn, left_out = split_indices(self.data.instances, HELD_OUT, self.config.seed + number)
+        model, sets = into or self._model(number), self.feasible_set
+        report = fit(
+            model,
+            self.data.rows(drawn),
+            replace(self.config, members=1, seed=self.config.seed + number, progress=shown and self.config.progress),
+            self.data.rows(left_out) if self.validation is None else self.validation,
+            optima=None if self.optima is None else self.optima[drawn],
+            feasible_set=sets.select(drawn) if isinstance(sets, SetAt) else sets,
+            stop=stop,
         )
-    return samples
+        return model, report
+
+    def _model(self, number: int) -> ConvexSurrogate:
+        return redrawn(self.model, number).to(self.model.device) if number else copy.deepcopy(self.model)
 
 
-def _processes(config: FitConfig) -> int:
-    return min(config.members, torch.get_num_threads() if config.jobs is None else config.jobs)
+def side_by_side(
+    fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop | None, executor: Executor | None
+) -> FitReport:
+    """Fit all members, `model` the first of them, and return their mean in a report.
 
-
-def _share(config: FitConfig) -> float | None:
-    """Return the time limit of one member."""
-    rounds = -(-config.members // _processes(config))
-    return None if config.time_limit is None else config.time_limit / rounds
-
-
-def side_by_side(fit: Fit, samples: list[Sample], config: FitConfig, stop: Callable[[], bool] | None) -> FitReport:
-    """Fit all members, the first in this process, and return their mean in a report."""
+    Once `stop` says True, members that are being learned end with their best state, and no others begin. An executor's
+    do so where it has a method `event`, which returns a mark that its workers see; those of another are left.
+    """
     started = time.perf_counter()
-    if _processes(config) == 1 or samples[0].model.device.type != "cpu":
-        learned = []
-        for sample in samples:
-            learned.append((sample.model, sample.learn(fit, stop)))
-            if stop is not None and stop():
-                break
+    if executor is not None:
+        learned = _on_executor(fit, model, members.at_a_time(members.config.jobs or members.count), stop, executor)
+    elif members.processes == 1 or model.device.type != "cpu":
+        learned = _in_turn(fit, model, members.at_a_time(1), stop)
     else:
-        learned = _in_processes(fit, samples, _processes(config), stop)
-    good = [k for k, (_, report) in enumerate(learned) if report.status != FitStatus.DIVERGED]
-    report = replace(learned[good[0] if good else 0][1], seconds=time.perf_counter() - started)
-    report.model = average([learned[k][0] for k in good]) if good else samples[0].model
+        learned = _in_processes(fit, model, members.at_a_time(members.processes), stop)
+    good = [number for number, (_, report) in learned.items() if report.status != FitStatus.DIVERGED]
+    report = replace(learned[min(good or learned)][1], seconds=time.perf_counter() - started)
+    if len(learned) < members.count or any(one.status == FitStatus.STOPPED for _, one in learned.values()):
+        report.status = FitStatus.STOPPED
+    report.model = average([learned[number][0] for number in sorted(good)]) if good else model
     return report
 
 
-def _in_processes(
-    fit: Fit, samples: list[Sample], processes: int, stop: Callable[[], bool] | None
-) -> list[tuple[ConvexSurrogate, FitReport]]:
+def _in_turn(fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop | None) -> dict[int, Learned]:
+    learned = {0: members.learn(fit, 0, stop, into=model, shown=True)}
+    for number in range(1, members.count):
+        if stop is not None and stop():
+            break
+        learned[number] = members.learn(fit, number, stop, shown=True)
+    return learned
+
+
+def _in_processes(fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop | None) -> dict[int, Learned]:
+    """Learn the first here and the others in processes of this machine."""
     from joblib.externals.loky import get_reusable_executor
 
-    with tempfile.TemporaryDirectory() as folder:
-        mark = Path(folder) / "stop"
+    with tempfile.TemporaryDirectory() as folder, _one_thread():
+        mark = _FileMark(Path(folder) / "stop")
 
         def stopped() -> bool:
-            if stop is not None and not mark.exists() and stop():
-                mark.touch()  # the others look for it
-            return mark.exists()
+            if stop is not None and not mark.is_set() and stop():
+                mark.set()
+            return mark.is_set()
 
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # a core for each process
-        executor = get_reusable_executor(max_workers=processes - 1, env=ONE_THREAD)
-        others = [executor.submit(_elsewhere, fit, sample, str(mark)) for sample in samples[1:]]
+        executor = get_reusable_executor(max_workers=members.processes - 1, env=ONE_THREAD)
+        others = _submit(executor, fit, members, range(1, members.count), mark)
         try:
-            first = samples[0].model, samples[0].learn(fit, stopped if stop is not None else None)
-            while not all(other.done() for other in others):
-                stopped()
-                time.sleep(LOOK_EVERY)
-            return [first, *(other.result() for other in others)]
+            first = members.learn(fit, 0, None if stop is None else stopped, into=model, shown=True)
+            return {0: first, **_collect(others, stopped, mark, Progress(0, enabled=False))}
         except BaseException:
             executor.shutdown(kill_workers=True)
             raise
-        finally:
-            torch.set_num_threads(threads)
 
 
-def _elsewhere(fit: Fit, sample: Sample, mark: str) -> tuple[ConvexSurrogate, FitReport]:
-    """Fit one member in a process of its own."""
+def _on_executor(
+    fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop | None, executor: Executor
+) -> dict[int, Learned]:
+    """Learn all on workers that are the caller's, who alone ends them."""
+    mark: Mark | None = executor.event() if hasattr(executor, "event") else None  # type: ignore[attr-defined]
+    futures = _submit(executor, fit, members, range(members.count), mark)
+    try:
+        with Progress(members.count, enabled=members.config.progress, unit="members") as progress:
+            learned = _collect(futures, stop or _never, mark, progress)
+    except BaseException:
+        with suppress(Exception):  # what went wrong is what is raised
+            _leave(futures.values(), mark)
+        raise
+    if not learned:
+        return {0: members.learn(fit, 0, stop, into=model)}  # as a fit that is stopped at once
+    if 0 in learned:
+        # A pickled model's attributes are all of it: the surrogate given becomes what came back.
+        model.__dict__.update(learned[0][0].__dict__)
+        learned[0] = model, learned[0][1]
+    return learned
+
+
+def _submit(
+    executor: Executor, fit: Fit, members: Members, numbers: Iterable[int], mark: Mark | None
+) -> dict[int, Future[Learned | None]]:
+    return {number: executor.submit(_elsewhere, fit, members, number, mark) for number in numbers}
+
+
+def _collect(
+    futures: dict[int, Future[Learned | None]], stop: Stop, mark: Mark | None, progress: Progress
+) -> dict[int, Learned]:
+    """Return the members that are learned, all of them unless `stop` says True; raise what one of them raises."""
+    waiting, learned = dict(futures), {}
+    while waiting:
+        for number in [number for number, future in waiting.items() if future.done()]:
+            found = waiting.pop(number).result()
+            if found is not None:
+                learned[number] = found
+                progress.advance(found[1].best_validation)
+        if waiting and stop():
+            if mark is None:
+                _leave(waiting.values(), mark)
+                break
+            mark.set()
+        if waiting:
+            time.sleep(LOOK_EVERY)
+    return dict(sorted(learned.items()))
+
+
+def _leave(futures: Iterable[Future[Learned | None]], mark: Mark | None) -> None:
+    """Let members be: those that have not begun do not begin, those that look at a mark end."""
+    if mark is not None:
+        mark.set()
+    for future in futures:
+        future.cancel()
+
+
+_one_at_a_time = threading.Lock()
+"""Held by the thread of a worker that learns: how many threads PyTorch takes is its process's."""
+
+
+def _elsewhere(fit: Fit, members: Members, number: int, mark: Mark | None) -> Learned | None:
+    """Fit one member on a worker, with one thread; None where it was to stop before."""
+    with _one_at_a_time, _one_thread():
+        if mark is not None and mark.is_set():
+            return None
+        model, report = members.learn(fit, number, None if mark is None else mark.is_set)
+        return model, replace(report, model=None)
+
+
+@contextmanager
+def _one_thread():
+    """Let PyTorch take one thread inside: a core for each member, and the same rounding everywhere."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    report = sample.learn(fit, lambda: Path(mark).exists())
-    return sample.model, replace(report, model=None)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class _FileMark:
+    """A mark that processes of one machine see."""
+
+    path: Path
+
+    def set(self) -> None:
+        self.path.touch()
+
+    def is_set(self) -> bool:
+        return self.path.exists()
+
+
+def _never() -> bool:
+    return False

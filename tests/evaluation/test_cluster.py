@@ -40,17 +40,6 @@ ROWS, AT_ONCE = 3000, 125
 COMMAND = Decide(Path("model.st"), Feasible("box"), Path("days"), keep=("id",), rows_at_once=AT_ONCE)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[distributed.Client]:
-    """A cluster of two processes, which starts another one for each that dies."""
-    with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "5 minutes"}),
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
-
-
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with a model and contexts in three files, whose order is that of the numbers in their names."""

@@ -231,7 +231,7 @@ def test_stopping_ends_members_in_other_processes_too() -> None:
     config = soctk.FitConfig(members=2, jobs=2, epochs=10_000, starts=1)
     report = soctk.fit(soctk.make_surrogate("relu", N_X, P), observed(200, 4), config, stop=stop)
     assert report.status == FitStatus.STOPPED
-    assert len(report.model.models) == 2  # type: ignore[union-attr]
+    assert 1 <= len(report.model.models) <= 2  # type: ignore[union-attr]  # one that had not begun is left out
 
 
 def test_twice_the_spread_of_members_is_a_standard_error() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import soctk
 from soctk.tables.errors import TableError
 from soctk_evaluation.cli.commands import Decide
-from soctk_evaluation.cli.in_pieces import Do, own_files, say
+from soctk_evaluation.cli.in_pieces import Do, own_files
 from soctk_evaluation.cli.pieces import digest
 from soctk_evaluation.cli.planner import Planner
 from soctk_evaluation.harness.request import UsageError
@@ -53,8 +53,6 @@ class Cluster:
 
     def __init__(self, client: Any, command: Decide) -> None:
         self.client, self.work = client, Work.of(command)
-        if not client.nthreads():
-            say(f"no workers at {command.scheduler} yet: waiting for some")
 
     def each(self, do: Do, items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         """Yield the number and `do(planner, number, item)` of each numbered item, as they come.

@@ -244,10 +244,13 @@ class Fit:
         model: name of the surrogate.
         output: the model's file; the data's name with .safetensors by default.
         max_parameters: the most weights the model may have.
-        members: models to learn from samples of the rows, whose mean is saved (bagging).
+        members: models to learn from samples of the rows, whose mean is saved (bagging); side by side, in processes
+            of this machine or on a cluster.
         seed: of the initial weights and of what is held out.
         time_limit: seconds for the fit.
         feasible: what the optima are optimal in; by default the smallest box that holds them, with their common sum.
+        scheduler: address of a dask cluster's scheduler, as tcp://host:8786, whose workers learn the members; they need
+            no files.
     """
 
     data: tyro.conf.Positional[Path]
@@ -265,6 +268,7 @@ class Fit:
     members: int = 1
     seed: int = 0
     time_limit: float | None = None
+    scheduler: str | None = None
 
 
 @dataclass(frozen=True)

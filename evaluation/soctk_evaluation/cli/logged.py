@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import soctk
-from soctk import ConvexSurrogate, FitConfig, Log, Roles, ValueData
+from soctk import ConvexSurrogate, FitConfig, FitReport, Log, Roles, ValueData
 from soctk.assessment.quadratic import predicted
 from soctk.assessment.rows import Rows
 from soctk.losses import value_loss
@@ -25,12 +27,18 @@ from soctk_evaluation.cli.parts import Parts, fingerprint, split
 from soctk_evaluation.cli.plan import check_names
 from soctk_evaluation.harness.request import UsageError
 
+if TYPE_CHECKING:
+    from soctk_evaluation.harness.dask_executor import ClusterExecutor
+
 FEW_ROWS = 20
 """Rows of a category below which it is mentioned."""
 
 
 def fit_logged(command: Fit) -> int:
     """Learn from a file, measure on held-out contexts, save the model."""
+    if command.scheduler is not None and command.members < 2:
+        wanted = "expected --members of at least 2, as what its workers learn are members"
+        raise UsageError(f"--scheduler: {wanted}, got {command.members}")
     logged = soctk.read_log(command.data, _roles(command), drop_missing=command.drop_missing)
     data, output = logged.data, command.output or command.data.with_suffix(".safetensors")
     if logged.missing is not None and logged.missing.count:
@@ -45,13 +53,11 @@ def fit_logged(command: Fit) -> int:
     _print_columns(logged)
     try:
         model = soctk.make_surrogate(command.model, data.dim, data.context_dim, command.max_parameters, command.seed)
-        config = FitConfig(members=command.members, seed=command.seed, time_limit=command.time_limit, progress=True)
         parts = split(logged, command.seed)
         sets = None if region is None else region.sets
         sets = sets.select(parts.rows) if isinstance(sets, SetAt) else sets
         known = {} if parts.optima is None else {"optima": parts.optima, "feasible_set": sets}
-        with first_interrupt("stopping with the best state so far; Ctrl-C again ends at once") as interrupted:
-            report = soctk.fit(model, parts.train, config, parts.validation, stop=interrupted, **known)
+        report = _learn(command, model, parts, known)
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from None
     model = report.model or model
@@ -62,6 +68,8 @@ def fit_logged(command: Fit) -> int:
     soctk.save(model, output, notes=logged.columns.notes() | fingerprint(logged, parts, command.seed))
     print(f"{logged.shape}, in {data.dim} variables; {len(Rows.of(parts.test))} values held out")
     print(f"{command.model}: {model.parameter_count} weights, {report.seconds:.1f} s, {report.status}")
+    if isinstance(model, soctk.AverageSurrogate):
+        print(f"the mean of {len(model.members)} of {command.members} members")
     if structure := _structure(model):
         print(f"structure: {structure}")
     models = {command.model: model, "least-squares quadratic": _quadratic(parts.train)}
@@ -74,6 +82,32 @@ def fit_logged(command: Fit) -> int:
         print(f"the optima were not used: the fit ended before, {report.status}")
     print(f"wrote {output}" + (", the best state when the fit was interrupted" if report.status == "stopped" else ""))
     return 0
+
+
+def _learn(command: Fit, model: ConvexSurrogate, parts: Parts, known: Mapping[str, Any]) -> FitReport:
+    """Fit the model, its members on a cluster where one is given; the first Ctrl-C ends it with the best state."""
+    told = "stopping with the best state so far; Ctrl-C again ends at once"
+    with _workers(command.scheduler) as executor, first_interrupt(told) as interrupted:
+        jobs = None if executor is None else executor.workers
+        given = {"members": command.members, "seed": command.seed, "time_limit": command.time_limit}
+        config = FitConfig(**given, jobs=jobs, progress=True)
+        more = {**known, "stop": interrupted, "executor": executor}
+        return soctk.fit(model, parts.train, config, parts.validation, **more)
+
+
+@contextmanager
+def _workers(scheduler: str | None) -> Iterator[ClusterExecutor | None]:
+    """Yield what learns members: the workers of a cluster, once there are some, or none but this machine's."""
+    if scheduler is None:
+        yield None
+        return
+    from soctk_evaluation.harness.dask_client import connected
+    from soctk_evaluation.harness.dask_executor import ClusterExecutor, workers_explained
+
+    with connected(scheduler) as client:
+        client.wait_for_workers(1)
+        with workers_explained():
+            yield ClusterExecutor(client)
 
 
 def _roles(command: Fit) -> Roles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from soctk_evaluation.harness.request import UsageError
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Yield a client of the scheduler at an address, or this process's own (None).
+    """Yield a client of the scheduler at an address, or this process's own (None); say where it has no workers yet.
 
     Raises:
         UsageError: the package is not installed, there is no client, or this is no address.
@@ -34,4 +35,6 @@ def connected(address: str | None) -> Iterator[Any]:
     except ValueError as error:
         raise UsageError(f"--scheduler: expected an address, as tcp://host:8786, got {address} ({error})") from None
     with client:
+        if not client.nthreads():
+            print(f"soctk: no workers at {address} yet: waiting for some", file=sys.stderr)
         yield client
