@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 from rich import box
@@ -14,6 +13,7 @@ from rich.text import Text
 from soctk_evaluation.benchmark.results import Board, Line
 from soctk_evaluation.benchmark.scoring import FLOOR
 from soctk_evaluation.benchmark.versions import TRACKS
+from soctk_evaluation.tables.html import page
 
 ABSENT = "–"
 FILE_WIDTH = 160
@@ -30,7 +30,7 @@ def print_board(board: Board) -> None:
         table.add_column(heading, justify="left" if heading in ("entry", "track") else "right")
     for line in board.lines:
         cells = (line.name, line.track, number(line.summary.score), interval(line), failed(line))
-        table.add_row(*map(Text, (*cells, number(line.fit_seconds), number(line.decide_ms))))
+        table.add_row(*map(Text, (*cells, duration(line.fit_seconds), duration(line.decide_ms))))
     out.print(table)
     tasks = Table(box=box.SIMPLE_HEAD)
     tasks.add_column("task")
@@ -46,12 +46,19 @@ def print_board(board: Board) -> None:
 
 
 def number(value: float | None) -> str:
-    """Return a number to two or three digits."""
+    """Return a score to two or three digits."""
     if value is None:
         return ABSENT
     if value <= 1.001 * FLOOR:
         return "0"
     return f"{value:.3f}" if 0.01 <= value < 100 else f"{value:.1e}"
+
+
+def duration(value: float | None) -> str:
+    """Return seconds or milliseconds to three digits."""
+    if value is None:
+        return ABSENT
+    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
 def interval(line: Line) -> str:
@@ -68,11 +75,20 @@ def failed(line: Line) -> str:
 
 def to_html(boards: Sequence[Board], skipped: int = 0) -> str:
     """Return boards as one HTML page that needs no other file and no network; all texts are escaped."""
-    from jinja2 import Environment
+    shown = [
+        {
+            "board": board,
+            "lines": [_cells(line, board) for line in board.lines],
+            "notes": [f"{line.name}, {note}" for line in board.lines for note in line.notes],
+        }
+        for board in boards
+    ]
+    template = "benchmark/assets/benchmark.html.jinja"
+    return page(template, boards=shown, tracks=TRACKS, skipped=skipped, counted=_counted)
 
-    template = files("soctk_evaluation.benchmark").joinpath("assets/benchmark.html.jinja").read_text(encoding="utf-8")
-    shown = [{"board": board, "lines": [_cells(line, board) for line in board.lines]} for board in boards]
-    return Environment(autoescape=True).from_string(template).render(boards=shown, tracks=TRACKS, skipped=skipped)
+
+def _counted(things: Sequence[Any], noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
 def _cells(line: Line, board: Board) -> dict[str, Any]:
@@ -82,7 +98,7 @@ def _cells(line: Line, board: Board) -> dict[str, Any]:
         (interval(line), line.summary.high),
         *((number(line.summary.tasks.get(case)), line.summary.tasks.get(case)) for case in board.cases),
         (failed(line), None if line.trivial else line.failed),
-        (number(line.fit_seconds), line.fit_seconds),
-        (number(line.decide_ms), line.decide_ms),
+        (duration(line.fit_seconds), line.fit_seconds),
+        (duration(line.decide_ms), line.decide_ms),
     ]
     return {"line": line, "numbers": numbers}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 
 from soctk import Assessment, Verdict
 from soctk_evaluation.tables.figures import open_frame
+from soctk_evaluation.tables.html import page
 
 OWN, DATA, BAND = "#1f6fb4", "#8a8a8a", "#333333"
 BINS, POINTS = 12, 1500
@@ -38,9 +38,6 @@ def to_html(found: Assessment, x_names: Sequence[str], value_name: str, model_na
         value_name: of the value.
         model_name: of the model.
     """
-    from jinja2 import Environment
-
-    template = files("soctk_evaluation.tables").joinpath("assets/assessment.html.jinja").read_text(encoding="utf-8")
     pictures = [
         Picture("Calibration", CALIBRATION, _drawn(lambda: _calibration(found, value_name))),
         Picture("Slices", SLICES, _drawn(lambda: _slices(found, x_names, value_name))),
@@ -49,8 +46,8 @@ def to_html(found: Assessment, x_names: Sequence[str], value_name: str, model_na
     if not found.withheld:
         pictures.insert(1, Picture("At the minimum", MINIMUM, _drawn(lambda: _minimum(found, value_name))))
     good = found.verdict == Verdict.GOOD
-    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(template)
-    return page.render(a=found, good=good, pictures=pictures, model=model_name, value=value_name)
+    shown = {"a": found, "good": good, "pictures": pictures, "model": model_name, "value": value_name}
+    return page("tables/assets/assessment.html.jinja", **shown)
 
 
 CALIBRATION = (

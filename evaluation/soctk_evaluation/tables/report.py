@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 
 import pandas as pd
 from rich import box
@@ -13,6 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from soctk_evaluation.tables import markdown
+from soctk_evaluation.tables.html import page
 from soctk_evaluation.tables.paired import INTERVAL, Comparison
 from soctk_evaluation.tables.summary import Line, Regret, Table
 
@@ -191,10 +191,7 @@ def to_csv(tables: Sequence[Table]) -> str:
 
 def to_html(tables: Sequence[Table]) -> str:
     """Return tables as one HTML page that needs no other file; a click on a heading sorts each section."""
-    from jinja2 import Environment
-
-    template = files("soctk_evaluation.tables").joinpath("assets/report.html.jinja").read_text(encoding="utf-8")
-    return Environment(autoescape=True).from_string(template).render(tables=render_all(tables))
+    return page("tables/assets/report.html.jinja", tables=render_all(tables))
 
 
 WRITERS: dict[str, Callable[[Sequence[Table]], str]] = {"html": to_html, "markdown": to_markdown, "csv": to_csv}
