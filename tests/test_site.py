@@ -95,6 +95,27 @@ def test_the_picture_of_the_public_log_is_drawn_by_its_script(tmp_path) -> None:
     assert drawn.read_text(encoding="utf-8").count("<path") > 50
 
 
+def test_the_notebooks_run_and_draw_their_pictures(tmp_path) -> None:
+    notebooks = sorted((DOCS / "notebooks").glob("*.py"))
+    drawn = runpy.run_path(str(DOCS / "images" / "notebooks.py"))["draw"](tmp_path)
+    assert {path.name for path in drawn} == {path.name for path in (DOCS / "images").glob("notebook-*.svg")}
+    assert len(drawn) == len(notebooks) == 2
+    assert all(path.read_text(encoding="utf-8").count("<path") > 20 for path in drawn)
+    shown = (DOCS / "notebooks.md").read_text(encoding="utf-8")
+    assert all(f'--8<-- "docs/notebooks/{notebook.name}"' in shown for notebook in notebooks)
+
+
+@pytest.mark.parametrize("notebook", sorted((DOCS / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+def test_a_notebook_is_cells_of_text_and_of_code(notebook: Path) -> None:
+    first, *cells = re.split(r"^# %%(.*)$", notebook.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert first == ""
+    for kind, cell in zip(cells[::2], cells[1::2], strict=True):
+        assert kind in ("", " [markdown]")
+        lines = cell.strip().splitlines()
+        assert lines
+        assert all(line.startswith("#") or not line for line in lines) == (kind == " [markdown]")
+
+
 @pytest.mark.skipif(not BUILDS, reason="needs the extra `docs`")
 def test_the_site_builds_without_a_warning(tmp_path) -> None:
     for folder in ("docs", *SOURCES):
