@@ -36,6 +36,7 @@ FLOORS = {
     "sets": 2,
     "terms": 2,
     "forms": 3,
+    "runtime": 4,
     "traits": 4,
     "function": 4,
     "surrogate": 4,
