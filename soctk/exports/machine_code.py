@@ -20,36 +20,23 @@ from llvmlite import __version__ as llvmlite_version
 from numba import typeof
 
 from soctk.decide.compiled.coefficients import assemble
-from soctk.decide.compiled.first_use import Kinds, method_for, of_iterations
+from soctk.decide.compiled.first_use import Kinds, method_for, of_iterations, of_proofs
+from soctk.decide.compiled.substitution import substitute
 from soctk.runtime.code import KNOWN, MachineCode, prefixed, target_machine
 
-ADVANCE = (
-    "layout",
-    "shared",
-    "common",
-    "sides",
-    "data",
-    "state",
-    "memory",
-    "memory",
-    "places",
-    "first",
-    "last",
-    "steps",
-)
-"""What is given to `advance`: arrays, and three numbers."""
 ASSEMBLE = (
     *("rows", "weights", "ridges", "units", "outer_ridges", "outer_units", "index", "columns"),
     *("gain", "bias", "shift", "data"),
 )
-"""What is given to `assemble`."""
+"""The arguments of `assemble`."""
+FUNCTIONS = ("assemble", "substitute", "advance", "prove")
 WORDS = ("ptr", "i64", "double")
 """Types of LLVM that have eight bytes."""
 
 
 @cache
 def machine_code(kinds: Kinds) -> MachineCode:
-    """Return `advance` and `assemble` for forms of some kinds of terms.
+    """Return `FUNCTIONS` for forms of some kinds of terms.
 
     Raises:
         NotImplementedError: the code calls functions that Numba brings, such as those of Intel's SVML.
@@ -58,10 +45,13 @@ def machine_code(kinds: Kinds) -> MachineCode:
     method.ready(several=False, wait=True)
     matrix, numbers, places = np.zeros((1, 1)), np.zeros(1), np.zeros(1, dtype=np.int64)
     of_assemble = *(matrix,) * 5, numbers, places, places, numbers, numbers, 0.0, matrix
+    of_substitute = matrix, 1, *(matrix,) * 4
     module = llvm.parse_assembly("")
     module.triple = target_machine().triple
-    _add(module, "advance", method.function, of_iterations(several=False))
     _add(module, "assemble", assemble, of_assemble)
+    _add(module, "substitute", substitute, of_substitute)
+    _add(module, "advance", method.function, of_iterations(several=False))
+    _add(module, "prove", method.prove, of_proofs())
     _drop_unused(module)
     called = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
     unknown = sorted({*called} - {*KNOWN})
@@ -103,7 +93,7 @@ def _add(module: llvm.ModuleRef, name: str, function: Any, example: tuple[Any, .
 
 def _drop_unused(module: llvm.ModuleRef) -> None:
     """Leave the functions that are called from outside, and what they call."""
-    kept = {prefixed(name) for name in ("advance", "assemble")}
+    kept = {prefixed(name) for name in FUNCTIONS}
     for function in module.functions:
         if not function.is_declaration and function.name not in kept:
             function.linkage = "internal"

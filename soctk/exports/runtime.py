@@ -6,21 +6,21 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 import soctk
-from soctk.decide.compiled.solve import OUTCOMES, Region, arguments, between_checks
+from soctk.decide.compiled.solve import OUTCOMES
 from soctk.decide.decision import ROUNDING
 from soctk.decide.minimize import FEASIBLE
 from soctk.decide.newton import DEFAULT_ITERATIONS, SMALLEST_TOLERANCE, SmoothingNewton
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.prepare import Prepared, prepare
 from soctk.decide.ranges import LARGEST_SHARE
-from soctk.exports.machine_code import ADVANCE, ASSEMBLE, machine_code
+from soctk.exports.machine_code import ASSEMBLE, machine_code
+from soctk.exports.searches import Search, search_of
 from soctk.function import ConvexFunction
 from soctk.runtime.file import Contents, write
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, Polyhedron
 
 REMEDY = "deploy it with soctk.prepare"
 
@@ -34,13 +34,13 @@ def to_runtime(
 ) -> str:
     """Write a file from which `soctk.runtime.load` decides without PyTorch: coefficients and compiled code.
 
-    The decisions are those of `soctk.prepare(model, feasible_set)` for one context at a time, but that no other solver
-    is tried for what Newton steps leave short of the tolerance. The code is for this kind of machine and system (such
-    as Linux on x86-64); on another processor of the kind it is made again when the file is loaded.
+    The decisions are those of `soctk.prepare(model, feasible_set)` for one context at a time, but that nothing else is
+    tried for what the first search by Newton steps leaves short of the tolerance. The code is for this kind of machine
+    and system (such as Linux on x86-64); on another processor of the kind it is made again when the file is loaded.
 
     Args:
         model: a float64 surrogate with a context map, or without a context, of at most 500 variables.
-        feasible_set: `Simplex`, `Box` or `Budget` without coordinates that are fixed.
+        feasible_set: `Simplex`, `Box`, `Budget` or `Polyhedron`, its right-hand sides as they are.
         path: the file.
         notes: what else is to be known of it; anything JSON can hold.
 
@@ -54,54 +54,39 @@ def to_runtime(
     """
     prepared = prepare(model, feasible_set)
     packed = _packed(prepared)
-    contexts = torch.zeros(1, model.context_dim, dtype=torch.float64)
     moves = isinstance(packed, PackedModel) and model.context_dim > 0
+    contexts = torch.zeros(1, model.context_dim, dtype=torch.float64)
     template = packed.template if moves else packed.at(contexts)
     assert template is not None
-    region = Region.of(feasible_set)
-    common, sides, state = arguments(template, region, 1e-6, DEFAULT_ITERATIONS)
-    layout, n = template.layout, template.layout.sizes["n"]
-    arrays = {"shared": template.shared, "common": common, "sides": sides, "data": template.data, "state": state}
-    arrays |= {"layout": layout.numbers, "columns": layout.weights}
-    arrays |= {"lower": region.lo[0], "upper": region.hi[0]}
-    if region.total is not None:
-        arrays["total"] = np.array([region.total])
+    search = search_of(template, feasible_set)
+    if moves:
+        _add_context(packed, search)
     header: dict[str, Any] = {
         "soctk": soctk.__version__,
         "model": type(model).__name__,
         "set": repr(feasible_set),
-        "dim": n,
+        "dim": model.dim,
         "context_dim": model.context_dim,
         "notes": dict(notes or {}),
         "support": None if model.support is None else model.support.plain(),
         "max_iter": DEFAULT_ITERATIONS,
-        "steps": between_checks(template)[1],
         "outcomes": [str(each) for each in OUTCOMES],
-        "state": _places(layout.state, "outcome best_value best_bound iterations first_gap best_x"),
-        "common": _places(layout.common, "tol max_iter"),
         "rounding": ROUNDING[torch.float64],
         "share": LARGEST_SHARE,
         "smallest": SMALLEST_TOLERANCE,
-        "feasible": FEASIBLE[torch.float64] * max(1.0, feasible_set.magnitude),
-        "room": {"memory": [layout.sizes["memory_size"]]},
-        "numbers": {"first": 0, "last": 1, "steps": 0},
-        "calls": {"advance": ADVANCE},
+        "feasible": FEASIBLE[torch.float64],
+        **{name: getattr(search, name) for name in ("own", "room", "numbers", "calls")},
+        **search.header,
     }
-    if moves:
-        _add_context(packed, header, arrays)
-    return write(path, Contents(header, arrays, machine_code(template.kinds)))
+    return write(path, Contents(header, search.arrays, machine_code(template.kinds)))
 
 
 def _packed(prepared: Prepared) -> PackedModel | PackedForm:
     """Return the model as the compiled method takes it, or say why it cannot be."""
     model, feasible_set = prepared.model, prepared.feasible_set
-    rows, name = feasible_set.rows(), type(feasible_set).__name__
-    if rows is None or not rows.at_most_a_sum:
-        raise NotImplementedError(f"feasible_set: expected Simplex, Box or Budget, got {name}; {REMEDY}")
-    if not feasible_set.presolve().trivial:
-        raise NotImplementedError(
-            f"feasible_set: expected every coordinate to be free, got a {name} that fixes some; {REMEDY}"
-        )
+    if not isinstance(feasible_set, Polyhedron):
+        name = type(feasible_set).__name__
+        raise NotImplementedError(f"feasible_set: expected Simplex, Box, Budget or Polyhedron, got {name}; {REMEDY}")
     if model.dtype != torch.float64:
         raise NotImplementedError(f"model: expected float64 weights, got {model.dtype}; export model.double()")
     if not isinstance(prepared.solver, SmoothingNewton) or prepared.packed is None:
@@ -109,24 +94,19 @@ def _packed(prepared: Prepared) -> PackedModel | PackedForm:
             f"model: expected one with a context map or without a context, of dense terms and at most 500 variables, "
             f"got {type(model).__name__} of {model.dim}; {REMEDY}"
         )
+    if feasible_set.presolve().single_point:
+        raise NotImplementedError("feasible_set: expected more than one point; there is nothing to decide")
     return prepared.packed
 
 
-def _places(places: Any, names: str) -> dict[str, Any]:
-    """Return where parts of a vector are, as JSON can hold it."""
-    found = {name: getattr(places, name) for name in names.split()}
-    return {name: [at.start, at.stop] if isinstance(at, slice) else at for name, at in found.items()}
-
-
-def _add_context(packed: PackedModel, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def _add_context(packed: PackedModel, search: Search) -> None:
     """Add what coefficients are made from."""
     ridges, units, index = packed.outer
-    arrays |= {"mean": packed.mean, "unit": packed.scale, "gain": packed.gain, "bias": packed.bias}
-    arrays |= {"outer_ridges": ridges, "outer_units": units, "index": index}
-    arrays |= {name: part for name, part in packed.numbers._asdict().items() if part is not None}
-    header["rows"] = packed.sizes
-    rows, weights, inner, tanhs, squares = packed.sizes
+    search.arrays |= {"mean": packed.mean, "unit": packed.scale, "gain": packed.gain, "bias": packed.bias}
+    search.arrays |= {"outer_ridges": ridges, "outer_units": units, "index": index}
+    search.arrays |= {name: part for name, part in packed.numbers._asdict().items() if part is not None}
+    rows, weights, inner, tanhs, squares = search.header["rows"] = packed.sizes
     counts = {"rows": rows, "weights": weights, "ridges": inner, "units": tanhs + squares}
-    header["room"] |= {name: [1, count] for name, count in counts.items()}
-    header["numbers"]["shift"] = packed.shift
-    header["calls"]["assemble"] = ASSEMBLE
+    search.room |= {name: [1, count] for name, count in counts.items()}
+    search.numbers["shift"] = packed.shift
+    search.calls["assemble"] = ASSEMBLE

@@ -2,7 +2,7 @@
 
 A function takes the address of an array of words of eight bytes: the addresses of room for its answer and for an
 error, then its arguments. A number is one word, an array seven or nine: two zeros, its numbers of entries and of bytes
-of each, the address of the first, its shape, and its strides in bytes.
+of each, the address of the first, its shape, and its strides in bytes. Of a tuple there are its parts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Call:
     Args:
         functions: that it is one of; to be kept.
         name: of the function.
-        arguments: arrays of float64 or int64, row after row, and numbers.
+        arguments: arrays, row after row, numbers, and tuples of them.
     """
 
     def __init__(self, functions: Functions, name: str, arguments: list[Any]) -> None:
@@ -104,7 +104,10 @@ class Call:
 
 
 def _words(argument: Any) -> Iterator[int]:
-    if isinstance(argument, np.ndarray):
+    if isinstance(argument, tuple):
+        for part in argument:
+            yield from _words(part)
+    elif isinstance(argument, np.ndarray):
         assert argument.flags.c_contiguous
         yield from (0, 0, argument.size, argument.itemsize, argument.ctypes.data, *argument.shape, *argument.strides)
     elif isinstance(argument, float):

@@ -6,16 +6,13 @@ import math
 import os
 import time
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from soctk.forms.responses import Responses, responses
 from soctk.runtime.code import Functions
 from soctk.runtime.file import Contents, RuntimeFileError, read
-from soctk.runtime.unit import exact_difference, finer
-from soctk.runtime.work import Work
+from soctk.runtime.work import Found, Work
 from soctk.status import Status
 from soctk.support import Support
 
@@ -99,26 +96,18 @@ class Decider:
         context_dim: p.
         notes: what the file was written with.
         header: what the file says of itself.
+        support: where the data of the model were, or None.
     """
 
     def __init__(self, contents: Contents) -> None:
         self.header, arrays, code = contents
         header = self.header
         self.dim, self.context_dim, self.notes = header["dim"], header["context_dim"], header["notes"]
+        plain = header["support"]
+        self.support = None if plain is None else Support.from_plain(plain, self.dim, self.context_dim)
         self._functions = Functions(code)
         self._arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        self._outcomes = [Status(each) for each in header["outcomes"]]
-        self._state, self._common = header["state"], header["common"]
-        self._start, self._data = self._arrays["state"][0], self._arrays["data"][0]
-        self._x = slice(*self._state["best_x"])
-        self._numbers = Responses(*(self._arrays.get(name) for name in Responses._fields))
         self._free = [Work(self._arrays, header, self._functions)]
-
-    @cached_property
-    def support(self) -> Support | None:
-        """Where the data of the model were, or None."""
-        plain = self.header["support"]
-        return None if plain is None else Support.from_plain(plain, self.dim, self.context_dim)
 
     def __call__(
         self,
@@ -133,12 +122,12 @@ class Decider:
         Args:
             context: (p,) numbers, None where p = 0.
             tol: relative gap to reach, (value - lower bound) / max(1, |value|). Where f varies over the set by less
-                than a thousandth of max(1, |value|), the unit is 1,000 times what f can fall below its value at the
-                set's centre.
+                than a thousandth of max(1, |value|), the unit is 1,000 times what f can fall below its value where the
+                search begins.
             max_iter: the most Newton steps, 60 by default.
             time_limit: seconds for the call; the best point and an honest gap are returned.
 
-        What is left short of `tol` stays so: no other solver is tried, as `soctk.minimize` does.
+        What is left short of `tol` stays so: nothing else is tried, as `soctk.minimize` does.
 
         Raises:
             TypeError: a context that is not made of numbers.
@@ -157,11 +146,12 @@ class Decider:
         except IndexError:  # in use by other threads
             work = Work(self._arrays, self.header, self._functions)
         try:
-            self._assemble(work, given)
-            self._search(work, tol, limit, deadline)
-            return self._answer(work, given, tol, limit, deadline, started)
+            if not work.assemble(given):
+                raise ValueError("context: the model's coefficients there are not finite; it is too far from any data")
+            found, scale = self._search(work, tol, limit, deadline)
         finally:
             self._free.append(work)
+        return self._judged(found, given, tol, scale, started)
 
     def _checked(self, context: Any) -> np.ndarray:
         if context is None and self.context_dim == 0:
@@ -178,76 +168,49 @@ class Decider:
             raise ValueError(f"context: expected finite numbers, got {given[place]} at coordinate {place}")
         return given
 
-    def _assemble(self, work: Work, context: np.ndarray) -> None:
-        """Fill the coefficients at a context."""
-        arrays = work.arrays
-        if self.context_dim == 0:
-            work.data[:] = self._data
-            return
-        row = (context[None] - arrays["mean"]) / arrays["unit"]
-        found = responses(row, self._numbers, self.header["rows"])
-        for name, part in zip(("rows", "weights", "ridges", "units"), found, strict=True):
-            arrays[name][:] = part
-        if not work.calls["assemble"]():
-            raise ValueError("context: the model's coefficients there are not finite; it is too far from any data")
+    def _search(self, work: Work, tol: float, max_iter: int, deadline: float) -> tuple[Found, float]:
+        """Return what is found, and the unit of its gap (`soctk.decide.ranges`, `soctk.decide.units`)."""
+        found, gap = work.search(tol, max_iter, deadline), work.first_gap
+        unit = usual = max(1.0, abs(found.value))
+        if not self.header["share"] * gap < usual:
+            return found, usual
+        if gap > self.header["rounding"] * usual:
+            unit = min(usual, self.header["share"] * gap)
+        if found.value - found.bound <= tol * unit or time.perf_counter() > deadline:
+            return found, unit
+        # f = s g + level + lost, and what a bound of that loses by rounding, as in `soctk.decide.units`
+        level = found.value
+        s, lost = work.rescale(level, unit)
+        within = max(tol * (unit / s) / max(1.0, gap / s), self.header["smallest"])
+        again = work.search(within, max_iter, deadline)
+        total = s * again.bound + level
+        bound = total + lost - 2 * float(np.finfo(float).eps) * (abs(total) + abs(lost))
+        again = again._replace(value=s * again.value + level + lost, iterations=found.iterations + again.iterations)
+        best = again if again.value <= found.value else again._replace(x=found.x, value=found.value, share=found.share)
+        return best._replace(bound=max(bound, found.bound)), unit
 
-    def _search(self, work: Work, tol: float, max_iter: int, deadline: float) -> None:
-        """Take Newton steps until there is an answer or the deadline has passed; the answer is in the state."""
-        state, common, advance, steps = work.state, work.common, work.calls["advance"], self.header["steps"]
-        state[:] = self._start
-        common[self._common["tol"]], common[self._common["max_iter"]] = tol, max_iter
-        if deadline < math.inf:
-            advance(0)  # so that there is an answer
-        while state[self._state["outcome"]] == 0 and time.perf_counter() <= deadline:
-            advance(steps)
-
-    def _answer(
-        self, work: Work, context: np.ndarray, tol: float, max_iter: int, deadline: float, started: float
-    ) -> Decided:
-        x, value, bound, status, iterations = self._found(work)
-        scale, gap = max(1.0, abs(value)), float(work.state[self._state["first_gap"]])
-        if self.header["share"] * gap < scale:
-            unit = finer(scale, gap, self.header["share"], self.header["rounding"])
-            if value - bound > tol * unit and time.perf_counter() <= deadline:
-                again = self._in_unit(work, tol, max_iter, deadline, unit, value, gap)
-                if again[1] < value:
-                    x, value = again[:2]
-                bound, status, iterations = max(bound, again[2]), again[3], iterations + again[4]
-            scale = unit
-        reached = value - bound <= tol * scale
-        if reached:
+    def _judged(self, found: Found, context: np.ndarray, tol: float, scale: float, started: float) -> Decided:
+        """Return a decision whose status says what value, bound and violation say."""
+        x, value, bound, status, iterations, share = found
+        violation = self._violation(x)
+        if "magnitude" in self.header:
+            share = violation / self.header["magnitude"]
+        if value - bound <= tol * scale:
             status = Status.OPTIMAL
-        elif status == Status.OPTIMAL:
+        elif status in (Status.OPTIMAL, Status.INFEASIBLE):
             status = Status.STALLED
-        arrays = work.arrays
-        violation = max(0.0, float(np.maximum(arrays["lower"] - x, x - arrays["upper"]).max()))
-        if "total" in arrays:
-            violation = max(violation, abs(float(x.sum() - arrays["total"][0])))
         contradicted = value - bound < -self.header["rounding"] * max(1.0, abs(value))
-        if contradicted or violation > self.header["feasible"]:
+        if contradicted or share > self.header["feasible"]:
             status = Status.INACCURATE
         seconds = time.perf_counter() - started
         return Decided(x, value, bound, status, iterations, violation, seconds, scale, context, self.support)
 
-    def _found(self, work: Work) -> tuple[np.ndarray, float, float, Status, int]:
-        """Return point, value, bound, status and steps of a search."""
-        state, at = work.state, self._state
-        status = self._outcomes[int(state[at["outcome"]])]
-        value, bound = float(state[at["best_value"]]), float(state[at["best_bound"]])
-        return state[self._x].copy(), value, bound, status, int(state[at["iterations"]])
-
-    def _in_unit(
-        self, work: Work, tol: float, max_iter: int, deadline: float, unit: float, level: float, gap: float
-    ) -> tuple[np.ndarray, float, float, Status, int]:
-        """Return what a search by (f - level) / s finds, s a power of two near the unit (`soctk.decide.units`)."""
-        data, columns = work.data, work.arrays["columns"]
-        s = math.ldexp(1.0, math.frexp(unit)[1] - 1)
-        data[0], lost = exact_difference(data[0], level)
-        data[: 1 + self.dim] /= s
-        data[columns] /= s
-        within = max(tol * (unit / s) / max(1.0, gap / s), self.header["smallest"])
-        self._search(work, within, max_iter, deadline)
-        x, value, bound, status, iterations = self._found(work)
-        total = s * bound + level
-        bound = total + lost - 2 * np.finfo(float).eps * (abs(total) + abs(lost))
-        return x, s * value + level + lost, float(bound), status, iterations
+    def _violation(self, x: np.ndarray) -> float:
+        """Return by how much a point violates the set at most."""
+        arrays, count = self._arrays, self.header["equalities"]
+        worst = max(0.0, float(np.maximum(arrays["lower"] - x, x - arrays["upper"]).max()))
+        if arrays["right"].size > 0:
+            past = arrays["stacked"] @ x - arrays["right"]
+            past[:count] = np.abs(past[:count])
+            worst = max(worst, float(past.max()))
+        return worst

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from soctk.forms.responses import Responses, responses
 from soctk.runtime.code import Call, Functions
+from soctk.status import Status
+
+
+class Found(NamedTuple):
+    """What a search found: a point, its value, a bound, how it ended, its steps, and by how much x is off its rows."""
+
+    x: np.ndarray
+    value: float
+    bound: float
+    status: Status
+    iterations: int
+    share: float
 
 
 class Work:
@@ -15,17 +30,84 @@ class Work:
 
     Attributes:
         arrays: by name: those of the file, which nobody writes to, and own ones.
-        state, data, common: own vectors (`soctk.decide.compiled.arrays`).
-        calls: the compiled functions by name.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any], functions: Functions) -> None:
-        own = {name: arrays[name].copy() for name in ("common", "data", "state")}
+        own = {name: arrays[name].copy() for name in header["own"]}
         own |= {name: np.zeros(shape) for name, shape in header["room"].items()}
         own["places"] = np.zeros(1, np.int64)
         self.arrays = {**arrays, **own}
-        self.state, self.data, self.common = (self.arrays[name].reshape(-1) for name in ("state", "data", "common"))
+        self._header, self._at, self._fixed = header, header["state"], arrays
+        self._state, self._data, self._common = (self.arrays[name].reshape(-1) for name in ("state", "data", "common"))
+        self._numbers = Responses(*(arrays.get(name) for name in Responses._fields))
+        self._outcomes = [Status(each) for each in header["outcomes"]]
+        self._parts = {name: self._state[slice(*at)] for name, at in self._at.items() if isinstance(at, list)}
         given = {**self.arrays, **header["numbers"]}
-        self.calls = {
-            name: Call(functions, name, [given[each] for each in names]) for name, names in header["calls"].items()
-        }
+        self._calls = {name: Call(functions, name, _named(names, given)) for name, names in header["calls"].items()}
+
+    def assemble(self, context: np.ndarray) -> bool:
+        """Fill the coefficients at a context; return whether all are finite."""
+        call, arrays = self._calls.get("assemble"), self.arrays
+        if call is None:
+            self._data[:] = self._fixed["data"][0]
+            return True
+        row = (context[None] - arrays["mean"]) / arrays["unit"]
+        found = responses(row, self._numbers, self._header["rows"])
+        arrays["rows"][:], arrays["weights"][:], arrays["ridges"][:], arrays["units"][:] = found
+        return call() != 0
+
+    def rescale(self, level: float, unit: float) -> tuple[float, float]:
+        """Replace f by (f - level) / s, s a power of two near a unit; return s and what rounding took off f."""
+        s = math.ldexp(1.0, math.frexp(unit)[1] - 1)
+        data, columns, n = self._data, self.arrays["columns"], self._header["dim"]
+        data[0], lost = _exact_difference(float(data[0]), level)
+        data[: 1 + n] /= s
+        data[columns] /= s
+        return s, lost
+
+    def search(self, tol: float, max_iter: int, deadline: float) -> Found:
+        """Take Newton steps from the start until they are finished or the deadline has passed."""
+        state, common, header, at = self._state, self._common, self._header, self._at
+        if "substitute" in self._calls:
+            self._calls["substitute"]()
+        state[:] = self._fixed["state"][0]
+        common[header["common"]["tol"]], common[header["common"]["max_iter"]] = tol, max_iter
+        advance, steps, outcome = self._calls["advance"], header["steps"], at["outcome"]
+        if deadline < math.inf:
+            advance(0)  # so that there is an answer
+        while state[outcome] == 0 and time.perf_counter() <= deadline:
+            advance(steps)
+        status, iterations = self._outcomes[int(state[outcome])], int(state[at["iterations"]])
+        if "prove" in self._calls:
+            x, value, bound, share = self._proved()
+            return Found(x, value, bound, status, iterations, share)
+        value, bound, x = float(state[at["best_value"]]), float(state[at["best_bound"]]), self._parts["best_x"].copy()
+        if "expand" in header:
+            x = self.arrays["origin"][0] + self.arrays["basis"] @ x
+        return Found(x, value, bound, status, iterations, 0.0)
+
+    @property
+    def first_gap(self) -> float:
+        """The gap of the linearisation where the last search began."""
+        return float(self._state[self._at["first_gap"]])
+
+    def _proved(self) -> tuple[np.ndarray, float, float, float]:
+        """Return point, value, bound and violation in the rows as given."""
+        arrays, parts = self.arrays, self._parts
+        arrays["points"][0], arrays["passes"][0] = parts["best_x"], parts["best_cache"]
+        arrays["multipliers"][0] = parts["best_multiplier"]
+        self._calls["prove"]()
+        value, bound, _, share = arrays["proved"][:, 0].tolist()
+        return arrays["x"][0].copy(), value, bound, share
+
+
+def _named(names: list[Any], given: Mapping[str, Any]) -> list[Any]:
+    """Return what is called so; of lists of names tuples."""
+    return [given[name] if isinstance(name, str) else tuple(_named(name, given)) for name in names]
+
+
+def _exact_difference(a: float, b: float) -> tuple[float, float]:
+    """Return fl(a - b) and what its rounding lost, exactly (Knuth 1969)."""
+    difference = a - b
+    part = difference - a
+    return difference, (a - (difference - part)) - (b + part)

@@ -18,6 +18,15 @@ from soctk import runtime
 from soctk.runtime import file as runtime_file
 
 n, COUNT = 5, 8
+ROWS = np.random.default_rng(4).normal(size=(3, n))
+EVERY = SETS | {
+    "fixed": lambda n: soctk.Box(n, (-1.0, 0.3, *(0.0,) * (n - 2)), (1.0, 0.3, *(2.0,) * (n - 2))),
+    "rows": lambda n: soctk.Polyhedron(n, -1.0, 2.0, G=ROWS, h=[0.5, 1.0, 0.2]),
+    "equalities": lambda n: soctk.Polyhedron(
+        n, 0.0, 1.0, E=np.ones((1, n)), f=[1.5], G=ROWS, h=ROWS @ np.full(n, 0.3) + 0.2
+    ),
+    "endless": lambda n: soctk.Polyhedron(n, 0.0, G=np.ones((1, n)), h=[2.0]),
+}
 SUPPORTED = [name for name in MODELS if name != "ickan"]
 CONTEXTS = torch.randn(COUNT, 3, generator=torch.Generator().manual_seed(3), dtype=DOUBLE)
 ALONE = """
@@ -47,17 +56,17 @@ def alone(tmp_path_factory) -> dict[str, np.ndarray]:
     folder = tmp_path_factory.mktemp("alone")
     np.save(folder / "contexts.npy", CONTEXTS.numpy())
     for name in SUPPORTED:
-        for kind, make in SETS.items():
+        for kind, make in EVERY.items():
             soctk.to_runtime(model_of(name), make(n), folder / f"{name}-{kind}.soctk")
     done = subprocess.run([sys.executable, "-c", ALONE, folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return dict(np.load(folder / "found.npz"))
 
 
-@pytest.mark.parametrize("kind", SETS)
+@pytest.mark.parametrize("kind", EVERY)
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_a_process_without_pytorch_decides_the_same(alone, name: str, kind: str) -> None:
-    prepared = soctk.prepare(model_of(name), SETS[kind](n))
+    prepared = soctk.prepare(model_of(name), EVERY[kind](n))
     found = alone[f"{name}-{kind}"]
     for row, context in zip(found, CONTEXTS, strict=True):
         decision = prepared.minimize(context)
@@ -209,12 +218,13 @@ def test_code_is_made_again_for_another_processor(exported, decide, tmp_path) ->
         assert np.abs(again(context).x - decide(context).x).max() <= VALUE[DOUBLE]
 
 
+CONES = [(np.eye(n), 0.0, 0.0, 2.0)]
 REFUSED = {
-    "polyhedron": (
-        lambda: (model_of("soc"), soctk.Polyhedron(n, 0.0, 1.0, G=np.ones((1, n)), h=[2.0])),
+    "conic set": (
+        lambda: (model_of("soc"), soctk.ConicSet(soctk.Box(n), [(np.eye(n), 0.0, 0.0, 2.0)])),
         "Simplex, Box",
     ),
-    "fixed coordinate": (lambda: (model_of("soc"), soctk.Box(n, 0.0, (0.0, *(1.0,) * (n - 1)))), "fixes some"),
+    "one point": (lambda: (model_of("soc"), soctk.Box(n, 0.5, 0.5)), "more than one point"),
     "single precision": (lambda: (model_of("soc").float(), soctk.Box(n)), r"model.double\(\)"),
     "no context map": (lambda: (MODELS["ickan"](n), soctk.Box(n)), "context map"),
     "too large": (lambda: (soctk.QuadICNN(501, 1), soctk.Box(501)), "500 variables"),

@@ -42,11 +42,12 @@ class Method:
 
     Attributes:
         function: what `make_advance_all` returns.
+        prove: what `make_prove` returns.
     """
 
     def __init__(self, kinds: Kinds) -> None:
         key = key_of(kinds)
-        self.function, self._prove = make_advance_all(key), make_prove(key)
+        self.function, self.prove = make_advance_all(key), make_prove(key)
         self._threads: dict[bool, threading.Thread] = {}
         self._errors: dict[bool, Exception] = {}
         self._ready: set[bool] = set()
@@ -54,10 +55,6 @@ class Method:
 
     def __call__(self, *arguments: Any) -> None:
         self.function(*arguments)
-
-    def prove(self, *arguments: Any) -> None:
-        """Fill points, values and bounds (`soctk.decide.compiled.proof`)."""
-        self._prove(*arguments)
 
     def ready(self, several: bool, *, wait: bool = False) -> bool:
         """Return whether a variant is compiled; if it is not, begin to compile it, and wait for that where asked to.
@@ -90,7 +87,7 @@ class Method:
         try:
             self.function.compile(tuple(map(typeof, of_iterations(several))))
             if not several:
-                self._prove.compile(tuple(map(typeof, _of_proof())))
+                self.prove.compile(tuple(map(typeof, of_proofs())))
                 _compile_others()
             self._ready.add(several)
         except Exception as error:
@@ -112,7 +109,7 @@ def of_iterations(several: bool) -> tuple[Any, ...]:
     return integers, matrix, numbers, matrix, matrix, matrix, numbers, memory, integers, 0, 0, 0
 
 
-def _of_proof() -> tuple[Any, ...]:
+def of_proofs() -> tuple[Any, ...]:
     """Return arguments of the types that `make_prove`'s function takes."""
     integers, numbers, matrix = np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros((1, 1))
     matrices, places = (matrix, matrix, matrix, numbers, matrix), (integers, integers[None], integers[None])

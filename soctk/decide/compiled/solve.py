@@ -123,11 +123,17 @@ def prove(packed: Packed, *arrays: Any) -> None:
         packed: the functions.
         arrays: what the compiled function takes from the matrices of the sets on.
     """
+    common, memory = of_proof(packed)
+    functions = packed.layout.numbers, packed.shared, common, packed.data, memory
+    method_for(packed.kinds).prove(*functions, *arrays)
+
+
+def of_proof(packed: Packed) -> tuple[np.ndarray, np.ndarray]:
+    """Return `common` and `memory` (`soctk.decide.compiled.arrays`) for proofs."""
     sizes, at = packed.layout.sizes, packed.layout.common
     common = np.zeros(sizes["common_size"])
     common[at.has_hi], common[at.rounding] = 1.0, rounding(sizes["rows"], sizes["n"], EPS)
-    functions = packed.layout.numbers, packed.shared, common, packed.data, np.zeros(sizes["memory_size"])
-    method_for(packed.kinds).prove(*functions, *arrays)
+    return common, np.zeros(sizes["memory_size"])
 
 
 def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: float) -> np.ndarray:
