@@ -21,6 +21,7 @@ from numba import typeof
 
 from soctk.decide.compiled.coefficients import assemble
 from soctk.decide.compiled.first_use import Kinds, method_for, of_iterations, of_proofs
+from soctk.decide.compiled.free_rows import of_reductions, reduce
 from soctk.decide.compiled.substitution import substitute
 from soctk.runtime.code import KNOWN, MachineCode, prefixed, target_machine
 
@@ -29,7 +30,7 @@ ASSEMBLE = (
     *("gain", "bias", "shift", "data"),
 )
 """The arguments of `assemble`."""
-FUNCTIONS = ("assemble", "substitute", "advance", "prove")
+FUNCTIONS = ("assemble", "reduce", "substitute", "advance", "prove")
 WORDS = ("ptr", "i64", "double")
 """Types of LLVM that have eight bytes."""
 
@@ -49,6 +50,7 @@ def machine_code(kinds: Kinds) -> MachineCode:
     module = llvm.parse_assembly("")
     module.triple = target_machine().triple
     _add(module, "assemble", assemble, of_assemble)
+    _add(module, "reduce", reduce(), of_reductions())
     _add(module, "substitute", substitute, of_substitute)
     _add(module, "advance", method.function, of_iterations(several=False))
     _add(module, "prove", method.prove, of_proofs())
@@ -73,7 +75,8 @@ def machine_code(kinds: Kinds) -> MachineCode:
 def _add(module: llvm.ModuleRef, name: str, function: Any, example: tuple[Any, ...]) -> None:
     """Add a compiled function, and the function that takes its arguments from an array of words."""
     kinds = tuple(map(typeof, example))
-    function.compile(kinds)
+    if kinds not in function.overloads:
+        function.compile(kinds)
     compiled = function.overloads[kinds]
     inner, part = compiled.fndesc.llvm_func_name, compiled.library._get_module_for_linking().clone()
     part.get_function(inner).linkage = "external"  # what is defined more than once is linked only where it is called

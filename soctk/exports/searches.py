@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from soctk.decide.compiled.form import Packed, substituted
+from soctk.decide.compiled.free_rows import SUSPECT, TOO_NARROW, UNBOUNDED
 from soctk.decide.compiled.solve import Region, arguments, between_checks, of_proof
 from soctk.decide.free_coordinates import Reduction
+from soctk.decide.narrow import NARROW
 from soctk.decide.newton import DEFAULT_ITERATIONS
 from soctk.sets import FeasibleSet, Polyhedron
 from soctk.sets.rows import Rows
@@ -123,7 +125,9 @@ def _over_rows(search: Search, template: Packed, feasible_set: Polyhedron) -> No
     given = dict(zip(("given_lower", "given_upper", "given_f", "given_h"), reduction.given, strict=True))
     given |= dict(zip(("box_lower", "box_upper"), reduction.box, strict=True))
     search.arrays |= given | {"proof_common": of_proof(template)[0], "empty": np.zeros(1, dtype=bool)}
-    search.own.append("proof_common")
+    search.own += ["proof_common", "empty"]
+    if not reduction.flags & UNBOUNDED:
+        _reduce(search, reduction, [*given][:4], inner)
     rows, sizes = search.arrays["stacked"].shape[0], inner.layout.sizes
     search.room |= {"proof_memory": [template.layout.sizes["memory_size"]], "points": [1, e.dim]}
     search.room |= {"passes": [1, sizes["kept"]], "multipliers": [1, sizes["constraints"]]}
@@ -134,6 +138,22 @@ def _over_rows(search: Search, template: Packed, feasible_set: Polyhedron) -> No
     answers = ["x", "y", "w", "proved"]
     function = ["layout", "shared", "proof_common", "data", "proof_memory"]
     search.calls["prove"] = [*function, sets, found, "empty", ["of_constraints", "of_axes"], answers]
+
+
+def _reduce(search: Search, reduction: Reduction, given: list[str], inner: Packed) -> None:
+    """Add what follows from other right-hand sides f and h."""
+    e = reduction.elimination
+    search.arrays |= {"lift": e.lift, "G": e.G, "constant_rows": e.constant, "every_f": reduction.f}
+    search.own += ["every_f", "origin", "ends", "sides", "right", *given[2:]]
+    search.room |= {"low": list(reduction.low.shape), "high": list(reduction.high.shape), "taken": [len(e.G)]}
+    search.room |= {"middle": [1, e.dim], "largest": [e.dim]}
+    search.numbers |= {"axes": e.dim, "narrow": NARROW}
+    groups, sides = ["below", "above", "constant_rows"], [*given[:2], "every_f", given[3]]
+    found = ["origin", "ends", "low", "high", "middle", "largest"]
+    search.calls["reduce"] = [["lift", "G", "length"], groups, sides, "axes", "narrow", "taken", *found]
+    search.header["narrow"] = SUSPECT | TOO_NARROW
+    search.header["common"] |= _places(inner.layout.common, "largest most")
+    search.header["state"] |= _places(inner.layout.state, "x")
 
 
 def _places(places: Any, names: str) -> dict[str, Any]:

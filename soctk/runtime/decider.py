@@ -116,6 +116,7 @@ class Decider:
         tol: float = 1e-6,
         max_iter: int | None = None,
         time_limit: float | None = None,
+        **sides: Any,
     ) -> Decided:
         """Return the decision at a context.
 
@@ -126,16 +127,21 @@ class Decider:
                 search begins.
             max_iter: the most Newton steps, 60 by default.
             time_limit: seconds for the call; the best point and an honest gap are returned.
+            sides: f (k,) and h (m,) of E x = f and G x <= h in place of those of an exported `Polyhedron`.
 
-        What is left short of `tol` stays so: nothing else is tried, as `soctk.minimize` does.
+        What is left short of `tol` stays so: nothing else is tried, as `soctk.minimize` does. Where the rows
+        leave no point the status is "infeasible", if that is proved, or "failed"; x and value are then NaN.
 
         Raises:
-            TypeError: a context that is not made of numbers.
+            TypeError: a context or a side that is not made of numbers, or sides that the set does not have.
             ValueError: a context of another shape or with a NaN or an infinity, one whose coefficients are too large
                 to be finite, or a limit that is not positive.
         """
         started = time.perf_counter()
-        given = self._checked(context)
+        given = (
+            np.zeros(0) if context is None and self.context_dim == 0 else _numbers(context, "context", self.context_dim)
+        )
+        right = self._sides(sides) if sides else {}
         limit = self.header["max_iter"] if max_iter is None else max_iter
         for name, value in (("tol", tol), ("max_iter", limit), ("time_limit", time_limit)):
             if value is not None and not value > 0:
@@ -146,6 +152,7 @@ class Decider:
         except IndexError:  # in use by other threads
             work = Work(self._arrays, self.header, self._functions)
         try:
+            work.give(right)
             if not work.assemble(given):
                 raise ValueError("context: the model's coefficients there are not finite; it is too far from any data")
             found, scale = self._search(work, tol, limit, deadline)
@@ -153,26 +160,22 @@ class Decider:
             self._free.append(work)
         return self._judged(found, given, tol, scale, started)
 
-    def _checked(self, context: Any) -> np.ndarray:
-        if context is None and self.context_dim == 0:
-            return np.zeros(0)
-        try:
-            given = np.asarray(context, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"context: expected {self.context_dim} numbers, got {context!r} ({error})") from None
-        if given.shape != (self.context_dim,):
-            more = "; decide one context after another" if given.ndim > 1 else ""
-            raise ValueError(f"context: expected shape ({self.context_dim},), got {given.shape}{more}")
-        if not np.isfinite(given).all():
-            place = int(np.flatnonzero(~np.isfinite(given))[0])
-            raise ValueError(f"context: expected finite numbers, got {given[place]} at coordinate {place}")
-        return given
+    def _sides(self, sides: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Return right-hand sides as arrays."""
+        for name in sides:
+            if name not in ("f", "h") or "prove" not in self.header["calls"]:
+                raise TypeError(
+                    f"{name}: expected f and h of an exported Polyhedron's rows; this is {self.header['set']}"
+                )
+        if "reduce" not in self.header["calls"]:
+            raise TypeError(f"{next(iter(sides))}: export the set with finite bounds, so that rows may move")
+        return {name: _numbers(side, name, self._arrays[f"given_{name}"].size) for name, side in sides.items()}
 
     def _search(self, work: Work, tol: float, max_iter: int, deadline: float) -> tuple[Found, float]:
         """Return what is found, and the unit of its gap (`soctk.decide.ranges`, `soctk.decide.units`)."""
         found, gap = work.search(tol, max_iter, deadline), work.first_gap
         unit = usual = max(1.0, abs(found.value))
-        if not self.header["share"] * gap < usual:
+        if not self.header["share"] * gap < usual or math.isnan(found.value):
             return found, usual
         if gap > self.header["rounding"] * usual:
             unit = min(usual, self.header["share"] * gap)
@@ -186,18 +189,16 @@ class Decider:
         total = s * again.bound + level
         bound = total + lost - 2 * float(np.finfo(float).eps) * (abs(total) + abs(lost))
         again = again._replace(value=s * again.value + level + lost, iterations=found.iterations + again.iterations)
-        best = again if again.value <= found.value else again._replace(x=found.x, value=found.value, share=found.share)
-        return best._replace(bound=max(bound, found.bound)), unit
+        if not again.value <= found.value:
+            again = again._replace(x=found.x, value=found.value, violation=found.violation, share=found.share)
+        return again._replace(bound=max(bound, found.bound)), unit
 
     def _judged(self, found: Found, context: np.ndarray, tol: float, scale: float, started: float) -> Decided:
         """Return a decision whose status says what value, bound and violation say."""
-        x, value, bound, status, iterations, share = found
-        violation = self._violation(x)
-        if "magnitude" in self.header:
-            share = violation / self.header["magnitude"]
+        x, value, bound, status, iterations, violation, share = found
         if value - bound <= tol * scale:
             status = Status.OPTIMAL
-        elif status in (Status.OPTIMAL, Status.INFEASIBLE):
+        elif status == Status.OPTIMAL:
             status = Status.STALLED
         contradicted = value - bound < -self.header["rounding"] * max(1.0, abs(value))
         if contradicted or share > self.header["feasible"]:
@@ -205,12 +206,17 @@ class Decider:
         seconds = time.perf_counter() - started
         return Decided(x, value, bound, status, iterations, violation, seconds, scale, context, self.support)
 
-    def _violation(self, x: np.ndarray) -> float:
-        """Return by how much a point violates the set at most."""
-        arrays, count = self._arrays, self.header["equalities"]
-        worst = max(0.0, float(np.maximum(arrays["lower"] - x, x - arrays["upper"]).max()))
-        if arrays["right"].size > 0:
-            past = arrays["stacked"] @ x - arrays["right"]
-            past[:count] = np.abs(past[:count])
-            worst = max(worst, float(past.max()))
-        return worst
+
+def _numbers(given: Any, name: str, count: int) -> np.ndarray:
+    """Return so many finite numbers as an array."""
+    try:
+        numbers = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: expected {count} numbers, got {given!r} ({error})") from None
+    if numbers.shape != (count,):
+        more = "; decide one context after another" if numbers.ndim > 1 else ""
+        raise ValueError(f"{name}: expected shape ({count},), got {numbers.shape}{more}")
+    if not np.isfinite(numbers).all():
+        place = int(np.flatnonzero(~np.isfinite(numbers))[0])
+        raise ValueError(f"{name}: expected finite numbers, got {numbers[place]} at coordinate {place}")
+    return numbers

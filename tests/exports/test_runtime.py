@@ -120,6 +120,75 @@ def test_without_a_context(tmp_path) -> None:
         assert np.abs(decide().x - wanted.x.numpy()).max() <= VALUE[DOUBLE]
 
 
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory) -> tuple[runtime.Decider, soctk.decide.prepare.Prepared]:
+    """Over rows whose right-hand sides come with the context: an exported file and the prepared model."""
+    path = tmp_path_factory.mktemp("plan") / "a.soctk"
+    soctk.to_runtime(model_of("soc"), EVERY["equalities"](n), path)
+    return runtime.load(path), soctk.prepare(model_of("soc"), EVERY["equalities"](n))
+
+
+def test_right_hand_sides_may_come_with_the_context(plan) -> None:
+    decide, prepared = plan
+    random = np.random.default_rng(7)
+    for context in CONTEXTS:
+        f = random.uniform(0.5, 2.0, size=1)
+        h = ROWS.sum(axis=1) * f / n + random.uniform(0.05, 0.5, size=3)
+        sides = {"f": f, "h": h} if random.random() < 0.7 else {}
+        found = decide(context, **sides)
+        wanted = prepared.minimize(
+            context[None], **{name: torch.from_numpy(side)[None] for name, side in sides.items()}
+        )
+        assert found.optimal
+        assert np.abs(found.x - wanted.x[0].numpy()).max() <= VALUE[DOUBLE]
+        assert abs(found.lower_bound - float(wanted.lower_bound)) <= VALUE[DOUBLE] * max(1.0, abs(found.value))
+        assert found.violation <= VALUE[DOUBLE]
+
+
+EMPTY = {
+    "beyond the bounds": {"f": [n + 0.1]},
+    "beyond the bounds below": {"f": [-0.1]},
+    "a row out of reach": {"h": [-10.0, 1.0, 1.0]},
+    "rows against each other": {"f": [4.9], "h": [0.0, 0.0, 0.0]},
+}
+
+
+@pytest.mark.parametrize("sides", EMPTY.values(), ids=EMPTY)
+def test_rows_without_a_point_are_said_to_be(plan, sides) -> None:
+    decide, prepared = plan
+    found = decide(CONTEXTS[0], **sides)
+    wanted = prepared.minimize(
+        CONTEXTS[:1], **{name: torch.tensor([side], dtype=DOUBLE) for name, side in sides.items()}
+    )
+    assert wanted.status[0] == soctk.Status.INFEASIBLE
+    assert found.status == soctk.Status.INFEASIBLE
+    assert np.isnan(found.x).all()
+    assert np.isnan(found.value)
+    assert decide(CONTEXTS[0]).optimal
+
+
+def test_rows_that_leave_next_to_nothing_have_a_decision(plan) -> None:
+    """One point but for rounding: there is no interior for a barrier."""
+    decide, _ = plan
+    found = decide(CONTEXTS[0], f=[float(n)], h=ROWS.sum(axis=1) + 1.0)
+    assert np.abs(found.x - 1.0).max() <= 1e-8
+    assert found.violation <= 1e-8
+
+
+def test_bad_sides_are_refused(plan, decide, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"h: expected shape \(3,\), got \(2,\)"):
+        plan[0](CONTEXTS[0], h=[1.0, 2.0])
+    with pytest.raises(ValueError, match="f: expected finite numbers, got inf"):
+        plan[0](CONTEXTS[0], f=[float("inf")])
+    with pytest.raises(TypeError, match="g: expected f and h"):
+        plan[0](CONTEXTS[0], g=[1.0])
+    with pytest.raises(TypeError, match="Simplex"):
+        decide(CONTEXTS[0], f=[1.0])
+    soctk.to_runtime(model_of("soc"), EVERY["endless"](n), tmp_path / "a.soctk")
+    with pytest.raises(TypeError, match="finite bounds"):
+        runtime.load(tmp_path / "a.soctk")(CONTEXTS[0], h=[1.0])
+
+
 def test_threads_do_not_disturb_each_other(decide) -> None:
     one_by_one = [decide(context).x for context in CONTEXTS]
     with ThreadPoolExecutor(4) as pool:
