@@ -9,15 +9,12 @@ from typing import Any
 import torch
 
 import soctk
-from soctk.decide.compiled.solve import OUTCOMES
 from soctk.decide.decision import ROUNDING
 from soctk.decide.minimize import FEASIBLE
 from soctk.decide.newton import DEFAULT_ITERATIONS, SMALLEST_TOLERANCE, SmoothingNewton
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.prepare import Prepared, prepare
 from soctk.decide.ranges import LARGEST_SHARE
-from soctk.exports.machine_code import ASSEMBLE, machine_code
-from soctk.exports.searches import Search, search_of
 from soctk.function import ConvexFunction
 from soctk.runtime.file import Contents, write
 from soctk.sets import FeasibleSet, Polyhedron
@@ -52,6 +49,9 @@ def to_runtime(
         NotImplementedError: a model or a set of another kind; the message says what to do.
         OSError: the file cannot be written; an old one is left as it was.
     """
+    from soctk.exports.machine_code import machine_code  # Numba is loaded when it is needed
+    from soctk.exports.searches import add_context, search_of
+
     prepared = prepare(model, feasible_set)
     packed = _packed(prepared)
     moves = isinstance(packed, PackedModel) and model.context_dim > 0
@@ -60,7 +60,7 @@ def to_runtime(
     assert template is not None
     search = search_of(template, feasible_set)
     if moves:
-        _add_context(packed, search)
+        add_context(packed, search)
     header: dict[str, Any] = {
         "soctk": soctk.__version__,
         "model": type(model).__name__,
@@ -70,7 +70,6 @@ def to_runtime(
         "notes": dict(notes or {}),
         "support": None if model.support is None else model.support.plain(),
         "max_iter": DEFAULT_ITERATIONS,
-        "outcomes": [str(each) for each in OUTCOMES],
         "rounding": ROUNDING[torch.float64],
         "share": LARGEST_SHARE,
         "smallest": SMALLEST_TOLERANCE,
@@ -97,16 +96,3 @@ def _packed(prepared: Prepared) -> PackedModel | PackedForm:
     if feasible_set.presolve().single_point:
         raise NotImplementedError("feasible_set: expected more than one point; there is nothing to decide")
     return prepared.packed
-
-
-def _add_context(packed: PackedModel, search: Search) -> None:
-    """Add what coefficients are made from."""
-    ridges, units, index = packed.outer
-    search.arrays |= {"mean": packed.mean, "unit": packed.scale, "gain": packed.gain, "bias": packed.bias}
-    search.arrays |= {"outer_ridges": ridges, "outer_units": units, "index": index}
-    search.arrays |= {name: part for name, part in packed.numbers._asdict().items() if part is not None}
-    rows, weights, inner, tanhs, squares = search.header["rows"] = packed.sizes
-    counts = {"rows": rows, "weights": weights, "ridges": inner, "units": tanhs + squares}
-    search.room |= {name: [1, count] for name, count in counts.items()}
-    search.numbers["shift"] = packed.shift
-    search.calls["assemble"] = ASSEMBLE

@@ -14,10 +14,12 @@ import numpy as np
 
 from soctk.decide.compiled.form import Packed, substituted
 from soctk.decide.compiled.free_rows import SUSPECT, TOO_NARROW, UNBOUNDED
-from soctk.decide.compiled.solve import Region, arguments, between_checks, of_proof
+from soctk.decide.compiled.solve import OUTCOMES, Region, arguments, between_checks, of_proof
 from soctk.decide.free_coordinates import Reduction
 from soctk.decide.narrow import NARROW
 from soctk.decide.newton import DEFAULT_ITERATIONS
+from soctk.decide.packed_model import PackedModel
+from soctk.exports.machine_code import ASSEMBLE
 from soctk.sets import FeasibleSet, Polyhedron
 from soctk.sets.rows import Rows
 
@@ -69,6 +71,19 @@ def search_of(template: Packed, feasible_set: FeasibleSet) -> Search:
     return search
 
 
+def add_context(packed: PackedModel, search: Search) -> None:
+    """Add what coefficients are made from."""
+    ridges, units, index = packed.outer
+    search.arrays |= {"mean": packed.mean, "unit": packed.scale, "gain": packed.gain, "bias": packed.bias}
+    search.arrays |= {"outer_ridges": ridges, "outer_units": units, "index": index}
+    search.arrays |= {name: part for name, part in packed.numbers._asdict().items() if part is not None}
+    rows, weights, inner, tanhs, squares = search.header["rows"] = packed.sizes
+    counts = {"rows": rows, "weights": weights, "ridges": inner, "units": tanhs + squares}
+    search.room |= {name: [1, count] for name, count in counts.items()}
+    search.numbers["shift"] = packed.shift
+    search.calls["assemble"] = ASSEMBLE
+
+
 def _of_function(template: Packed, rows: Rows) -> Search:
     """Return the function and the set's rows."""
     search, layout = Search(), template.layout
@@ -76,7 +91,7 @@ def _of_function(template: Packed, rows: Rows) -> Search:
     search.arrays |= {"columns": layout.weights, "lower": rows.lower.numpy(), "upper": rows.upper.numpy()}
     search.arrays |= {"stacked": rows.stacked, "right": np.concatenate([rows.f.numpy(), rows.h.numpy()])}
     search.own = ["data"]
-    search.header["equalities"] = len(rows.E)
+    search.header |= {"equalities": len(rows.E), "outcomes": [str(each) for each in OUTCOMES]}
     return search
 
 
