@@ -44,9 +44,9 @@ class Options:
     Attributes:
         calls: decisions of each kind.
         model: "compact" or "wide", as `soctk timing` has them.
-        feasible_set: "simplex", "box" or "budget".
+        feasible_set: "simplex", "box", "budget", or "rows": a sum and half as many inequalities as variables.
         dims: of decisions.
-        starts: processes of each kind.
+        starts: processes of each kind, none for "rows".
     """
 
     calls: int = 20_000
@@ -58,7 +58,7 @@ class Options:
 
 def measure(options: Options, dim: int, folder: Path) -> None:
     """Print one dimension's rows of the tables."""
-    model, feasible_set = example(options.model, dim), SETS[options.feasible_set](dim)
+    model, feasible_set = example(options.model, dim), (SETS | {"rows": rows})[options.feasible_set](dim)
     random = torch.Generator().manual_seed(0)
     contexts = torch.randn(options.calls, model.context_dim, generator=random, dtype=torch.float64)
     soctk.save(model, folder / "model.safetensors")
@@ -83,11 +83,17 @@ def measure(options: Options, dim: int, folder: Path) -> None:
         print(f"| {dim} | {kind} | " + " | ".join(f"{each:.0f}" for each in found) + " |")
     size = (folder / "plan.soctk").stat().st_size / 2**20
     print(f"optimal {optimal / options.calls:.4f}, decisions apart by at most {apart:.1e}, file of {size:.2f} MiB")
-    for kind, text in STARTS.items():
+    for kind, text in STARTS.items() if options.feasible_set != "rows" else ():
         code = text.format(folder=folder, context=contexts[0].tolist(), feasible_set=feasible_set) + SAID
         found = [start(code) for _ in range(options.starts)]
         took, memory = (statistics.median(each) for each in zip(*found, strict=True))
         print(f"| {dim} | {kind} | {took:.2f} s | {memory / 1024:.0f} MiB |")
+
+
+def rows(dim: int) -> soctk.Polyhedron:
+    """Return {0 <= x <= 1, sum(x) = 0.3 n, G x <= h}, some of whose rows bind."""
+    G = np.random.default_rng(0).normal(size=(dim // 2, dim))
+    return soctk.Polyhedron(dim, 0.0, 1.0, E=np.ones(dim), f=0.3 * dim, G=G, h=0.3 * G.sum(axis=1) + 0.1)
 
 
 def start(code: str) -> tuple[float, float]:
