@@ -65,7 +65,7 @@ class Decided:
         """Whether context or decision is where the model had no data; None where that is not known."""
         if self.support is None:
             return None
-        return bool(self.support.outside(self.context[None], self.x[None])[0])
+        return bool(self.support.outside(self.context[None], self.x[None])[0] or np.isnan(self.x).any())
 
 
 def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> Decider:
@@ -138,9 +138,7 @@ class Decider:
                 to be finite, or a limit that is not positive.
         """
         started = time.perf_counter()
-        given = (
-            np.zeros(0) if context is None and self.context_dim == 0 else _numbers(context, "context", self.context_dim)
-        )
+        given = _numbers([] if context is None and self.context_dim == 0 else context, "context", self.context_dim)
         right = self._sides(sides) if sides else {}
         limit = self.header["max_iter"] if max_iter is None else max_iter
         for name, value in (("tol", tol), ("max_iter", limit), ("time_limit", time_limit)):
@@ -186,10 +184,12 @@ class Decider:
         s, lost = work.rescale(level, unit)
         within = max(tol * (unit / s) / max(1.0, gap / s), self.header["smallest"])
         again = work.search(within, max_iter, deadline)
+        if math.isnan(again.value):
+            return found, unit
         total = s * again.bound + level
         bound = total + lost - 2 * float(np.finfo(float).eps) * (abs(total) + abs(lost))
         again = again._replace(value=s * again.value + level + lost, iterations=found.iterations + again.iterations)
-        if not again.value <= found.value:
+        if again.value > found.value:
             again = again._replace(x=found.x, value=found.value, violation=found.violation, share=found.share)
         return again._replace(bound=max(bound, found.bound)), unit
 
@@ -210,7 +210,7 @@ class Decider:
 def _numbers(given: Any, name: str, count: int) -> np.ndarray:
     """Return so many finite numbers as an array."""
     try:
-        numbers = np.asarray(given, dtype=np.float64)
+        numbers = np.asarray(given, dtype=np.float64).copy()
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected {count} numbers, got {given!r} ({error})") from None
     if numbers.shape != (count,):

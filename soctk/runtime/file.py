@@ -74,7 +74,7 @@ def read(path: str | os.PathLike[str], sha256: str | None = None) -> Contents:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as members:
             arrays = dict(members)
-        header = json.loads(arrays.pop("header").tobytes())
+        header = dict(json.loads(arrays.pop("header").tobytes()))
     except Exception as error:  # whatever damage leads to
         raise RuntimeFileError(
             f"{source}: expected a file of soctk.to_runtime, got something else or a damaged one ({error})"
