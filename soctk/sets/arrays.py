@@ -92,7 +92,7 @@ class SetArrays:
         """
         beyond, size = np.maximum(self.lower - x, x - self.upper), np.maximum(np.abs(x), 1.0)
         worst = share = np.zeros(x.shape[0])
-        if not beyond.max(initial=0.0) <= 0.0:  # of a few numbers in each of many rows it takes long to find the largest
+        if not beyond.max(initial=0.0) <= 0.0:  # the largest of a few numbers in each of many rows takes long
             worst, share = beyond.max(axis=1), (beyond / size).max(axis=1)
         matrix, k = self.rows.transposed, self.f.shape[1]
         if matrix.shape[1] > 0:
