@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from soctk.exports.embedding import Embedding
     from soctk.exports.onnx import to_onnx
     from soctk.exports.pieces import affine_pieces
+    from soctk.exports.runtime import to_runtime
     from soctk.forms.cone_program import ConeProgram, ConeSolution
     from soctk.forms.conic_form import ConicForm
     from soctk.function import ConvexFunction
@@ -126,6 +127,7 @@ __all__ = [
     "surrogate_names",
     "tangent_planes",
     "to_onnx",
+    "to_runtime",
     "warmup",
 ]
 
@@ -146,6 +148,7 @@ _NAMES = {
     "exports.embedding": "Embedding",
     "exports.onnx": "to_onnx",
     "exports.pieces": "affine_pieces",
+    "exports.runtime": "to_runtime",
     "forms.cone_program": "ConeProgram ConeSolution",
     "forms.conic_form": "ConicForm",
     "function": "ConvexFunction",

@@ -42,6 +42,7 @@ FLOORS = {
     "registry": 4,
     "models": 4,
     "decide": 5,
+    "runtime": 5,
     "learn": 6,
     "losses": 6,
     "imports": 6,

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from soctk.decide.narrow import NARROW, widened
 from soctk.sets.arrays import CROSSED, SetArrays
 from soctk.sets.batches import joined, size_of, whole
 from soctk.sets.elimination import Elimination
 
-NARROW = 1e-9
-"""Directions with less than this between their ends, relative to them, are widened to it: barriers need an interior."""
 WIDER = 0.25
 """Finite ends in place of infinite bounds lie this share of their distance outside of what rows imply."""
 WARM_SHARE = 0.02
@@ -121,9 +120,7 @@ class Reduction:
             size = np.abs(low), np.abs(high)
             if share > 0:
                 low, high = low - share * (1 + size[0]), high + share * (1 + size[1])
-            room = NARROW * (1 + np.minimum(*size))
-            narrow, middle = high - low < room, 0.5 * (low + high)
-            low, high = np.where(narrow, middle - 0.5 * room, low), np.where(narrow, middle + 0.5 * room, high)
+            low, high = widened(low, high, np.minimum(*size))
         lo, hi = low[:, :d], high[:, :d]
         first = 0.5 * (lo + hi)
         if start is not None:

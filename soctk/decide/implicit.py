@@ -206,7 +206,7 @@ def _check_verified(rows: Tensor, size: int, refused: Tensor) -> None:
         raise RuntimeError(
             f"{int(refused.sum())} of {size} decisions have no derivative ({_named(rows[refused])}): other decisions "
             "are as good, or more kinks and bounds meet there than determine a decision. Give the model curvature (a "
-            "quadratic branch), or these decisions no weight in the loss"
+            "quadratic branch), or these decisions no weight in the loss, or leave them out: skip_undefined=True"
         )
 
 

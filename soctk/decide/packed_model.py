@@ -6,7 +6,6 @@ columns of `Packed.data` are then filled straight from the responses to the cont
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from soctk.checks import to_numpy
 from soctk.decide.compiled.form import Packed, pack, supported
+from soctk.forms.responses import Responses, responses
 from soctk.function import ConvexFunction
 from soctk.models.frozen import FrozenSurrogate
 from soctk.terms import Term
@@ -28,7 +28,8 @@ class PackedModel:
     """A model at any context, packed.
 
     Attributes:
-        responses: what g's coefficients are made from, of standardised contexts (`ContextMap.responses`).
+        numbers: what g's coefficients are made from (`soctk.forms.responses`), of standardised contexts.
+        sizes: of `ContextMap`.
         template: the packed form of one function without what a context changes.
         mean: of the context, (p,).
         scale: of the context, (p,).
@@ -39,7 +40,8 @@ class PackedModel:
         shift: what b0 gains with the sum of v, -x_mean / x_scale.
     """
 
-    responses: Callable[[np.ndarray], tuple[np.ndarray, ...]]
+    numbers: Responses
+    sizes: list[int]
     template: Packed
     mean: np.ndarray
     scale: np.ndarray
@@ -73,7 +75,8 @@ class PackedModel:
         gain[0], gain[1 : 1 + form.dim], gain[columns] = scale, scale * factor, scale
         outer = to_numpy(coefficients.ridges), to_numpy(coefficients.units), coefficients.index.numpy()
         mean, unit = to_numpy(model.context_mean), to_numpy(model.context_scale)
-        return cls(coefficients.as_arrays(), template, mean, unit, outer, columns, gain, bias, shift)
+        numbers, sizes = coefficients.as_arrays(), coefficients.sizes
+        return cls(numbers, sizes, template, mean, unit, outer, columns, gain, bias, shift)
 
     @property
     def kinds(self) -> tuple[type[Term], ...]:
@@ -93,7 +96,7 @@ class PackedModel:
         data = np.empty((rows.shape[0], self.gain.size))
         for first in range(0, data.shape[0], AT_A_TIME):
             here = slice(first, first + AT_A_TIME)
-            found = self.responses((rows[here] - self.mean) / self.scale)
+            found = responses((rows[here] - self.mean) / self.scale, self.numbers, self.sizes)
             finite &= assemble(*found, *self.outer, self.columns, self.gain, self.bias, self.shift, data[here])
         return self.template.given(data) if finite else None
 

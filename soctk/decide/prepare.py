@@ -45,24 +45,26 @@ class Prepared:
     Attributes:
         model: a copy of the model; not to be changed.
         feasible_set: the set.
+        solver: what decides.
+        packed: the model as the compiled method takes it; None where that does not decide.
     """
 
     def __init__(self, model: ConvexFunction, feasible_set: FeasibleSet) -> None:
         check_arguments(model, feasible_set)
         self.feasible_set = feasible_set
-        self._packed: PackedModel | PackedForm | None = None
+        self.packed: PackedModel | PackedForm | None = None
         with torch.inference_mode(False), torch.no_grad():  # it may outlive an inference mode
             self.model = copy.deepcopy(model).requires_grad_(False)
             usual = self._problem(self.model.context_mean, feasible_set)
-            self._solver = chosen_solver(usual, default_solver)
-            if isinstance(self._solver, SmoothingNewton):
-                self._packed = PackedModel.of(self.model) or PackedForm.of(self.model)
-            if self._packed is not None:
+            self.solver = chosen_solver(usual, default_solver)
+            if isinstance(self.solver, SmoothingNewton):
+                self.packed = PackedModel.of(self.model) or PackedForm.of(self.model)
+            if self.packed is not None:
                 usual.form.check()  # whatever is wrong with the weights is found now
 
     def _problem(self, contexts: Tensor, feasible_set: FeasibleSet | SetAt) -> Problem:
         problem = Problem.at(self.model, self.model.context_rows(contexts), feasible_set)
-        problem.packed = self._packed
+        problem.packed = self.packed
         return problem
 
     @torch.no_grad()
@@ -90,7 +92,7 @@ class Prepared:
         """
         started = time.perf_counter()
         check_limits(tol, max_iter, time_limit)
-        plain = self._packed is not None and is_plain(context, self.model.context_dim)
+        plain = self.packed is not None and is_plain(context, self.model.context_dim)
         contexts = context if plain else self.model.check_context(context)
         batch = tuple(contexts.shape[:-1]) if self.model.context_dim > 0 else ()
         sets: FeasibleSet | SetAt = self.feasible_set
@@ -101,7 +103,7 @@ class Prepared:
         problem = self._problem(contexts, sets)
         problem.size = math.prod(batch)
         limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
-        return answer(problem, self._solver, limits, check_start(x0, problem, batch), batch, started)
+        return answer(problem, self.solver, limits, check_start(x0, problem, batch), batch, started)
 
 
 def is_plain(value: ArrayLike, count: int) -> bool:

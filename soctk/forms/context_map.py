@@ -15,13 +15,11 @@ The matrices A, the mixing matrices and the constants of the terms are shared by
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
@@ -29,6 +27,7 @@ from torch.nn.functional import linear, softplus
 from soctk.checks import to_numpy
 from soctk.conditioning import AffinePart, NonNegative, Offset, Perceptron, Ridges, Squares
 from soctk.forms.conic_form import ConicForm
+from soctk.forms.responses import Elementary, Responses, responses
 from soctk.maps.linear import DenseMap
 from soctk.terms import Term
 
@@ -66,22 +65,6 @@ class Shell(NamedTuple):
     count: int
 
 
-class Elementary(NamedTuple):
-    """Functions of tensors or of arrays."""
-
-    linear: Callable[[Any, Any, Any], Any]
-    softplus: Callable[[Any], Any]
-    relu: Callable[[Any], Any]
-    tanh: Callable[[Any], Any]
-    split: Callable[[Any, list[int]], Any]
-    join: Callable[[list[Any]], Any]
-
-
-def _softplus(x: np.ndarray) -> np.ndarray:
-    """Return log(1 + exp(x)), from 20 on x as PyTorch does."""
-    return np.where(x > 20, x, np.logaddexp(0.0, x))
-
-
 TENSORS = Elementary(
     linear,
     softplus,
@@ -90,47 +73,6 @@ TENSORS = Elementary(
     lambda x, sizes: x.split(sizes, dim=-1),
     lambda parts: torch.cat(parts, dim=-1),
 )
-ARRAYS = Elementary(
-    lambda x, slope, constant: x @ slope.T + constant,
-    _softplus,
-    lambda x: np.maximum(x, 0.0),
-    np.tanh,
-    lambda x, sizes: [x[:, end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)],
-    lambda parts: np.concatenate(parts, axis=-1),
-)
-
-
-class Responses(NamedTuple):
-    """What responses are computed from, tensors or arrays: attributes of `ContextMap`."""
-
-    slope: Any
-    constant: Any
-    floors: Any
-    gains: Any
-    tilt: Any
-
-
-def responses(context: Any, numbers: Responses, sizes: list[int]) -> tuple[Any, ...]:
-    """Return the rows of b0, v and d at contexts (N, p), the weights, and ridges, units and squares.
-
-    Args:
-        context: (N, p), a tensor or an array, as the numbers.
-        numbers: of a map.
-        sizes: see `ContextMap`.
-    """
-    functions = ARRAYS if isinstance(context, np.ndarray) else TENSORS
-    slope, constant, floors, gains, tilt = numbers
-    rows, weights, ridges, units, squares = functions.split(functions.linear(context, slope, constant), sizes)
-    weights = floors + functions.softplus(weights)
-    ridges = functions.relu(ridges) if sizes[2] > 0 else ridges
-    units = functions.tanh(units) if sizes[3] > 0 else units
-    if sizes[4] > 0:
-        units = functions.join([units, squares * squares])
-    if gains is not None:
-        weights = gains * weights
-    if tilt is not None:  # a matrix of one column: a product with a vector is exported to ONNX as something else
-        rows = functions.join([rows[:, :1] + ridges @ tilt[:, None], rows[:, 1:]])
-    return rows, weights, ridges, units
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,13 +145,12 @@ class ContextMap:
     def responses(self, context: Tensor) -> tuple[Tensor, ...]:
         """Return the rows of b0, v and d at contexts (N, p), the weights, and ridges, units and squares."""
         numbers = self.slope, self.constant, self.floors, self.gains, self.tilt
-        return responses(context, Responses(*numbers), self.sizes)
+        return responses(context, Responses(*numbers), self.sizes, TENSORS)
 
-    def as_arrays(self) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
-        """Return what computes `responses` of arrays, without derivatives."""
+    def as_arrays(self) -> Responses:
+        """Return what `soctk.forms.responses` computes responses of arrays from, without derivatives."""
         numbers = self.slope, self.constant, self.floors, self.gains, self.tilt
-        arrays = Responses(*(None if part is None else to_numpy(part) for part in numbers))
-        return partial(responses, numbers=arrays, sizes=self.sizes)
+        return Responses(*(None if part is None else to_numpy(part) for part in numbers))
 
     def form(self, context: Tensor) -> ConicForm:
         """Return the form at contexts (N, p), differentiable in the context and in whatever the map was made of."""

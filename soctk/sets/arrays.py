@@ -88,17 +88,19 @@ class SetArrays:
         """Return by how much points (N, n) violate their set at most, and as a share of what a row adds, (N,) each.
 
         In the share coordinates count as at least 1: it does not depend on the units of rows. Neither depends on the
-        other sets of the batch, and both are NaN where a point has a NaN. In the set the share is not positive.
+        other sets of the batch, and both are NaN where a point has a NaN. In the set both are 0.
         """
         beyond, size = np.maximum(self.lower - x, x - self.upper), np.maximum(np.abs(x), 1.0)
-        worst, share = beyond.max(axis=1), (beyond / size).max(axis=1)
+        worst = share = np.zeros(x.shape[0])
+        if not beyond.max(initial=0.0) <= 0.0:  # the largest of a few numbers in each of many rows takes long
+            worst, share = beyond.max(axis=1), (beyond / size).max(axis=1)
         matrix, k = self.rows.transposed, self.f.shape[1]
         if matrix.shape[1] > 0:
             past = x @ matrix - self.right
             np.abs(past[:, :k], out=past[:, :k])
             added = np.maximum(size @ self.rows.sizes + np.abs(self.right), TINY)
             worst, share = np.maximum(worst, past.max(axis=1)), np.maximum(share, (past / added).max(axis=1))
-        return np.maximum(worst, 0.0), share
+        return np.maximum(worst, 0.0), np.maximum(share, 0.0)
 
     def priced(self, slope: np.ndarray | float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return w = slope + E'nu + G'z, (N, n), and the products of y = (nu, z) with f and h, (N, k + m).

@@ -52,6 +52,17 @@ def test_one_decision_of_a_prepared_model(benchmark, race):
     benchmark.extra_info["model_takes"] = seconds / benchmark.stats["mean"]
 
 
+def test_one_decision_of_a_file(benchmark, race, tmp_path):
+    """One certified decision from a file of `soctk.to_runtime`, and how many times as long a prepared model takes."""
+    rows, prepared = race.contexts(1), soctk.prepare(race.model, race.feasible_set)
+    soctk.to_runtime(race.model, race.feasible_set, tmp_path / "a.soctk")
+    decide, context = soctk.runtime.load(tmp_path / "a.soctk"), rows[0].numpy()
+    decision = benchmark(decide, context, tol=TOLERANCE)
+    assert decision.optimal
+    seconds, _ = race.best(lambda: prepared.minimize(rows, tol=TOLERANCE))
+    benchmark.extra_info["prepared_takes"] = seconds / benchmark.stats["mean"]
+
+
 @pytest.mark.parametrize("batch", [64, 1024])
 def test_layer_forward_and_backward(benchmark, race, rivals, batch):
     """`DecisionLayer`, and how many times as long a cvxpylayers layer takes for one context."""

@@ -63,9 +63,9 @@ def test_an_outside_solver_obeys_max_iter_and_says_so() -> None:
 
 def test_max_iter_at_its_default_given_by_hand_changes_nothing() -> None:
     generator = torch.Generator().manual_seed(4)
-    slopes, levels = (torch.randn(*shape, generator=generator, dtype=DOUBLE) for shape in ((400, 30), (400,)))
+    slopes, levels = (torch.randn(*shape, generator=generator, dtype=DOUBLE) for shape in ((800, 80), (800,)))
     model = soctk.from_max_affine(slopes, levels)
-    given, default = (soctk.minimize(model, soctk.Box(30), max_iter=m) for m in (60, None))
+    given, default = (soctk.minimize(model, soctk.Box(80), max_iter=m) for m in (60, None))
     assert torch.equal(given.x, default.x)
     assert given.status == default.status == "optimal"
     assert given.solver == default.solver == "cvxpy"  # after 60 Newton steps, or this would show nothing

@@ -134,8 +134,9 @@ class Race:
         return _scored(decision.relative_gap, seconds, batch, *own)
 
     def layer(self, batch: int) -> Measured:
-        """`soctk.DecisionLayer`, forward and backward."""
-        rows, layer = self.contexts(batch).requires_grad_(), DecisionLayer(self.model, self.feasible_set)
+        """`soctk.DecisionLayer`, forward and backward; of the few decisions without a derivative forward alone."""
+        rows = self.contexts(batch).requires_grad_()
+        layer = DecisionLayer(self.model, self.feasible_set, skip_undefined=True)
 
         def run() -> None:
             layer(rows).square().sum().backward()

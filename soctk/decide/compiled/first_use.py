@@ -39,22 +39,22 @@ class Method:
     """The compiled method for forms of some kinds of terms; called as `make_advance_all`'s function is.
 
     It has two variants: for one instance at a time, and for several side by side.
+
+    Attributes:
+        function: what `make_advance_all` returns.
+        prove: what `make_prove` returns.
     """
 
     def __init__(self, kinds: Kinds) -> None:
         key = key_of(kinds)
-        self._function, self._prove = make_advance_all(key), make_prove(key)
+        self.function, self.prove = make_advance_all(key), make_prove(key)
         self._threads: dict[bool, threading.Thread] = {}
         self._errors: dict[bool, Exception] = {}
         self._ready: set[bool] = set()
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any) -> None:
-        self._function(*arguments)
-
-    def prove(self, *arguments: Any) -> None:
-        """Fill points, values and bounds (`soctk.decide.compiled.proof`)."""
-        self._prove(*arguments)
+        self.function(*arguments)
 
     def ready(self, several: bool, *, wait: bool = False) -> bool:
         """Return whether a variant is compiled; if it is not, begin to compile it, and wait for that where asked to.
@@ -84,13 +84,10 @@ class Method:
         return several in self._ready
 
     def _compile(self, several: bool) -> None:
-        integers, numbers, matrix = np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros((1, 1))
-        memory = np.zeros((1, WIDTH)) if several else numbers
-        arguments = integers, matrix, numbers, matrix, matrix, matrix, numbers, memory, integers, 0, 0, 0
         try:
-            self._function.compile(tuple(map(typeof, arguments)))
+            self.function.compile(tuple(map(typeof, of_iterations(several))))
             if not several:
-                self._prove.compile(tuple(map(typeof, _of_proof())))
+                self.prove.compile(tuple(map(typeof, of_proofs())))
                 _compile_others()
             self._ready.add(several)
         except Exception as error:
@@ -99,13 +96,20 @@ class Method:
 
     def _misses(self) -> int:
         """Return how often the compiler had to begin because nothing was on the disk."""
-        return sum(self._function.stats.cache_misses.values())
+        return sum(self.function.stats.cache_misses.values())
 
     def _place(self) -> str | None:
-        return self._function.stats.cache_path
+        return self.function.stats.cache_path
 
 
-def _of_proof() -> tuple[Any, ...]:
+def of_iterations(several: bool) -> tuple[Any, ...]:
+    """Return arguments of the types that `make_advance_all`'s function takes."""
+    integers, numbers, matrix = np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros((1, 1))
+    memory = np.zeros((1, WIDTH)) if several else numbers
+    return integers, matrix, numbers, matrix, matrix, matrix, numbers, memory, integers, 0, 0, 0
+
+
+def of_proofs() -> tuple[Any, ...]:
     """Return arguments of the types that `make_prove`'s function takes."""
     integers, numbers, matrix = np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros((1, 1))
     matrices, places = (matrix, matrix, matrix, numbers, matrix), (integers, integers[None], integers[None])

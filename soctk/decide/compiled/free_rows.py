@@ -12,27 +12,31 @@ import numba
 import numpy as np
 from numba import typeof
 
-from soctk.simd.options import FREE
+from soctk.simd.options import COMMON, FREE
 
 SUSPECT, ENDLESS, TOO_NARROW, UNBOUNDED = 1, 2, 4, 8
 """What may need a closer look: ends that cross, or a constant row that is violated; axes without an end; ends that are
 closer together than a barrier needs; bounds that are infinite."""
-OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "fastmath": FREE}
+OPTIONS: dict[str, Any] = {**COMMON, "fastmath": FREE}
 compiled: Any = numba.njit(**OPTIONS)
 
 
 @cache
 def reduce() -> Any:
     """Return `_reduce` compiled, or loaded from the disk."""
-    places, row, matrix = np.zeros((1, 1), dtype=np.int64), np.zeros(1), np.zeros((1, 1))
-    arguments = (matrix, matrix, row), (places, places, places[0]), (matrix,) * 4, 1, 1.0, row, *(matrix,) * 5, row
     try:
         function: Any = numba.njit(**OPTIONS, cache=True)(_reduce)
     except RuntimeError:  # neither the package's folder nor the user's own can be written to
         function = compiled(_reduce)
-    function.compile(tuple(map(typeof, arguments)))
+    function.compile(tuple(map(typeof, of_reductions())))
     function.disable_compile()
     return function
+
+
+def of_reductions() -> tuple[Any, ...]:
+    """Return arguments of the types that `_reduce` takes."""
+    places, row, matrix = np.zeros((1, 1), dtype=np.int64), np.zeros(1), np.zeros((1, 1))
+    return (matrix, matrix, row), (places, places, places[0]), (matrix,) * 4, 1, 1.0, row, *(matrix,) * 5, row
 
 
 def _reduce(matrices, groups, given, axes, room, taken, origin, sides, low, high, middle, largest):

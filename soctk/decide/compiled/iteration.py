@@ -36,8 +36,9 @@ from soctk.simd.options import called_from_python, compiled, inlined
 from soctk.simd.records import record_of
 
 iterate_of, work_of = record_of(ARRAYS, "state"), record_of(ARRAYS, "memory")
-FEW = WIDTH // 2
-"""Lanes with instances in work for which another iteration is not worth while."""
+FEW, FEW_WITH_ROWS = WIDTH // 3, WIDTH // 2
+"""Lanes with instances in work for which another iteration is not worth while; over sets with constraints R, where the
+numbers of iterations differ more."""
 
 
 def make_advance_all(kinds: int):
@@ -99,7 +100,8 @@ def make_advance_all(kinds: int):
                 outer_products(problem, work_of(layout, scratch))
                 reaches(problem)
             begin(problem, iterate, work)
-            few = FEW if in_work > FEW else 0
+            few = FEW_WITH_ROWS if problem.constraints > 0 else FEW
+            few = few if in_work > few else 0
             while in_work > few:
                 proceed(problem, iterate, work, steps)
                 for lane in range(width):

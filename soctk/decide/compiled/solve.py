@@ -34,8 +34,9 @@ MOST_IN_LANES = 2**22
 """Numbers in work for all lanes: 32 megabytes, 300 variables in sixteen. There they take half of the time still."""
 MOST_MEANWHILE = 4096
 """Instances that PyTorch decides sooner than the method is compiled."""
-_OUTCOMES = np.empty(5, dtype=object)
-_OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT, Status.INFEASIBLE]
+OUTCOMES = np.empty(5, dtype=object)
+OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT, Status.INFEASIBLE]
+"""What an instance's `outcome` says; one that is still running has met the time limit."""
 
 
 def is_ready(kinds: tuple[type[Term], ...], size: int) -> bool:
@@ -122,15 +123,28 @@ def prove(packed: Packed, *arrays: Any) -> None:
         packed: the functions.
         arrays: what the compiled function takes from the matrices of the sets on.
     """
+    common, memory = of_proof(packed)
+    functions = packed.layout.numbers, packed.shared, common, packed.data, memory
+    method_for(packed.kinds).prove(*functions, *arrays)
+
+
+def of_proof(packed: Packed) -> tuple[np.ndarray, np.ndarray]:
+    """Return `common` and `memory` (`soctk.decide.compiled.arrays`) for proofs."""
     sizes, at = packed.layout.sizes, packed.layout.common
     common = np.zeros(sizes["common_size"])
     common[at.has_hi], common[at.rounding] = 1.0, rounding(sizes["rows"], sizes["n"], EPS)
-    functions = packed.layout.numbers, packed.shared, common, packed.data, np.zeros(sizes["memory_size"])
-    method_for(packed.kinds).prove(*functions, *arrays)
+    return common, np.zeros(sizes["memory_size"])
 
 
 def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: float) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
+    common, sides, state = arguments(packed, region, tol, max_iter)
+    _iterate(packed, common, sides, state, deadline)
+    return state
+
+
+def arguments(packed: Packed, region: Region, tol: float, max_iter: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `common`, `sides` and `state` (`soctk.decide.compiled.arrays`) before the first step."""
     sizes, at = packed.layout.sizes, packed.layout.common
     common = _common(packed, region.R).copy()
     common[at.has_hi], common[at.has_sum] = region.has_hi, region.total is not None
@@ -141,8 +155,7 @@ def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: 
     state, at = np.zeros((packed.data.shape[0], sizes["state_size"])), packed.layout.state
     state[:, at.x] = state[:, at.best_x] = region.start
     state[:, at.best_value], state[:, at.best_bound] = np.inf, -np.inf
-    _iterate(packed, common, sides, state, deadline)
-    return state
+    return common, sides, state
 
 
 def _common(packed: Packed, R: np.ndarray) -> np.ndarray:
@@ -163,15 +176,12 @@ def _common(packed: Packed, R: np.ndarray) -> np.ndarray:
 
 def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.ndarray, deadline: float) -> None:
     """Advance all instances, some at a time, until they are finished or the deadline has passed."""
-    size, outcome, sizes = state.shape[0], state[:, packed.layout.state.outcome], packed.layout.sizes
-    each = sizes["n"] ** 2 * (sizes["n"] + sizes["rows"] + sizes["constraints"] + 10)
+    size, outcome = state.shape[0], state[:, packed.layout.state.outcome]
     method = method_for(packed.kinds)
     method.ready(several=False, wait=True)
     several = _in_lanes(packed) and method.ready(several=True)
-    work = WORK_BETWEEN_CHECKS * (WIDTH // 2 if several else 1)
-    piece = max(1, int(work / (USUAL_STEPS * each)))
-    steps = TO_THE_END if piece > 1 else max(1, int(work / each))
-    scratch = memory = np.zeros(sizes["memory_size"])
+    piece, steps = between_checks(packed, WIDTH // 2 if several else 1)
+    scratch = memory = np.zeros(packed.layout.sizes["memory_size"])
     if several:
         memory, piece = aligned_zeros(scratch.size), -(-piece // WIDTH) * WIDTH
     places = np.zeros(WIDTH, dtype=np.int64)
@@ -186,6 +196,15 @@ def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.nd
             method(*arrays, first, last, steps)
             if steps == TO_THE_END or not (outcome[first:last] == RUNNING).any():
                 break
+
+
+def between_checks(packed: Packed, at_once: int = 1) -> tuple[int, int]:
+    """Return how many instances, and how many steps of each, a compiled call is for, so many of them in one's time."""
+    sizes = packed.layout.sizes
+    each = sizes["n"] ** 2 * (sizes["n"] + sizes["rows"] + sizes["constraints"] + 10)
+    work = WORK_BETWEEN_CHECKS * at_once
+    piece = max(1, int(work / (USUAL_STEPS * each)))
+    return piece, TO_THE_END if piece > 1 else max(1, int(work / each))
 
 
 def _in_lanes(packed: Packed) -> bool:
@@ -206,7 +225,7 @@ def _result(packed: Packed, state: np.ndarray) -> Result:
         lower_bound=torch.from_numpy(state[:, at.best_bound].copy()),
         iterations=torch.from_numpy(state[:, at.iterations].astype(np.int64)),
         first_gap=torch.from_numpy(whole(state[:, at.first_gap])),
-        status=_OUTCOMES[state[:, at.outcome].astype(np.int64)],
+        status=OUTCOMES[state[:, at.outcome].astype(np.int64)],
         **kept,
     )
 

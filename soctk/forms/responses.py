@@ -1,0 +1,72 @@
+"""Responses to the context: what the coefficients of a conic form are made from (`soctk.forms.context_map`).
+
+Written once for PyTorch's tensors and NumPy's arrays. PyTorch is not loaded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Elementary(NamedTuple):
+    """Functions of tensors or of arrays."""
+
+    linear: Callable[[Any, Any, Any], Any]
+    softplus: Callable[[Any], Any]
+    relu: Callable[[Any], Any]
+    tanh: Callable[[Any], Any]
+    split: Callable[[Any, list[int]], Any]
+    join: Callable[[list[Any]], Any]
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    """Return log(1 + exp(x)), from 20 on x as PyTorch does."""
+    value = np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))  # in half of logaddexp's time
+    return np.where(x > 20, x, value) if x.max(initial=0.0) > 20 else value
+
+
+ARRAYS = Elementary(
+    lambda x, slope, constant: x @ slope.T + constant,
+    _softplus,
+    lambda x: np.maximum(x, 0.0),
+    np.tanh,
+    lambda x, sizes: [x[:, end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)],
+    lambda parts: np.concatenate(parts, axis=-1),
+)
+
+
+class Responses(NamedTuple):
+    """What responses are computed from, tensors or arrays: attributes of `ContextMap`."""
+
+    slope: Any
+    constant: Any
+    floors: Any
+    gains: Any
+    tilt: Any
+
+
+def responses(context: Any, numbers: Responses, sizes: list[int], functions: Elementary = ARRAYS) -> tuple[Any, ...]:
+    """Return the rows of b0, v and d at contexts (N, p), the weights, and ridges, units and squares.
+
+    Args:
+        context: (N, p), an array, or a tensor.
+        numbers: of a map, as the context.
+        sizes: see `ContextMap`.
+        functions: of arrays, or of tensors.
+    """
+    slope, constant, floors, gains, tilt = numbers
+    rows, weights, ridges, units, squares = functions.split(functions.linear(context, slope, constant), sizes)
+    weights = floors + functions.softplus(weights)
+    ridges = functions.relu(ridges) if sizes[2] > 0 else ridges
+    units = functions.tanh(units) if sizes[3] > 0 else units
+    if sizes[4] > 0:
+        units = functions.join([units, squares * squares])
+    if gains is not None:
+        weights = gains * weights
+    if tilt is not None:  # a matrix of one column: a product with a vector is exported to ONNX as something else
+        rows = functions.join([rows[:, :1] + ridges @ tilt[:, None], rows[:, 1:]])
+    return rows, weights, ridges, units
