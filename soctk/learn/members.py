@@ -10,7 +10,7 @@ import copy
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -208,7 +208,7 @@ def _on_executor(
         return {0: members.learn(fit, 0, stop, into=model)}  # as a fit that is stopped at once
     if 0 in learned:
         # A pickled model's attributes are all of it: the surrogate given becomes what came back.
-        model.__dict__.update(learned[0][0].__dict__)
+        vars(model).update(vars(learned[0][0]))
         learned[0] = model, learned[0][1]
     return learned
 
@@ -262,7 +262,7 @@ def _elsewhere(fit: Fit, members: Members, number: int, mark: Mark | None) -> Le
 
 
 @contextmanager
-def _one_thread():
+def _one_thread() -> Iterator[None]:
     """Let PyTorch take one thread inside: a core for each member, and the same rounding everywhere."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
