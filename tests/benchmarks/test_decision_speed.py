@@ -1,4 +1,4 @@
-"""Decisions beside the solvers they replace, one thread, one run; quality beside time, ratios beside both.
+"""Decisions beside the solvers they replace, one thread, one run: whoever does the same work is a row of one group.
 
 Run with: python -m pytest tests/benchmarks --benchmark-only
 `soctk timing` measures the same for more dimensions and writes the table of the docs.
@@ -6,89 +6,117 @@ Run with: python -m pytest tests/benchmarks --benchmark-only
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import cvxpy as cp
+import numpy as np
 import pytest
 import torch
 
 import soctk
-from soctk_evaluation.experiments.timing import MODELS, TOLERANCE, Measured, Race
+from soctk_evaluation.experiments.timing import MODELS, TOLERANCE, Race, solve_directly
 
-DIM, ONE_BY_ONE = 10, 5
+DIM, MANY = 10, 64
+RIVALS = ("CVXPY with Clarabel", "CVXPY with SCS", "cvxpylayers", "Moreau")
+ALONE = ("Clarabel alone, finished data", "SCS at 1e-3 alone, finished data")
 
 
 @pytest.fixture(scope="module", params=MODELS)
 def race(request) -> Race:
     torch.set_num_threads(1)
-    return Race(request.param, "budget", DIM, repeats=2)
+    race = Race(request.param, "budget", DIM, repeats=2)
+    race.kind = request.param
+    return race
 
 
-@pytest.fixture(scope="module")
-def rivals(race) -> dict[str, Measured]:
-    return {
-        "cvxpy_clarabel": race.cvxpy("CLARABEL", ONE_BY_ONE),
-        "scs_1e-3": race.direct("SCS", ONE_BY_ONE),
-        "cvxpylayers_backward": race.cvxpylayers(ONE_BY_ONE, backward=True),
-    }
+def rival(race: Race, name: str, count: int) -> Callable[[], Any]:
+    """Return what decides `count` contexts in another way and returns (count, n)."""
+    if name.startswith("CVXPY"):
+        return race.resolving("CLARABEL" if name.endswith("Clarabel") else "SCS", count)
+    if name == "cvxpylayers":
+        return race.layering(count, backward=False)
+    pytest.importorskip("moreau", reason="Moreau is not installed: pip install 'soctk[rivals]'")
+    programs = race.programs(count)
+    return lambda: programs.points(programs.solve())
 
 
-@pytest.mark.parametrize("batch", [1, 64, 1024])
-def test_decisions(benchmark, race, rivals, batch):
-    """Certified decisions for a batch, and how many times as long each rival takes for one."""
-    rows = race.contexts(batch)
-    decision = benchmark(soctk.minimize, race.model, race.feasible_set, rows, tol=TOLERANCE)
-    assert bool(decision.optimal.all())
-    benchmark.extra_info["gap_max"] = float(decision.relative_gap.max())
-    for name in ("cvxpy_clarabel", "scs_1e-3"):
-        benchmark.extra_info[f"{name}_takes"] = rivals[name].seconds * batch / benchmark.stats["mean"]
-        benchmark.extra_info[f"{name}_gap_max"] = rivals[name].gap_max
+def check(race: Race, points: torch.Tensor, most: float) -> float:
+    """Return the largest certified gap of points, which are projected first; assert that it is at most so much."""
+    points = race.feasible_set.project(points)
+    gap = soctk.certify(race.model, race.feasible_set, points, race.contexts(len(points))).relative_gap
+    assert float(gap.max()) <= most
+    return float(gap.max())
 
 
-def test_one_decision_of_a_prepared_model(benchmark, race):
-    """One certified decision with `soctk.prepare`, and how many times as long the model itself takes."""
-    rows, prepared = race.contexts(1), soctk.prepare(race.model, race.feasible_set)
-    decision = benchmark(prepared.minimize, rows, tol=TOLERANCE)
-    assert bool(decision.optimal.all())
-    seconds, _ = race.best(lambda: soctk.minimize(race.model, race.feasible_set, rows, tol=TOLERANCE))
-    benchmark.extra_info["model_takes"] = seconds / benchmark.stats["mean"]
+@pytest.mark.parametrize("name", ["soctk.prepare", "soctk.minimize", "soctk.runtime", *RIVALS, *ALONE])
+def test_one_decision(benchmark, race, name, tmp_path):
+    """A certified decision of one context; what is on finished data alone has had its data made before."""
+    benchmark.group = f"one decision, {race.kind} model"
+    rows, points = race.contexts(1), None
+    if name == "soctk.runtime":
+        soctk.to_runtime(race.model, race.feasible_set, tmp_path / "a.soctk")
+        decide, context = soctk.runtime.load(tmp_path / "a.soctk"), rows[0].numpy()
+        points = torch.from_numpy(np.asarray(benchmark(decide, context, tol=TOLERANCE).x))[None]
+    elif name == "soctk.prepare":
+        points = benchmark(soctk.prepare(race.model, race.feasible_set).minimize, rows, tol=TOLERANCE).x
+    elif name == "soctk.minimize":
+        points = benchmark(soctk.minimize, race.model, race.feasible_set, rows, tol=TOLERANCE).x
+    elif name in ALONE:
+        solver = name.split()[0].upper()
+        data, decided = next(race.finished(solver, 1))
+        points = decided(benchmark(solve_directly, solver, data)[0])[None]
+    else:
+        points = benchmark(rival(race, name, 1))
+    benchmark.extra_info["gap_max"] = check(race, points, 1e-1 if "SCS" in name else 1e-5)
 
 
-def test_one_decision_of_a_file(benchmark, race, tmp_path):
-    """One certified decision from a file of `soctk.to_runtime`, and how many times as long a prepared model takes."""
-    rows, prepared = race.contexts(1), soctk.prepare(race.model, race.feasible_set)
-    soctk.to_runtime(race.model, race.feasible_set, tmp_path / "a.soctk")
-    decide, context = soctk.runtime.load(tmp_path / "a.soctk"), rows[0].numpy()
-    decision = benchmark(decide, context, tol=TOLERANCE)
-    assert decision.optimal
-    seconds, _ = race.best(lambda: prepared.minimize(rows, tol=TOLERANCE))
-    benchmark.extra_info["prepared_takes"] = seconds / benchmark.stats["mean"]
+@pytest.mark.parametrize("name", ["soctk.minimize", *RIVALS])
+def test_many_decisions(benchmark, race, name):
+    """Certified decisions of many contexts, at once or one after the other."""
+    benchmark.group = f"{MANY} decisions, {race.kind} model"
+    if name == "soctk.minimize":
+        points = benchmark(soctk.minimize, race.model, race.feasible_set, race.contexts(MANY), tol=TOLERANCE).x
+    else:
+        points = benchmark(rival(race, name, MANY))
+    benchmark.extra_info["gap_max"] = check(race, points, 1e-1 if "SCS" in name else 1e-5)
 
 
-@pytest.mark.parametrize("batch", [64, 1024])
-def test_layer_forward_and_backward(benchmark, race, rivals, batch):
-    """`DecisionLayer`, and how many times as long a cvxpylayers layer takes for one context."""
-    rows, layer = race.contexts(batch).requires_grad_(), soctk.DecisionLayer(race.model, race.feasible_set)
+@pytest.mark.parametrize("name", ["soctk.DecisionLayer", "cvxpylayers"])
+def test_derivatives(benchmark, race, name):
+    """Decisions of many contexts and the derivatives of a loss of them."""
+    benchmark.group = f"{MANY} decisions and their derivatives, {race.kind} model"
+    if name == "cvxpylayers":
+        benchmark(race.layering(MANY, backward=True))
+        return
+    rows, layer = race.contexts(MANY).requires_grad_(), soctk.DecisionLayer(race.model, race.feasible_set)
     benchmark(lambda: layer(rows).square().sum().backward())
-    takes = rivals["cvxpylayers_backward"].seconds * batch / benchmark.stats["mean"]
-    benchmark.extra_info["cvxpylayers_takes"] = takes
+    assert bool((rows.grad != 0).any())
 
 
-def test_forward_pass_beside_solving_the_lift(benchmark, race):
-    """Feed-forward values of 1024 points, and how many times as long one value takes as a solved program."""
-    points, rows = race.feasible_set.sample(1024, torch.Generator().manual_seed(0)), race.contexts(1024)
+@pytest.mark.parametrize("name", ["feed-forward", "the lift, solved"])
+def test_value(benchmark, race, name):
+    """The value at one point as the network computes it, and as the cone program whose value function it is."""
+    benchmark.group = f"the value at a point, {race.kind} model"
+    point, row = race.feasible_set.sample(1, torch.Generator().manual_seed(0)), race.contexts(1)
     with torch.no_grad():
-        values = benchmark(race.model, points, rows)
+        value = float(race.model(point, row)[0])
+        if name == "feed-forward":
+            benchmark(race.model, point, row)
+            return
     x = cp.Variable(DIM)
-    problem = cp.Problem(cp.Minimize(race.model.to_cvxpy(x, rows[0])), [x == points[0].numpy()])
-    seconds, _ = race.best(lambda: problem.solve(solver="CLARABEL"))
-    assert float(values[0]) == pytest.approx(float(problem.value), rel=1e-6, abs=1e-6)
-    benchmark.extra_info["lift_takes"] = seconds * 1024 / benchmark.stats["mean"]
+    program = cp.Problem(cp.Minimize(race.model.to_cvxpy(x, row[0])), [x == point[0].numpy()])
+    benchmark(program.solve, solver="CLARABEL")
+    assert float(program.value) == pytest.approx(value, rel=1e-6, abs=1e-6)
 
 
-def test_soc_forward_beside_its_backbone(benchmark, race):
-    """The SOC-ICNN's forward pass, and its share of a ReLU ICNN's of the same backbone."""
+@pytest.mark.parametrize("name", ["SOC-ICNN", "its ReLU backbone"])
+def test_forward_pass(benchmark, race, name):
+    """Feed-forward values of a SOC-ICNN and of a ReLU ICNN of the same backbone."""
+    benchmark.group = f"1024 values, {race.kind} model"
     points, rows = race.feasible_set.sample(1024, torch.Generator().manual_seed(0)), race.contexts(1024)
-    backbone = soctk.ReLUICNN(DIM, race.model.context_dim, hidden=race.model.hidden)
+    model = race.model
+    if name != "SOC-ICNN":
+        model = soctk.ReLUICNN(DIM, race.model.context_dim, hidden=race.model.hidden)
     with torch.no_grad():
-        benchmark(race.model, points, rows)
-        seconds, _ = race.best(lambda: backbone(points, rows))
-    benchmark.extra_info["times_the_backbone"] = benchmark.stats["mean"] / seconds
+        assert bool(benchmark(model, points, rows).isfinite().all())

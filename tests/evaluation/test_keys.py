@@ -123,6 +123,7 @@ ROWS = [
     ("rates", "relu", "values"),
     ("equivalence", "trained", "exact"),
     *(("timing", method, "exact") for method in ("newton", "cvxpylayers")),
+    ("polyhedra", "moreau", "exact"),
 ]
 APART = {"soctk_tasks/grid/feeder.py": "voltage", "soctk_tasks/untuned.py": "moving_dispatch"}
 """Files of tasks that have a version of their own."""
@@ -195,6 +196,8 @@ def test_a_task_with_a_version_of_its_own_changes_its_own_rows(tree: Path, path:
 
 def test_an_experiment_changes_its_own_rows(tree: Path) -> None:
     assert changed_by(tree, "soctk_evaluation/experiments/rates.py") == {("rates", "relu", "values")}
+    raced = changed_by(tree, "soctk_evaluation/experiments/moreau.py")
+    assert {name for name, _, _ in raced} == {"timing", "polyhedra"}
     both = changed_by(tree, "soctk_evaluation/experiments/structured.py")
     assert {name for name, _, _ in both} == {"smoothing", "restoration"}
 
@@ -203,7 +206,7 @@ def test_the_certified_solver_changes_only_what_measures_it_or_is_not_certified(
     found = changed_by(tree, "soctk/decide/minimize.py")
     own = {("leaderboard", "soc", "paper"), ("leaderboard", "soc+fy", "exact")}
     assert own <= found
-    assert {name for name, _, _ in found - own} == {"timing", "equivalence", "restoration"}
+    assert {name for name, _, _ in found - own} == {"timing", "polyhedra", "equivalence", "restoration"}
 
 
 def test_learning_from_decisions_changes_the_rows_of_settings(tree: Path) -> None:

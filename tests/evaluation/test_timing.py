@@ -17,11 +17,16 @@ def test_a_race_is_stored_once_and_shown(tmp_path, capsys):
     args += ["--store", str(store)]
     assert main([*args, "--markdown", str(table), "--figure", str(figure)]) == 0
     rows = [json.loads(line) for line in store.read_text().splitlines()]
-    assert [row["method"] for row in rows] == ["newton", "layer", "newton", "layer", *OTHERS]
-    assert all(row["decide_ms"] > 0 for row in rows)
+    assert [(row["method"], row["config"]["batch"]) for row in rows] == [
+        *(("prepared", 1), ("newton", 1), ("layer", 1), ("newton", 4), ("layer", 4)),
+        *OTHERS,
+    ]
+    assert all(row["decide_ms"] > 0 for row in rows if row["method"] != "moreau")
+    assert all(row["decide_ms"] or "not installed" in row["status"] for row in rows)
     exact = {row["method"]: row["certified"] for row in rows if row["certified"] is not None}
     assert exact["newton"] == exact["cvxpy_clarabel"] == exact["clarabel"] == exact["cvxpylayers"] == 1.0
-    assert all(label in table.read_text() for label in LABELS.values())
+    methods = {row["method"] for row in rows if row["decide_ms"]}
+    assert all(LABELS[method] in table.read_text() for method in methods)
     assert "<svg" in figure.read_text()
     capsys.readouterr()
     assert main(args) == 0
@@ -40,7 +45,7 @@ def test_sizes_below_one_are_refused(flag, value, capsys):
 
 def test_every_method_decides_the_same():
     race = Race("wide", "simplex", 4, repeats=1)
-    assert race.newton(3).certified == 1.0
+    assert race.newton(3).certified == race.prepared(3).certified == 1.0
     assert race.newton(3).limit > 0
     for measured in (race.cvxpy("CLARABEL", 2), race.direct("CLARABEL", 2), race.cvxpylayers(2, backward=False)):
         assert measured.gap_max < 1e-5

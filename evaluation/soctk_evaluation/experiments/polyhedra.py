@@ -22,7 +22,7 @@ from torch import Tensor
 
 import soctk
 from soctk.decide.lifted import LiftedProblem
-from soctk.forms.cone_program import ORDER, ConeProgram, cone_program
+from soctk_evaluation.experiments.moreau import BATCHES, MISSING, MoreauBatch
 from soctk_evaluation.harness.cell import Cell, make_config
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import SOLVER
@@ -37,7 +37,6 @@ MEASURED_FOR = 0.3
 """Seconds that a measurement is repeated for; the best counts."""
 OWN = (("newton", 1), ("prepared", 1), ("newton", 64), ("newton", CONTEXTS))
 MOREAU = ("moreau", "moreau_with_coefficients")
-MOREAU_BATCHES = (1, 16, 64, 128)
 MEASURED = ("decide_ms", "instances", "gap_max", "certified", "violation_max", "iterations")
 
 
@@ -90,39 +89,19 @@ class Race:
         return self._moreau(batch, counted=True)
 
     def _moreau(self, batch: int, *, counted: bool) -> dict[str, Any]:
-        try:
-            import moreau  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            return {"status": 'not installed: pip install "soctk[rivals]"'}
         form, sets = self.model.conic_form(self.context[:batch]).detach(), self.sets.flat((CONTEXTS,))
-        programs = [cone_program(form.select(torch.tensor([k])), None, sets.one(k)) for k in range(batch)]
-        matrices, one = [program.A.tocsr() for program in programs], programs[0]
-        pattern = sum(abs(matrix) for matrix in matrices).tocsr()
-        pattern.sort_indices()
-        places = pattern.nonzero()
-        limits = moreau.IPMSettings(tol_gap_abs=TOLERANCE, tol_gap_rel=TOLERANCE, tol_feas=TOLERANCE)
-        solver = moreau.CompiledSolver(
-            n=one.q.size,
-            m=one.b.size,
-            P_row_offsets=[0] * (one.q.size + 1),
-            P_col_indices=[],
-            A_row_offsets=pattern.indptr,
-            A_col_indices=pattern.indices,
-            cones=moreau.Cones(**_cones(one)),
-            settings=moreau.Settings(device="cpu", batch_size=batch, ipm_settings=limits),
-        )
-        q, b = [program.q for program in programs], [program.b for program in programs]
-        numbers = np.stack([np.asarray(matrix[places]).ravel() for matrix in matrices])
-        solver.setup(np.zeros((batch, 0)), numbers)
+        try:
+            programs = MoreauBatch(form, [sets.one(k) for k in range(batch)], TOLERANCE)
+        except ImportError:
+            return MISSING
 
         def decide() -> Any:
             if counted:
                 self.model.conic_form(self.context[:batch])
-            return solver.solve(q, b)
+            return programs.solve()
 
         seconds, answer = _best(decide)
-        points = torch.from_numpy(np.asarray(answer.x)[:, one.variables["x"]])
-        return self._quality(points) | {"decide_ms": 1e3 * seconds / batch, "instances": batch}
+        return self._quality(programs.points(answer)) | {"decide_ms": 1e3 * seconds / batch, "instances": batch}
 
     def _measured(self, decide: Callable[[], soctk.Decision], batch: int) -> dict[str, float]:
         seconds, decision = _best(decide)
@@ -153,19 +132,9 @@ def _best(run: Callable[[], Any]) -> tuple[float, Any]:
     return least, answer
 
 
-def _cones(program: ConeProgram) -> dict[str, Any]:
-    """Return the cones of a program as Moreau takes them."""
-    rows = {kind: [(size, count) for each, size, count in program.cones if each == kind] for kind in ORDER}
-    return {
-        "num_zero_cones": sum(count for _, count in rows["zero"]),
-        "num_nonneg_cones": sum(count for _, count in rows["nonneg"]),
-        "so_cone_dims": [size for size, count in rows["soc"] for _ in range(count // size)],
-    }
-
-
 def polyhedra_cells(asked: Any) -> list[Cell]:
     """Return the cells asked for; those of a race, which are measured one after the other, come together."""
-    others = [("cvxpy_clarabel", 1), *((name, batch) for name in MOREAU for batch in MOREAU_BATCHES)]
+    others = [("cvxpy_clarabel", 1), *((name, batch) for name in MOREAU for batch in BATCHES)]
     return [
         Cell(
             "polyhedra",
@@ -205,7 +174,7 @@ EXPERIMENT = Experiment(
     MEASURED,
     write_polyhedra,
     needed=NEEDED,
-    code=lambda cell: (*SOLVER, "soctk_tasks.polyhedra"),
+    code=lambda cell: (*SOLVER, "soctk_tasks.polyhedra", "soctk_evaluation.experiments.moreau"),
     together=_race_of,
     pages=pages("polyhedra-timing.md", "polyhedra.svg"),
 )

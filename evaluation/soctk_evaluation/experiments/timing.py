@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import clarabel  # pyright: ignore[reportMissingTypeStubs]
-import cvxpy as cp
 import numpy as np
 import scs
 import torch
@@ -33,6 +32,7 @@ from soctk.decide.lifted import LiftedProblem
 from soctk.decide.newton import DEFAULT_ITERATIONS
 from soctk.terms import Network, Quadratic
 from soctk_baselines import CvxpyLayerDecider
+from soctk_evaluation.experiments.moreau import BATCHES, MISSING, MoreauBatch
 from soctk_evaluation.harness.cell import Cell, make_config
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import SOLVER
@@ -46,7 +46,7 @@ MOST_CONTEXTS = 2**16
 COUNTED = 64
 """Contexts whose elementwise operations are counted."""
 UNCOUNTED = {"where", "_to_copy", "copy_", "clone", "fill_", "zero_", "masked_fill", "masked_fill_", "neg", "abs"}
-PROCEDURE = 5
+PROCEDURE = 6
 """Counts the ways in which this file has measured: rows of another way are measured again."""
 ROUGH_SCS = 1e-3
 MEASURED_FOR = 0.2
@@ -96,6 +96,7 @@ class Race:
     """All methods on one model ("compact" or "wide") and set of `SETS`, the best of so many repeats at least."""
 
     def __init__(self, model: str, feasible_set: str, dim: int, repeats: int = 3) -> None:
+        soctk.warmup()  # nothing is decided by PyTorch meanwhile
         self.dim, self.repeats = dim, repeats
         self.model, self.feasible_set = example(model, dim), SETS[feasible_set](dim)
         self.flops_per_second = matrix_product_rate()
@@ -133,6 +134,12 @@ class Race:
         own = (float(decision.iterations.double().median()), flops / self.flops_per_second / batch)
         return _scored(decision.relative_gap, seconds, batch, *own)
 
+    def prepared(self, batch: int) -> Measured:
+        """What `soctk.prepare` returns."""
+        ready, rows = soctk.prepare(self.model, self.feasible_set), self.contexts(batch)
+        seconds, decision = self.best(lambda: ready.minimize(rows, tol=TOLERANCE))
+        return _scored(decision.relative_gap, seconds, batch, float(decision.iterations.double().median()))
+
     def layer(self, batch: int) -> Measured:
         """`soctk.DecisionLayer`, forward and backward; of the few decisions without a derivative forward alone."""
         rows = self.contexts(batch).requires_grad_()
@@ -143,11 +150,15 @@ class Race:
 
         return Measured(self.best(run)[0] / batch, batch)
 
-    def cvxpy(self, solver: str, count: int) -> Measured:
-        """CVXPY re-solving one compiled DPP program, one context at a time."""
+    def _lifted(self, count: int) -> tuple[LiftedProblem, list[np.ndarray]]:
+        """Return one parameterised program and its parameters' values at so many contexts."""
         form = self.model.conic_form(self.contexts(max(count, 2))).detach()
         lifted = LiftedProblem(form, self.feasible_set)
-        values = [tensor.numpy() for tensor in lifted.parameter_values(form)]
+        return lifted, [tensor.numpy() for tensor in lifted.parameter_values(form)]
+
+    def resolving(self, solver: str, count: int) -> Callable[[], Tensor]:
+        """Return what re-solves one compiled DPP program of CVXPY, one context at a time."""
+        lifted, values = self._lifted(count)
 
         def run() -> Tensor:
             answers = []
@@ -156,27 +167,52 @@ class Race:
                 answers.append(torch.from_numpy(np.array(lifted.x.value)))
             return torch.stack(answers)
 
-        seconds, x = self.best(run)
+        return run
+
+    def cvxpy(self, solver: str, count: int) -> Measured:
+        """CVXPY re-solving one compiled DPP program, one context at a time."""
+        seconds, x = self.best(self.resolving(solver, count))
         return self._certified(x, seconds, count)
 
+    def finished(self, solver: str, count: int) -> Iterator[tuple[dict[str, Any], Callable[[Any], Tensor]]]:
+        """Yield, for each context, the cone data that CVXPY gives a solver and what makes a decision of its answer."""
+        lifted, values = self._lifted(count)
+        for row in range(count):
+            for parameter, value in zip(lifted.parameters, values, strict=True):
+                parameter.value = value[row]
+            data, chain, inverse = lifted.problem.get_problem_data(solver, solver_opts={})
+
+            def decided(answer: Any, chain: Any = chain, inverse: Any = inverse) -> Tensor:
+                lifted.problem.unpack_results(answer, chain, inverse)
+                return torch.from_numpy(np.array(lifted.x.value))
+
+            yield data, decided
+
     def direct(self, solver: str, count: int) -> Measured:
-        """The solver called on cone data that are already assembled: its own solve time alone."""
+        """The solver called on the cone data that CVXPY gives it, made beforehand: its own solve time alone."""
         total, answers = 0.0, []
-        for context in self.contexts(count):
-            x = cp.Variable(self.dim)
-            problem = cp.Problem(cp.Minimize(self.model.to_cvxpy(x, context)), self.feasible_set.constraints(x))
-            data, chain, inverse = problem.get_problem_data(solver, solver_opts={})
+        for data, decided in self.finished(solver, count):
             least, solution = float("inf"), None
             for _ in self._repeats(MEASURED_FOR / count):
-                solution, seconds = _direct_clarabel(data) if solver == "CLARABEL" else _direct_scs(data)
+                solution, seconds = solve_directly(solver, data)
                 least = min(least, seconds)
             total += least
-            problem.unpack_results(solution, chain, inverse)  # pyright: ignore[reportArgumentType]
-            answers.append(torch.from_numpy(np.array(x.value)))
+            answers.append(decided(solution))
         return self._certified(torch.stack(answers), total, count)
 
-    def cvxpylayers(self, count: int, *, backward: bool) -> Measured:
-        """A cvxpylayers layer on the same lift, whose derivatives are in the context."""
+    def programs(self, batch: int) -> MoreauBatch:
+        """Return finished cone data for Moreau; ImportError where it is not installed."""
+        form = self.model.conic_form(self.contexts(batch)).detach()
+        return MoreauBatch(form, [self.feasible_set] * batch, TOLERANCE)
+
+    def moreau(self, batch: int) -> Measured:
+        """Moreau's solve of a batch of finished cone data; ImportError where it is not installed."""
+        programs = self.programs(batch)
+        seconds, answer = self.best(programs.solve)
+        return self._certified(programs.points(answer), seconds, batch)
+
+    def layering(self, count: int, *, backward: bool) -> Callable[[], Tensor]:
+        """Return what decides by a cvxpylayers layer on the same lift, whose derivatives are in the context."""
         decider = CvxpyLayerDecider(self.model, self.feasible_set)
         rows = self.contexts(count).requires_grad_()
 
@@ -186,7 +222,11 @@ class Race:
                 x.square().sum().backward()
             return x.detach()
 
-        seconds, x = self.best(run)
+        return run
+
+    def cvxpylayers(self, count: int, *, backward: bool) -> Measured:
+        """A cvxpylayers layer."""
+        seconds, x = self.best(self.layering(count, backward=backward))
         return Measured(seconds / count, count) if backward else self._certified(x, seconds, count)
 
     def _certified(self, x: Tensor, seconds: float, count: int) -> Measured:
@@ -198,6 +238,11 @@ class Race:
 
 def _scored(gap: Tensor, seconds: float, count: int, *own: float) -> Measured:
     return Measured(seconds / count, count, float(gap.max()), float((gap <= TOLERANCE).double().mean()), *own)
+
+
+def solve_directly(solver: str, data: dict[str, Any]) -> tuple[Any, float]:
+    """Return the answer of CLARABEL or SCS to CVXPY's data for it, and its own seconds."""
+    return _direct_clarabel(data) if solver == "CLARABEL" else _direct_scs(data)
 
 
 def _direct_clarabel(data: dict[str, Any]) -> tuple[Any, float]:
@@ -282,18 +327,19 @@ def matrix_product_rate(size: int = 768, repeats: int = 5) -> float:
     return 2 * size**3 / least
 
 
-OTHERS = ("cvxpy_clarabel", "cvxpy_scs", "clarabel", "scs_1e-3", "cvxpylayers", "cvxpylayers_backward")
+ONE_BY_ONE = ("cvxpy_clarabel", "cvxpy_scs", "clarabel", "scs_1e-3", "cvxpylayers", "cvxpylayers_backward")
+OTHERS = (*((name, 1) for name in ONE_BY_ONE), *(("moreau", batch) for batch in BATCHES))
 MEASURED = ("decide_ms", "instances", "gap_max", "certified", "iterations", "limit_ms")
 """The measurements in a row."""
 
 
 def timing_cells(asked: Any) -> list[Cell]:
     """Return the cells asked for; those of a race, which are measured side by side, come together."""
-    own = [(method, batch) for batch in asked.batches for method in ("newton", "layer")]
+    own = [("prepared", 1), *((method, batch) for batch in asked.batches for method in ("newton", "layer"))]
     cells = []
     for dim, model, name in itertools.product(asked.dims, asked.models, asked.sets):
         config = {"model": model, "count": asked.count, "procedure": PROCEDURE}
-        for method, batch in (*own, *((other, 1) for other in OTHERS)):
+        for method, batch in (*own, *OTHERS):
             cells.append(Cell("timing", name, dim, method, 0, "exact", make_config(config | {"batch": batch})))
     return cells
 
@@ -314,6 +360,7 @@ def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
     count, batch = config["count"], config["batch"]
     runs: dict[str, Callable[[], Measured]] = {
         "newton": lambda: race.newton(batch),
+        "prepared": lambda: race.prepared(batch),
         "layer": lambda: race.layer(batch),
         "cvxpy_clarabel": lambda: race.cvxpy("CLARABEL", count),
         "cvxpy_scs": lambda: race.cvxpy("SCS", count),
@@ -321,14 +368,20 @@ def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
         "scs_1e-3": lambda: race.direct("SCS", count),
         "cvxpylayers": lambda: race.cvxpylayers(count, backward=False),
         "cvxpylayers_backward": lambda: race.cvxpylayers(count, backward=True),
+        "moreau": lambda: race.moreau(batch),
     }
-    measured = asdict(runs[cell.method]())
+    try:
+        measured = asdict(runs[cell.method]())
+    except ImportError:
+        if cell.method != "moreau":
+            raise
+        return MISSING
     times = {"decide_ms": 1000 * measured.pop("seconds"), "limit_ms": 1000 * measured.pop("limit")}
     return measured | times
 
 
 NEEDED = ("decide_ms", "config.batch", "config.model")
-CODE = (*SOLVER, "soctk_baselines.cvxpy_layer")
+CODE = (*SOLVER, "soctk_baselines.cvxpy_layer", "soctk_evaluation.experiments.moreau")
 # The ratios of a race belong together.
 EXPERIMENT = Experiment(
     "timing",

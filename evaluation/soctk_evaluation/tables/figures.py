@@ -160,7 +160,7 @@ def timing_figure(rows: Sequence[Row], path: Path) -> None:
     figure, grid = plt.subplots(len(models), len(dims), figsize=size, layout="constrained", sharex=True, squeeze=False)
     for (model, dim), axes in zip(panels, grid.flat, strict=True):
         for row in (each for each in shown if (each["config"]["model"], each["dim"]) == (model, dim)):
-            place, color = names.index(_timed(row)), LEARNED if row["method"] == "newton" else TRIVIAL
+            place, color = names.index(_timed(row)), LEARNED if _timed(row).startswith("soctk") else TRIVIAL
             axes.plot([row["decide_ms"]], [place], "o", ms=6, color=color)
             gap = f"gap {row['gap_max']:.0e}"
             style = {"textcoords": "offset points", "fontsize": 6.5, "color": INK}
@@ -175,8 +175,10 @@ def timing_figure(rows: Sequence[Row], path: Path) -> None:
 
 
 def _timed(row: Row) -> str:
-    own = row["method"] == "newton"
-    return f"soctk, batch {row['config']['batch']}" if own else str(row["method"]).replace("_", " ")
+    batch, method = row["config"]["batch"], str(row["method"]).replace("_", " ")
+    if method == "moreau":
+        return "moreau" if batch == 1 else "moreau, best batch"
+    return {"newton": f"soctk, batch {batch}", "prepared": "soctk, prepared"}.get(method, method)
 
 
 def polyhedra_figure(races: Mapping[str, Mapping[str, float]], path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
+from soctk_evaluation.tables.batch_sizes import at_their_best
 from soctk_evaluation.tables.markdown import escape, head, line, write_page
 
 PAGE = """# What a decision over a polyhedron takes
@@ -67,7 +68,7 @@ def _races(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
     races: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         races.setdefault((row["task"], row["config"]["model"]), []).append(row)
-    return {which: _at_their_best(race) for which, race in races.items()}
+    return {which: at_their_best(race, MOREAU) for which, race in races.items()}
 
 
 def _best_times(rows: list[Row]) -> dict[str, dict[str, float]]:
@@ -84,16 +85,6 @@ def _best_times(rows: list[Row]) -> dict[str, dict[str, float]]:
         batched = [row["decide_ms"] for row in race if row["method"] == "moreau"]
         found[f"{name}, {model}"] = known | ({"Moreau": min(batched)} if batched else {})
     return found
-
-
-def _at_their_best(race: list[Row]) -> list[Row]:
-    """Return the rows with Moreau's for one context and at its best batch size alone."""
-    shown = [row for row in race if row["method"] not in MOREAU]
-    for name in MOREAU:
-        rows = [row for row in race if row["method"] == name]
-        best = min(rows, key=lambda row: row["decide_ms"], default=None)
-        shown += [row for row in rows if row["config"]["batch"] == 1 or row is best]
-    return shown
 
 
 def _race(name: str, model: str, race: list[Row]) -> str:

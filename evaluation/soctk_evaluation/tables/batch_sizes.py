@@ -1,0 +1,17 @@
+"""Which batch sizes of a method a table shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from soctk_evaluation.harness.store import Row
+
+
+def at_their_best(race: Sequence[Row], methods: Sequence[str]) -> list[Row]:
+    """Return the rows of a race; of these methods only those for one context and at the best batch size, at the end."""
+    shown = [row for row in race if row["method"] not in methods]
+    for name in methods:
+        rows = [row for row in race if row["method"] == name]
+        best = min(rows, key=lambda row: row["decide_ms"], default=None)
+        shown += [row for row in rows if row["config"]["batch"] == 1 or row is best]
+    return shown
