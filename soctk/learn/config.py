@@ -25,11 +25,13 @@ class FitConfig:
     """The recipe: AdamW with a one-cycle rate, then second-order iterations in float64.
 
     Attributes:
-        seed: of the mini-batches; the same seed gives bitwise the same fit on a CPU with one thread.
+        seed: of the mini-batches; the same seed gives bitwise the same fit on a CPU.
         members: surrogates to learn, each from four fifths of the instances drawn at random (subagging, Buehlmann and
             Yu 2002); their mean is `FitReport.model`. 1 learns the surrogate that is given from all.
         jobs: members that are learned at a time, by which a time limit is shared: processes, as many as PyTorch has
             threads by default; with `fit(executor=)` its workers, one for each member by default.
+        threads: cores that one fit takes on a CPU. A second one saves a tenth of the time at best, and where other work
+            shares the cores it costs many times as much (`soctk.learn.threads`).
         starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
         epochs: AdamW passes over the data, a quarter of them where Levenberg-Marquardt on the curved part follows;
             0 skips the phase.
@@ -73,6 +75,7 @@ class FitConfig:
     seed: int = 0
     members: int = 1
     jobs: int | None = None
+    threads: int = 1
     starts: int = 4
     epochs: int = 4
     learning_rate: float = 2e-2
@@ -103,7 +106,7 @@ class FitConfig:
     def __post_init__(self) -> None:
         for name in MAY_BE_ZERO:
             check_count(getattr(self, name), name, minimum=0)
-        for name in ("members", "starts", "batch_rows", "rows", "history", "validate_every", "patience"):
+        for name in ("members", "threads", "starts", "batch_rows", "rows", "history", "validate_every", "patience"):
             check_count(getattr(self, name), name)
         if self.jobs is not None:
             check_count(self.jobs, "jobs")

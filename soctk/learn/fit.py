@@ -20,6 +20,7 @@ from soctk.learn.phases.phase import run_in_turn, steps_of
 from soctk.learn.progress import Progress
 from soctk.learn.recipe import Recipe, recipe_for
 from soctk.learn.report import FitReport
+from soctk.learn.threads import limited_threads
 from soctk.learn.trainer import Trainer
 from soctk.sets import FeasibleSet, SetAt
 from soctk.support import Support
@@ -111,7 +112,8 @@ def fit(
     trainer = Trainer(model, data, validation, Deadline(config.time_limit, stop), own_split=own_split)
     recipe = recipe_for(model, config, min(data.candidates, validation.candidates), known)
     try:
-        _run(recipe, trainer, progress=config.progress)
+        with limited_threads(config.threads):
+            _run(recipe, trainer, progress=config.progress)
     finally:
         report = trainer.finish()
     if recipe and not math.isfinite(report.best_validation):

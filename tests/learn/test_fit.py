@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -276,3 +277,20 @@ def test_a_function_without_context_is_learned_from_one_instance():
     model = soctk.NormICNN(3, hidden=(4,))
     soctk.fit(model, data, soctk.FitConfig(starts=2, epochs=20, batch_rows=100))
     assert relative_error(model, data) < 1e-3
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_fit_takes_the_cores_it_is_given_and_gives_them_back(threads: int):
+    before, during = torch.get_num_threads(), set()
+    torch.set_num_threads(2)
+
+    def look() -> bool:
+        during.add(torch.get_num_threads())
+        return False
+
+    try:
+        soctk.fit(soctk.SOCICNN(3, 2), smooth_data(), replace(QUICK, threads=threads), stop=look)
+        assert during == {threads}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -9,7 +9,7 @@ from typing import Any
 from soctk import ConvexSurrogate, FitConfig, FitReport, ValueData, fit
 
 PREFIX = "fit."
-LEFT_OUT = ("seed", "members", "jobs", "progress", "optima_iterations", "optima_weights")
+LEFT_OUT = ("seed", "members", "jobs", "threads", "progress", "optima_iterations", "optima_weights")
 """Fields of a recipe that are no part of a cell's configuration."""
 
 FIT_FIELDS = ("fit_status", "structure")
