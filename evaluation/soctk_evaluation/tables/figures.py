@@ -182,14 +182,14 @@ def _timed(row: Row) -> str:
 
 
 def polyhedra_figure(races: Mapping[str, Mapping[str, float]], path: Path) -> None:
-    """Draw milliseconds for a decision, by race and then by who decides; the first name is ours."""
+    """Draw milliseconds for a decision, by race and then by who decides; ours are called soctk."""
     if not races:
         return
     figure, axes = plt.subplots(figsize=(7.2, 0.3 * len(races) + 1.3), layout="constrained")
     names = list(dict.fromkeys(name for race in races.values() for name in race))
     for marker, name in zip("o^sD", names, strict=False):
         points = [(race[name], place) for place, race in enumerate(reversed(races.values())) if name in race]
-        color = LEARNED if name == names[0] else TRIVIAL
+        color = LEARNED if name.startswith("soctk") else TRIVIAL
         axes.plot(
             *zip(*points, strict=True), marker, ms=6, color=color, mfc=color if marker in "o^" else "none", label=name
         )
