@@ -12,7 +12,6 @@ import torch
 
 import soctk
 
-torch.set_num_threads(1)  # for data as few as these, more threads wait for each other
 generator = torch.Generator().manual_seed(0)
 shares = soctk.Simplex(3)  # x >= 0, sum(x) = 1
 

@@ -13,7 +13,6 @@ import torch
 
 import soctk
 
-torch.set_num_threads(1)  # for data as few as these, more threads wait for each other
 random = np.random.default_rng(0)
 
 # %% [markdown]

@@ -10,9 +10,9 @@ import copy
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -173,7 +173,7 @@ def _in_processes(fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop
     """Learn the first here and the others in processes of this machine."""
     from joblib.externals.loky import get_reusable_executor
 
-    with tempfile.TemporaryDirectory() as folder, _one_thread():
+    with tempfile.TemporaryDirectory() as folder:
         mark = _FileMark(Path(folder) / "stop")
 
         def stopped() -> bool:
@@ -253,23 +253,12 @@ _one_at_a_time = threading.Lock()
 
 
 def _elsewhere(fit: Fit, members: Members, number: int, mark: Mark | None) -> Learned | None:
-    """Fit one member on a worker, with one thread; None where it was to stop before."""
-    with _one_at_a_time, _one_thread():
+    """Fit one member on a worker; None where it was to stop before."""
+    with _one_at_a_time:
         if mark is not None and mark.is_set():
             return None
         model, report = members.learn(fit, number, None if mark is None else mark.is_set)
         return model, replace(report, model=None)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let PyTorch take one thread inside: a core for each member, and the same rounding everywhere."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,9 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def __init__(self, address: str) -> None:
             self.address = address
 
+        def nthreads(self) -> dict[str, int]:
+            return {"a worker": 1}
+
         def __enter__(self) -> None:
             made.append(f"open {self.address}")
 

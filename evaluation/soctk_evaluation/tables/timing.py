@@ -74,7 +74,7 @@ def _races(rows: list[Row]) -> dict[tuple[Any, ...], list[Row]]:
 
 
 def _race(dim: int, model: str, name: str, race: list[Row]) -> str:
-    largest = max(row["config"]["batch"] for row in race if row["method"] == "newton")
+    largest = max((row["config"]["batch"] for row in race if row["method"] == "newton"), default=1)
     times = {(row["method"], row["config"]["batch"]): row["decide_ms"] for row in race}
     lines = [f"**d = {dim}, {escape(name)}, {escape(model)} model**\n"]
     columns = ["times ours for one context", f"times ours at {largest}", "certified 1e-6", "largest gap"]
