@@ -47,8 +47,8 @@ class Ratio:
     @property
     def text(self) -> str:
         """The ratio and its interval in words."""
-        between = "" if self.low is None or self.high is None else f" ({self.low:.2g} to {self.high:.2g})"
-        return f"{self.mean:.2f}{between}" if 0.1 <= self.mean < 100 else f"{self.mean:.2g}{between}"
+        between = "" if self.low is None or self.high is None else f" ({_rounded(self.low)} to {_rounded(self.high)})"
+        return f"{self.mean:.2f}{between}" if 0.1 <= self.mean < 100 else f"{_rounded(self.mean)}{between}"
 
 
 @dataclass(frozen=True)
@@ -124,3 +124,8 @@ def compare(scores: Mapping[str, CellScores], reference: str, floor: float) -> l
         )
         for method, own in scores.items()
     ]
+
+
+def _rounded(ratio: float) -> str:
+    """Return a ratio with two digits, whole from a hundred on: no powers of ten for numbers that people compare."""
+    return f"{ratio:,.0f}" if 100 <= ratio < 1e6 else f"{ratio:.2g}"
