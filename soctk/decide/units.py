@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from soctk.decide.exact import bound_given, exact_difference
 from soctk.decide.problem import Problem
 from soctk.decide.result import Result
 
@@ -58,7 +59,7 @@ class Rescaled:
         level = form.evaluate(first.unsqueeze(1))
         size = unit if size is None else torch.maximum(unit, size)
         scale = torch.ldexp(torch.ones_like(unit), torch.frexp(size).exponent - 1)
-        constant, lost = _exact_difference(form.constant, level)
+        constant, lost = exact_difference(form.constant, level)
         each = scale.unsqueeze(-1)
         rescaled = dataclasses.replace(
             form,
@@ -71,17 +72,9 @@ class Rescaled:
 
     def back(self, result: Result) -> Result:
         """Return the solver's answer as one to the problem given."""
-        total = self.scale * result.lower_bound + self.level
-        margin = 2 * torch.finfo(total.dtype).eps * (total.abs() + self.lost.abs())
-        result.lower_bound = total + self.lost - margin
+        eps = torch.finfo(result.lower_bound.dtype).eps
+        result.lower_bound = bound_given(result.lower_bound, self.scale, self.level, self.lost, eps)
         result.value = self.given.form.evaluate(result.x.unsqueeze(1)).squeeze(-1)
         result.unit = self.given.unit
         result.rows = None if result.rows is None else result.rows.times(self.scale.cpu().numpy())
         return result
-
-
-def _exact_difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return fl(a - b) and what its rounding lost, exactly, of numbers of any sizes."""
-    difference = a - b
-    part = difference - a
-    return difference, (a - (difference - part)) - (b + part)

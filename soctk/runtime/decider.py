@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from soctk.decide.exact import bound_given
 from soctk.runtime.code import Functions
 from soctk.runtime.file import Contents, RuntimeFileError, read
 from soctk.runtime.work import Found, Work
@@ -186,8 +187,7 @@ class Decider:
         again = work.search(within, max_iter, deadline)
         if math.isnan(again.value):
             return found, unit
-        total = s * again.bound + level
-        bound = total + lost - 2 * float(np.finfo(float).eps) * (abs(total) + abs(lost))
+        bound = bound_given(again.bound, s, level, lost, float(np.finfo(float).eps))
         again = again._replace(value=s * again.value + level + lost, iterations=found.iterations + again.iterations)
         if again.value > found.value:
             again = again._replace(x=found.x, value=found.value, violation=found.violation, share=found.share)

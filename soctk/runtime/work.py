@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from soctk.decide.exact import exact_difference
 from soctk.forms.responses import Responses, responses
 from soctk.runtime.code import Call, Functions
 from soctk.runtime.sides import Sides
@@ -74,7 +75,7 @@ class Work:
         """Replace f by (f - level) / s, s a power of two near a unit; return s and what rounding took off f."""
         s = math.ldexp(1.0, math.frexp(unit)[1] - 1)
         data, columns, n = self._data, self.arrays["columns"], self._header["dim"]
-        data[0], lost = _exact_difference(float(data[0]), level)
+        data[0], lost = exact_difference(float(data[0]), level)
         data[: 1 + n] /= s
         data[columns] /= s
         return s, lost
@@ -149,10 +150,3 @@ class Work:
 def _named(names: list[Any], given: Mapping[str, Any]) -> list[Any]:
     """Return what is called so; of lists of names tuples."""
     return [given[name] if isinstance(name, str) else tuple(_named(name, given)) for name in names]
-
-
-def _exact_difference(a: float, b: float) -> tuple[float, float]:
-    """Return fl(a - b) and what its rounding lost, exactly (Knuth 1969)."""
-    difference = a - b
-    part = difference - a
-    return difference, (a - (difference - part)) - (b + part)
