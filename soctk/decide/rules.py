@@ -45,7 +45,8 @@ STEADY = Schedule(0.3, 0.5, ((0.2, 0.95, 10.0), (0.5, 0.3, 30.0)))
 """Without curvature of its own a function is left by fast steps too far from the path to come back to it.
 
 Of the schedules tried the one whose slowest instances take the fewest steps, which all others in SIMD lanes wait for,
-and that never needs the lift: 0.15 and a share of 0.6 save easy functions a step and cost hard ones four.
+and that needed the lift in none of the cases tried: 0.15 and a share of 0.6 save easy functions a step and cost hard
+ones four.
 """
 CAREFUL = Schedule(0.1, 0.1, ((0.1, 0.9, 1.0), (0.3, 0.5, 10.0)))
 """A third more steps, closer to the path and further along it.

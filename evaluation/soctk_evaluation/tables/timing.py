@@ -22,7 +22,7 @@ batch size, their making not counted.
 
 The first ratio is between single decisions: what a method takes, over what `soctk.prepare` takes for one context (with
 derivatives: the `DecisionLayer`). There a decision in few variables waits longer for Python than for arithmetic. The
-second ratio is to this library at its largest batch: none of the others but Moreau has batches. Below each table
+second ratio is to this library at its largest batch; of the others Moreau alone is timed in batches. Below each table
 stands what the arithmetic alone would take: all sums, products, quotients and roots of the coefficients, of the
 iterations and of the certificates, symmetric matrices halved, at the rate of a large matrix product.
 
