@@ -30,7 +30,7 @@ class FitConfig:
             Yu 2002); their mean is `FitReport.model`. 1 learns the surrogate that is given from all.
         jobs: members that are learned at a time, by which a time limit is shared: processes, as many as PyTorch has
             threads by default; with `fit(executor=)` its workers, one for each member by default.
-        threads: cores that one fit takes on a CPU. A second one saves a tenth of the time at best, and where other work
+        threads: cores that one fit takes on a CPU. A second one saves about a tenth of the time, and where other work
             shares the cores it costs many times as much (`soctk.learn.threads`).
         starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
         epochs: AdamW passes over the data, a quarter of them where Levenberg-Marquardt on the curved part follows;

@@ -34,8 +34,6 @@ FEWEST_INSTANCES = 5
 LOOK_EVERY = 0.2
 """Seconds between looks at whether to stop."""
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
 Fit = Callable[..., FitReport]
 Stop = Callable[[], bool]
 Learned = tuple[ConvexSurrogate, FitReport]
@@ -181,7 +179,7 @@ def _in_processes(fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop
                 mark.set()
             return mark.is_set()
 
-        executor = get_reusable_executor(max_workers=members.processes - 1, env=ONE_THREAD)
+        executor = get_reusable_executor(max_workers=members.processes - 1)
         others = _submit(executor, fit, members, range(1, members.count), mark)
         try:
             first = members.learn(fit, 0, None if stop is None else stopped, into=model, shown=True)

@@ -138,7 +138,7 @@ class _Maker:
         """Return the phases for the curved part of the best start: Levenberg-Marquardt, then L-BFGS on all rows.
 
         The first finds which branch takes which kink, which the second does not; the second goes on from there without
-        the penalty, at a tenth of the time.
+        the penalty, in far cheaper steps.
         """
         config = self.config
         if config.optimizer != "auto":

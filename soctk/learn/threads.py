@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 def limited_threads(count: int) -> Iterator[None]:
     """Let PyTorch, NumPy and SciPy work with so many threads, as long as this lasts.
 
-    Their products are small here and follow each other: a second thread saves a tenth of the time at best. Waiting
+    Their products are small here and follow each other: a second thread saves about a tenth of the time. Waiting
     threads keep their cores busy, though, those of NumPy against those of PyTorch as well, so that on cores that are
     shared with anything else each product takes many times as long.
     """

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from soctk_evaluation.harness.store import BadLine, Contents
 from soctk_evaluation.tables.leaderboard import REGRET
-from soctk_evaluation.tables.report import print_tables, to_csv, to_html, to_markdown
+from soctk_evaluation.tables.report import print_tables, to_csv, to_html, to_latex, to_markdown
 from soctk_evaluation.tables.summary import Table, build_tables
 
 REGRETS = {"relu": 0.4, "soc": 0.2, "quadratic": 0.1, "oracle": 1e-9}
@@ -114,6 +114,26 @@ def test_each_dimension_and_protocol_has_its_own_table() -> None:
     rows = [support.row(dim=dim, protocol=protocol) for dim in (20, 10) for protocol in ("paper", "exact")]
     titles = [(one.dim, one.protocol) for one in build_tables(Contents(rows, []), REGRET)]
     assert titles == [(10, "exact"), (10, "paper"), (20, "exact"), (20, "paper")]
+
+
+def test_no_mean_is_over_tasks_of_several_suites() -> None:
+    rows = [
+        support.row(task=task, regret_mean=1.0) for task in ("opf_case14", "voltage", "box_dense", "box_socp", "own")
+    ]
+    found = build_tables(Contents(rows, []), REGRET)
+    assert [one.tasks for one in found] == [["box_socp", "own"], ["box_dense"], ["voltage"], ["opf_case14"]]
+    assert len({one.title for one in found}) == 4
+
+
+def test_latex_has_every_entry_and_no_character_of_its_own_is_left_bare() -> None:
+    found = table([support.row(method=method, task="a_b&c", seed=seed) for method in REGRETS for seed in range(2)])
+    first, _ = to_latex([found]).split("\\end{table}", 1)
+    rows = [line for line in first.splitlines() if line.endswith("\\\\")]
+    assert len(rows) == 1 + len(REGRETS) + len(found.solver)
+    assert len({len(re.findall(r"(?<!\\)&", row)) for row in rows}) == 1
+    assert "a\\_b\\&c" in rows[0]
+    assert first.count("\\textbf{") == 2  # the one task and the mean
+    assert first.count("\\midrule") == 1 + 2  # under the heading, before the trivial rows and the solver's
 
 
 def test_test_instances_solver_regret_and_damaged_lines_are_said() -> None:

@@ -17,7 +17,7 @@ class Grid(Sweep):
     """What most comparisons take.
 
     Attributes:
-        quick: the smallest sizes, one seed, fewer starts of each fit; evaluation/README.md says what of each.
+        quick: the smallest sizes and one seed, for networks' own experiments shorter fits too (evaluation/README.md).
         methods: names of surrogates and trivial rows; the experiment's by default.
         seeds: each is other data and other initial weights; 0 1 2 by default.
     """
@@ -37,6 +37,7 @@ class Leaderboard(Grid):
         protocol: decide to a certificate, by the paper's 5 restarts of 200 projected Adam steps, or by cvxpylayers.
         html: where to write a sortable page that needs no other file.
         csv: where to write one line for each method and task.
+        latex: where to write the tables in LaTeX.
     """
 
     tasks: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class Leaderboard(Grid):
     store: Path = Path("results/leaderboard.jsonl")
     html: Path | None = None
     csv: Path | None = None
+    latex: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,7 @@ class Report:
         html: where to write a sortable page that needs no other file, of the leaderboard alone.
         markdown: where to write the tables.
         csv: where to write one line for each method and task, of the leaderboard alone.
+        latex: where to write the tables in LaTeX, of the leaderboard alone.
         figure: where to draw the results, SVG or PNG.
         readme: a Markdown file with the comments "begin leaderboard" and "end leaderboard": the smallest dimension's
             table takes the place of what is between them.
@@ -185,6 +188,7 @@ class Report:
     html: Path | None = None
     markdown: Path | None = None
     csv: Path | None = None
+    latex: Path | None = None
     figure: Path | None = None
     readme: Path | None = None
 

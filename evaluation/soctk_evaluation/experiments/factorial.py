@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from soctk import ConvexSurrogate, FitConfig
 from soctk_evaluation.experiments.leaderboard import (
     MEASURED,
     OWN_RECIPES,
-    QUICK,
+    RECIPE,
     TEXT,
     cell_config,
     measure,
@@ -44,12 +43,12 @@ def factorial_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: Fit
     """
     check_names(asked.methods, tuple(VARIANTS), "variant")
     check_names(asked.tasks, task_names(), "task")
-    seeds, recipe = ((0,), QUICK) if asked.quick else (SEEDS, FitConfig())
+    seeds = (0,) if asked.quick else SEEDS
     grid = itertools.product(asked.dims or DIMS, asked.methods or VARIANTS, asked.seeds or seeds, asked.tasks or TASKS)
     cells = []
     for dim, name, seed, task in grid:
         variant = VARIANTS[name]
-        own = replace(fit or replace(recipe, **OWN_RECIPES.get(variant.method, {})), **variant.recipe)
+        own = replace(fit or replace(RECIPE, **OWN_RECIPES.get(variant.method, {})), **variant.recipe)
         cells.append(Cell("factorial", task, dim, name, seed, "exact", cell_config(own, sizes, {})))
     return sorted(cells, key=lambda cell: (-cell.dim, not cell.method.endswith("_lm")))
 
@@ -75,13 +74,12 @@ def _code(cell: Cell) -> tuple[str, ...]:
     return (*own, *protocol_code(cell), *BASELINES.get(VARIANTS[cell.method].method, ()))
 
 
-WRITE = partial(write_factorial, quick_starts=QUICK.starts)
 EXPERIMENT = Experiment(
     "factorial",
     factorial_cells,
     run_cell,
     MEASURED,
-    WRITE,
+    write_factorial,
     text=TEXT,
     code=_code,
     pages=pages("factorial.md", "factorial.svg"),

@@ -43,8 +43,8 @@ MEASURED = (
 )
 """The measurements in a row."""
 
-QUICK = FitConfig(starts=2, level_iterations=100)
-"""The recipe of a quick leaderboard, the same for every method; b0, whose iterations it saves, decides nothing."""
+RECIPE = FitConfig(starts=2, level_iterations=100)
+"""The recipe of every method: `soctk.fit`'s with half the starts, and few iterations of b0, which decides nothing."""
 
 OWN_RECIPES: dict[str, dict[str, int]] = {
     name: {"rows": rows, "lbfgs_iterations": 1000}
@@ -70,10 +70,10 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
     check_methods(asked.methods, decision_methods())
     check_names(asked.tasks, task_names(), "task")
     check_names([asked.protocol], list(PROTOCOLS), "protocol")
-    dims, seeds, recipe = ((10,), (0,), QUICK) if asked.quick else ((10, 20, 50), (0, 1, 2), FitConfig())
+    dims, seeds = ((10,), (0,)) if asked.quick else ((10, 20, 50), (0, 1, 2))
 
     def config_of(method: str) -> Config:
-        own = fit or replace(recipe, **OWN_RECIPES.get(base_of(method), {}))
+        own = fit or replace(RECIPE, **OWN_RECIPES.get(base_of(method), {}))
         more = setting_config(own, asked.protocol) if "+" in method else {}
         return cell_config(own, sizes, more)
 
@@ -227,8 +227,8 @@ def protocol_code(cell: Cell) -> tuple[str, ...]:
     return {"exact": (), "paper": SOLVER, "cvxpylayers": ("soctk_baselines.cvxpy_layer",)}[cell.protocol]
 
 
-KINDS, TEXT = ("markdown", "figure", "html", "csv", "readme"), ("decided_by", *FIT_FIELDS)
-PAGES = {"readme": "README.md", "figure": "docs/images/regret.svg"}
+KINDS, TEXT = ("markdown", "figure", "html", "csv", "latex", "readme"), ("decided_by", *FIT_FIELDS)
+PAGES = {"readme": "README.md", "markdown": "docs/leaderboard.md", "figure": "docs/images/regret.svg"}
 EXPERIMENT = Experiment(
     "leaderboard",
     leaderboard_cells,

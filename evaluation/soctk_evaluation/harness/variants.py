@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from soctk import FitConfig
+
 Config = dict[str, Any]
 """A surrogate's `config()`."""
 
@@ -116,6 +118,7 @@ def _structures(config: Config) -> tuple[list[tuple[str, ...]], list[tuple[str, 
 
 
 LM = {"optimizer": "levenberg_marquardt"}
+DEFAULT = {name: getattr(FitConfig(), name) for name in ("starts", "level_iterations")}
 SMALL = {"hidden": HIDDEN, "hyperbolics": HYPERBOLICS}
 _LM, _HYPERBOLICS = "Levenberg-Marquardt throughout", f"with {HYPERBOLICS} hyperbolic branches"
 _SMALL = f"with {HYPERBOLICS} hyperbolic branches and only {HIDDEN[0]} ReLUs, so Levenberg-Marquardt"
@@ -123,6 +126,7 @@ _LADDER = "that with structures to choose from: SOC's recipe"
 
 VARIANTS: dict[str, Variant] = {
     "soc": Variant("soc", "as fitted by default"),
+    "soc_default_recipe": Variant("soc", "soctk.fit's recipe: four starts, b0 to the end", recipe=DEFAULT),
     "soc_no_quadratic": Variant("soc", "no quadratic branch, so no one-centre", sizes=without("quadratic")),
     "soc_no_norms": Variant("soc", "no norms", sizes=without("norms")),
     "soc_no_hyperbolics": Variant("soc", "no hyperbolic branches", sizes=without("hyperbolics")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from soctk_evaluation.harness.experiment import Files, Results
-from soctk_evaluation.tables.markdown import escape, write_page
+from soctk_evaluation.tables.markdown import machines, write_page
 from soctk_evaluation.tables.report import print_tables, to_markdown
 from soctk_evaluation.tables.summary import Measure, build_tables
 
@@ -48,7 +48,7 @@ def write_approximation(results: Results, files: Files, quick_epochs: int) -> No
     print_tables(tables)
     if "markdown" in files and results.rows:
         quick = {row["config"].get("fit.epochs") for row in results.rows} - {None} == {quick_epochs}
-        machine, flag = escape(results.rows[-1]["machine"]), " --quick" if quick else ""
+        machine, flag = machines(results.rows), " --quick" if quick else ""
         head = APPROXIMATION.format(machine=machine, quick=flag, recipe=RECIPES[quick])
         write_page(files["markdown"], head + to_markdown(tables), results.rows)
     if "figure" in files:

@@ -8,7 +8,7 @@ import numpy as np
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, head, line, write_page
+from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
 
 Groups = dict[tuple[str, str], list[Row]]
 """Rows by weights and setting."""
@@ -84,7 +84,7 @@ def write_equivalence(results: Results, files: Files) -> None:
     if "markdown" in files and rows:
         config = {name: escape(rows[0]["config"][name]) for name in ("depth", "width", "blocks", "rows")}
         value = max((row["value_mean"] for row in rows if row["method"] == "random"), default=float("nan"))
-        fields = {"machine": escape(rows[-1]["machine"]), "dim": rows[0]["dim"], "trained": _training(rows)}
+        fields = {"machine": machines(rows), "dim": rows[0]["dim"], "trained": _training(rows)}
         write_page(files["markdown"], PAGE.format(value=value, **fields, **config) + text, rows)
     if "figure" in files and rows:
         from soctk_evaluation.tables.figures import equivalence_figure

@@ -10,7 +10,7 @@ from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row, last_by
 from soctk_evaluation.harness.variants import VARIANTS
 from soctk_evaluation.tables.leaderboard import REGRET
-from soctk_evaluation.tables.markdown import escape, head, line, write_page
+from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
 from soctk_evaluation.tables.paired import INTERVAL, CellScores, Ratio, cell_scores, ratio_of
 from soctk_evaluation.tables.report import ABSENT, regret_entry
 from soctk_evaluation.tables.summary import WHICH, Line, Table, build_tables
@@ -36,14 +36,14 @@ between a half and two may be chance, as `soc_no_backbone` shows where no struct
 """
 
 
-def write_factorial(results: Results, files: Files, quick_starts: int) -> None:
-    """Show the tables, and write the page and the picture; `quick_starts` tells the quick recipe from the other."""
+def write_factorial(results: Results, files: Files) -> None:
+    """Show the tables, and write the page and the picture."""
     tables = build_tables(results, FACTORIAL, results.cells)
     text = "\n".join(_text(table, _rows(results, table)) for table in tables)
     print(text or "no factorial rows yet")
     if "markdown" in files and results.measured:
-        quick = " --quick" if all(row["config"].get("fit.starts") == quick_starts for row in results.measured) else ""
-        page = PAGE.format(machine=escape(results.rows[-1]["machine"]), quick=quick)
+        quick = " --quick" if {row["seed"] for row in results.measured} == {0} else ""
+        page = PAGE.format(machine=machines(results.rows), quick=quick)
         write_page(files["markdown"], page + text, results.rows)
     if "figure" in files and tables:
         from soctk_evaluation.tables.figures import factorial_figure

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import replace_part, versions_line, write_page, write_text
+from soctk_evaluation.tables.markdown import machines, replace_part, versions_line, write_page, write_text
 from soctk_evaluation.tables.report import WRITERS, body, print_tables, render
 from soctk_evaluation.tables.summary import Measure, Table, build_tables
+from soctk_tasks.registry import OPF, UNTUNED
 
 REGRET = Measure(
     "leaderboard",
     "regret_mean",
-    "Mean regret, d = {dim}, protocol {protocol}",
+    "Mean regret{suite}, d = {dim}, protocol {protocol}",
     "test instances",
     {
         "mean": "mean of tasks",
@@ -26,7 +27,21 @@ REGRET = Measure(
     count="regret_n",
     stderr="regret_stderr",
     floor=1e-6,
+    suites={
+        " on three tasks that no recipe was chosen by": UNTUNED,
+        " in kW on a feeder": ("voltage",),
+        **{f" in $/h on {name.removeprefix('opf_')}": (name,) for name in OPF},
+    },
 )
+PAGE = """# Regret
+
+The rows are those of `evaluation/results/leaderboard.jsonl`, measured by `soctk leaderboard` on {machine};
+`evaluation/README.md` says what each number means. Regret is f(x̂) − f(x*) of a decision x̂ on the true objective, in
+the task's own units, with x* certified to 1e-8. Every learned method has the same data, recipe and decision method; the
+rows in italics are trivial, of which `constant` and `affine` see the optima of the training instances and the others
+do not.
+
+"""
 
 
 def write_leaderboard(results: Results, files: Files) -> None:
@@ -37,7 +52,8 @@ def write_leaderboard(results: Results, files: Files) -> None:
     print_tables(tables)
     for kind, writer in WRITERS.items():
         if kind == "markdown" and kind in files:
-            write_page(files[kind], writer(tables), results.rows)
+            page = PAGE.format(machine=machines(results.rows)) + writer(tables)
+            write_page(files[kind], page, results.rows)
         elif kind in files:
             write_text(files[kind], writer(tables))
     if "readme" in files and tables:

@@ -62,6 +62,11 @@ def versions_line(rows: Sequence[Row]) -> str:
     return f"Code versions of the rows (and how many): {', '.join(found) or 'unknown'}."
 
 
+def machines(rows: Sequence[Row]) -> str:
+    """Return the machines that measured rows, in the order of the first, as text of a page."""
+    return escape(" and ".join(dict.fromkeys(row["machine"] for row in rows)))
+
+
 def code_versions(rows: Sequence[Row]) -> dict[str, int]:
     """Return how many rows each version of the code has measured, in the order of the first."""
     found: dict[str, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.batch_sizes import at_their_best
-from soctk_evaluation.tables.markdown import escape, head, line, write_page
+from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
 
 PAGE = """# What a decision over a polyhedron takes
 
@@ -51,7 +51,7 @@ def write_polyhedra(results: Results, files: Files) -> None:
     text = polyhedra_tables(rows)
     print(text)
     if "markdown" in files and rows:
-        write_page(files["markdown"], PAGE.format(machine=escape(rows[-1]["machine"])) + text, rows)
+        write_page(files["markdown"], PAGE.format(machine=machines(rows)) + text, rows)
     if "figure" in files:
         from soctk_evaluation.tables.figures import polyhedra_figure
 

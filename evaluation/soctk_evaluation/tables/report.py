@@ -1,7 +1,8 @@
-"""Show tables: on the terminal, as Markdown, CSV and a sortable HTML page."""
+"""Show tables: on the terminal, as Markdown, LaTeX, CSV and a sortable HTML page."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -194,4 +195,50 @@ def to_html(tables: Sequence[Table]) -> str:
     return page("tables/assets/report.html.jinja", tables=render_all(tables))
 
 
-WRITERS: dict[str, Callable[[Sequence[Table]], str]] = {"html": to_html, "markdown": to_markdown, "csv": to_csv}
+def to_latex(tables: Sequence[Table]) -> str:
+    """Return tables as LaTeX for the packages booktabs and graphicx, each as wide as a line, its notes as comments."""
+    return "\n".join(map(_latex, render_all(tables)))
+
+
+def _latex(rendered: Rendered) -> str:
+    rows = [
+        [f"\\textbf{{{_escaped(entry.text)}}}" if entry.bold else _escaped(entry.text) for entry in row]
+        for section in rendered.sections
+        for row in section
+    ]
+    columns = "l" + "r" * (len(rendered.header) - 1)
+    frame = pd.DataFrame(rows, columns=[_escaped(name) for name in rendered.header])
+    lines = frame.style.hide(axis="index").to_latex(column_format=columns, hrules=True).splitlines()
+    for section in reversed(list(itertools.accumulate(len(part) for part in rendered.sections[:-1]))):
+        lines.insert(FIRST_ROW + section, "\\midrule")
+    return "\n".join(
+        [
+            *(f"% {' '.join(note.split())}" for note in rendered.notes),
+            "\\begin{table}",
+            f"\\caption{{{_escaped(rendered.title)}}}",
+            "\\resizebox{\\linewidth}{!}{%",
+            *lines,
+            "}",
+            "\\end{table}",
+            "",
+        ]
+    )
+
+
+def _escaped(text: str) -> str:
+    return "".join(LATEX.get(one, one) for one in " ".join(text.split()))
+
+
+FIRST_ROW = 4
+"""Lines of a table in LaTeX before its first row."""
+LATEX = {one: f"\\{one}" for one in "&%$#_{}"}
+LATEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+LATEX |= {"±": "$\\pm$", "÷": "$\\div$", "–": "--", "<": "$<$", ">": "$>$", "β": "$\\beta$", "≥": "$\\ge$"}
+"""What stands for a character that LaTeX would take for its own, or that fonts lack."""
+
+WRITERS: dict[str, Callable[[Sequence[Table]], str]] = {
+    "html": to_html,
+    "markdown": to_markdown,
+    "csv": to_csv,
+    "latex": to_latex,
+}

@@ -10,7 +10,7 @@ from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.names import STRUCTURED as LEARNED
 from soctk_evaluation.harness.names import STRUCTURED_TRIVIAL as TRIVIAL
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, head, line, write_page
+from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
 
 PAPER = {
     "smoothing": {
@@ -84,7 +84,7 @@ def write_structured(results: Results, files: Files) -> None:
             title={"smoothing": "Trajectories smoothed", "restoration": "Faces restored"}[experiment],
             experiment=experiment,
             kind=files["figure"].suffix.removeprefix(".") if "figure" in files else "svg",
-            machine=escape(results.rows[-1]["machine"]),
+            machine=machines(results.rows),
             introduction=INTRODUCTION[experiment],
             data=_data(_example(done)),
             reference=max(row["reference_gap"] for row in done),

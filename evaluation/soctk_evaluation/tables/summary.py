@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -37,13 +37,15 @@ class Measure:
     Attributes:
         experiment: whose rows.
         score: the measurement by which methods are compared, one column for each task.
-        title: of a table; "{dim}" and "{protocol}" stand for its own.
+        title: of a table; "{suite}", "{dim}" and "{protocol}" stand for its own.
         unit: what was measured on, for the notes.
         columns: the measurements after the tasks, with their headings; "mean" is the mean score.
         stderr: the score's standard error within a seed, where it is a mean over instances.
         count: the number of instances (or points) it was measured on.
         floor: in ratios of scores, smaller ones count as this: what measuring them leaves.
         reference: the method that the others' ratios are to.
+        suites: tasks with a table of their own, since a mean over them and others would say nothing, by its words in
+            the title; all other tasks are together in one, before them.
     """
 
     experiment: str
@@ -55,6 +57,11 @@ class Measure:
     stderr: str | None = None
     floor: float = 1e-9
     reference: str = "soc"
+    suites: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    def suite_of(self, task: str) -> str:
+        """Return the words for a task's suite, "" for that of most."""
+        return next((words for words, tasks in self.suites.items() if task in tasks), "")
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """The results of one dimension and protocol; its columns are tasks.
+    """The results of one suite of tasks, dimension and protocol; its columns are tasks.
 
     The trivial rows are those that every method should be compared with, `solver` is the decision methods' own regret
     on the true objective, `notes` what a reader must know: test instances, what the errors are, missing cells, code
@@ -112,7 +119,8 @@ class Table:
     @property
     def title(self) -> str:
         """The table's heading."""
-        return self.measure.title.format(dim=self.dim, protocol=self.protocol)
+        suite = self.measure.suite_of(self.tasks[0])
+        return self.measure.title.format(suite=suite, dim=self.dim, protocol=self.protocol)
 
     def best(self, column: int | None = None) -> str | None:
         """Return the learned method with the least score on task `column`, or on the mean over tasks (None).
@@ -129,7 +137,7 @@ class Table:
 
 
 def build_tables(contents: Contents, measure: Measure, expected: Sequence[Cell] = ()) -> list[Table]:
-    """Return one table for each dimension and protocol in a store, smallest dimension first.
+    """Return one table for each suite, dimension and protocol in a store, smallest dimension first.
 
     Args:
         contents: what the store holds; the last row of every measurement counts.
@@ -141,8 +149,13 @@ def build_tables(contents: Contents, measure: Measure, expected: Sequence[Cell] 
     found: dict[Which, Row] = last_by(own, lambda row: tuple(row[name] for name in WHICH))
     wanted: list[Which] = [attrgetter(*WHICH)(cell) for cell in expected] or list(found)
     tables = []
-    for dim, protocol in sorted({(which[1], which[4]) for which in wanted}):
-        part = {which: None for which in wanted if (which[1], which[4]) == (dim, protocol)}
+    order = ["", *measure.suites]
+
+    def place(which: Which) -> tuple[int, int, str]:
+        return order.index(measure.suite_of(which[0])), which[1], which[4]
+
+    for where in sorted({place(which) for which in wanted}):
+        part = {which: None for which in wanted if place(which) == where}
         rows = [row for which, row in found.items() if which in part]
         tables.append(_table(measure, rows, list(part), contents.bad))
     return tables

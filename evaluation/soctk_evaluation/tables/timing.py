@@ -7,7 +7,7 @@ from typing import Any
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.batch_sizes import at_their_best
-from soctk_evaluation.tables.markdown import escape, head, line, write_page
+from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
 
 PAGE = """# What a decision takes
 
@@ -53,7 +53,7 @@ def write_timing(results: Results, files: Files) -> None:
     print(table)
     if "markdown" in files and rows:
         dims = " ".join(map(str, sorted({row["dim"] for row in rows})))
-        write_page(files["markdown"], PAGE.format(machine=escape(rows[-1]["machine"]), dims=dims) + table, rows)
+        write_page(files["markdown"], PAGE.format(machine=machines(rows), dims=dims) + table, rows)
     if "figure" in files:
         from soctk_evaluation.tables.figures import timing_figure
 
