@@ -8,13 +8,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from tolerances import CLARABEL, DOUBLE, VALUE
+from tolerances import CLARABEL, DOUBLE, FIRST_ORDER, VALUE
 
 from soctk import Dual
 from soctk_evaluation.cli import main
 from soctk_evaluation.cli.commands import Equivalence
+from soctk_evaluation.experiments import scaling
 from soctk_evaluation.experiments.equivalence import SETTINGS, Trial, _model, _points, equivalence_cells, run_cell
-from soctk_evaluation.experiments.rates import absorption, least_error, rate_cells, trained_pieces
+from soctk_evaluation.experiments.rates import Residual, absorption, least_error, rate_cells, trained_pieces
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import Results
 from soctk_evaluation.harness.store import ResultsStore
@@ -91,8 +92,17 @@ def test_errors_fall_at_the_theorems_rate_and_never_below_the_bound() -> None:
         first, last = (absorption(dim, side, seed=0) for side in sides)
         order = math.log(first["sup_error"] / last["sup_error"]) / math.log(first["pieces"] / last["pieces"])
         assert order == pytest.approx(-2 / dim, abs=0.2)
-    found = trained_pieces(2, (4,), seed=0)
-    assert found["sup_error"] >= found["bound"] == least_error(2, found["pieces"])
+        assert all(0.02 * found["bound"] <= found["sup_error"] <= found["bound"] for found in (first, last))
+    for dim in (1, 2):
+        found = trained_pieces(dim, (4,), seed=0)
+        assert found["sup_error"] >= found["bound"] == least_error(dim, found["pieces"])
+
+
+def test_no_curvature_exceeds_its_bound() -> None:
+    residual = Residual(3, seed=0)
+    for x in torch.randn(20, 3, dtype=torch.float64):
+        hessian = torch.autograd.functional.hessian(lambda point: residual(point), x)
+        assert float(torch.linalg.eigvalsh(hessian)[-1]) <= residual.curvature
 
 
 def test_the_lower_bound_in_one_dimension() -> None:
@@ -105,11 +115,15 @@ def test_the_lower_bound_in_one_dimension() -> None:
 def test_the_commands_write_pages_and_pictures_and_resume(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("soctk_evaluation.experiments.equivalence.SIZES", SMALL | {"blocks": 2, "trials": 2})
     monkeypatch.setattr("soctk_evaluation.experiments.rates.NETS", {1: (2, 4)})
-    monkeypatch.setattr("soctk_evaluation.experiments.rates.WIDTHS", ((2,),))
-    for name in ("equivalence", "rates"):
+    monkeypatch.setattr("soctk_evaluation.experiments.rates.WIDTHS", {1: ((2,),)})
+    monkeypatch.setattr("soctk_evaluation.experiments.scaling.AXES", {"width": (3, 4), "side": (3,), "steps": (2,)})
+    for name in ("equivalence", "rates", "scaling"):
         store, page, picture = (tmp_path / f"{name}.{kind}" for kind in ("jsonl", "md", "svg"))
         options = ["--store", str(store), "--markdown", str(page), "--figure", str(picture), "--jobs", "1"]
-        more = ["--methods", "random", "--seeds", "0"] if name == "equivalence" else []
+        more = {
+            "equivalence": ["--methods", "random", "--seeds", "0"],
+            "scaling": ["--axes", "width", "side", "steps"],
+        }.get(name, [])
         assert main([name, *options, *more]) == 0
         assert page.read_text().count("|") > 20
         drawn = picture.read_text()
@@ -120,6 +134,19 @@ def test_the_commands_write_pages_and_pictures_and_resume(tmp_path, capsys, monk
         assert picture.read_text() == drawn, "the same rows, the same file"
         assert len(ResultsStore(store).read().rows) == len(rows)
         assert "already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("axis", "size"),
+    [("width", 4), ("depth", 1), ("dim", 3), ("quadratic_rows", 2), ("norm_rows", 2), ("side", 3), ("steps", 3)],
+)
+def test_every_model_whose_growth_is_timed_is_its_lift_s_value(axis: str, size: int) -> None:
+    config = (("size", size), ("trials", 2))
+    found = scaling.run_cell(Cell("scaling", axis, scaling.dimension(axis, size), "any", 0, "values", config))
+    assert found["clarabel_solved"] == found["scs_solved"] == 2
+    assert max(found["clarabel_error"], found["cvxpy_error"]) <= CLARABEL
+    assert found["scs_error"] <= FIRST_ORDER
+    assert found["value"] > 0.1
 
 
 def test_tables_name_the_largest_value_of_all_seeds() -> None:

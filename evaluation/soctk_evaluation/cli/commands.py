@@ -95,6 +95,23 @@ class Equivalence(Grid):
 
 
 @dataclass(frozen=True)
+class Scaling(Sweep):
+    """Time forward passes and solvers of their lifts by a model's sizes; cells already in the store are not run again.
+
+    Attributes:
+        quick: the two smallest values of each size.
+        axes: what is varied; all by default.
+    """
+
+    quick: bool = False
+    axes: tuple[Literal["width", "depth", "dim", "quadratic_rows", "norm_rows", "side", "steps"], ...] = (
+        *("width", "depth", "dim", "quadratic_rows", "norm_rows"),
+        *("side", "steps"),
+    )
+    store: Path = Path("evaluation/results/scaling.jsonl")
+
+
+@dataclass(frozen=True)
 class Smoothing(Grid):
     """Smooth trajectories by recurrent surrogates, the paper's recurrent test; cells in the store are not run again.
 
@@ -351,7 +368,8 @@ class Warmup:
     """Compile the decision method now, rather than while the first decisions are made: one to three minutes, once."""
 
 
-_OWN = (Leaderboard, Factorial, Approximation, Equivalence, Smoothing, Restoration, Rates, Timing, Polyhedra)
+_OWN: tuple[type[Run], ...] = (Leaderboard, Factorial, Approximation, Equivalence, Scaling, Smoothing, Restoration)
+_OWN += (Rates, Timing, Polyhedra)
 EXPERIMENTS: dict[str, type[Run]] = {kind.__name__.lower(): kind for kind in _OWN}
 """What the project's own experiments take; another package's says it itself."""
 

@@ -12,8 +12,8 @@ from soctk_evaluation.harness.experiment import Experiment
 
 GROUP = "soctk.experiments"
 BUILT_IN = (
-    *("leaderboard", "factorial", "approximation", "equivalence", "smoothing", "restoration", "rates", "timing"),
-    "polyhedra",
+    *("leaderboard", "factorial", "approximation", "equivalence", "scaling", "rates"),
+    *("smoothing", "restoration", "timing", "polyhedra"),
 )
 
 

@@ -192,13 +192,13 @@ class Trial:
 
         frozen = soctk.freeze(self.model)
         runs = {
-            "forward_ms": (5, lambda: _evaluate(self.model, self.x, self.context)),
-            "frozen_ms": (5, lambda: _evaluate(frozen, self.x, self.context)),
+            "forward_ms": (5, lambda: evaluate(self.model, self.x, self.context)),
+            "frozen_ms": (5, lambda: evaluate(frozen, self.x, self.context)),
             "dual_ms": (5, lambda: self.form.dual(self.x)),
             "build_ms": (1, lambda: self.form.cone_program(self.x)),
             "cvxpy_ms": (1, through_cvxpy),
         }
-        return {name: _milliseconds(repeats, run)[0] for name, (repeats, run) in runs.items()}
+        return {name: milliseconds(repeats, run)[0] for name, (repeats, run) in runs.items()}
 
     # -- the paper's formulas, in NumPy ------------------------------------------------------------------
 
@@ -338,16 +338,17 @@ def _batched_times(model: SOCICNN, points: Tensor, contexts: Tensor) -> dict[str
     rows = torch.arange(BATCH) % len(points)
     x, context = points[rows], contexts[rows]
     backbone = soctk.ReLUICNN(model.dim, CONTEXT_DIM, hidden=model.hidden, passthrough=model.passthrough)
-    forward, alone = _milliseconds(5, *(partial(_evaluate, each, x, context) for each in (model, backbone)))
+    forward, alone = milliseconds(5, *(partial(evaluate, each, x, context) for each in (model, backbone)))
     return {"forward_batch_ms": forward / BATCH, "backbone_batch_ms": alone / BATCH}
 
 
 @torch.no_grad()
-def _evaluate(model: ConvexSurrogate, x: Tensor, context: Tensor) -> None:
+def evaluate(model: ConvexSurrogate, x: Tensor, context: Tensor) -> None:
+    """Take the forward pass."""
     model(x, context)
 
 
-def _milliseconds(repeats: int, *runs: Callable[[], Any]) -> list[float]:
+def milliseconds(repeats: int, *runs: Callable[[], Any]) -> list[float]:
     """Return the least time of each of some runs, taken in turns, after one round to warm up."""
     seconds = []
     for _ in range(1 + repeats):

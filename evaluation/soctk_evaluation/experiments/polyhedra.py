@@ -61,24 +61,36 @@ class Race:
 
     def prepared(self, batch: int) -> dict[str, float]:
         """Time what `soctk.prepare` returns."""
+        return self._measured(self.preparing(batch), batch)
+
+    def preparing(self, count: int) -> Callable[[], soctk.Decision]:
+        """Return the prepared decision of the first contexts."""
         ready = soctk.prepare(self.model, self.sets.base)
-        sides = {name: getattr(self.sets, name)[:batch] for name in ("f", "h") if getattr(self.sets, name).ndim > 1}
-        return self._measured(lambda: ready.minimize(self.context[:batch], tol=TOLERANCE, **sides), batch)
+        sides = {name: getattr(self.sets, name)[:count] for name in ("f", "h") if getattr(self.sets, name).ndim > 1}
+        return lambda: ready.minimize(self.context[:count], tol=TOLERANCE, **sides)
 
     def cvxpy_clarabel(self, _: int) -> dict[str, float]:
         """Time CVXPY's re-solve of one context after the other."""
-        count = ONE_BY_ONE + 1
-        sets, form = self.sets.select(slice(count)), self.model.conic_form(self.context[:count]).detach()
-        lifted = LiftedProblem(form, sets.flat((count,)))
-        values, points, best = [np.asarray(value) for value in lifted.parameter_values(form)], [], float("inf")
-        for row in range(count):  # the first one compiles the program
-            assert lifted.rows is not None
+        resolve, points, best = self.resolving(ONE_BY_ONE + 1), [], float("inf")
+        for row in range(ONE_BY_ONE + 1):  # the first one compiles the program
             started = time.perf_counter()
+            points.append(resolve(row))
+            best = min(best, time.perf_counter() - started) if row else best
+        return self.quality(torch.stack(points)) | {"decide_ms": 1e3 * best, "instances": ONE_BY_ONE}
+
+    def resolving(self, count: int) -> Callable[[int], Tensor]:
+        """Return what re-solves one parameterised program by CVXPY and Clarabel for one of the first contexts."""
+        form = self.model.conic_form(self.context[:count]).detach()
+        lifted = LiftedProblem(form, self.sets.select(slice(count)).flat((count,)))
+        values = [np.asarray(value) for value in lifted.parameter_values(form)]
+
+        def resolve(row: int) -> Tensor:
+            assert lifted.rows is not None
             lifted.rows.set_row(row)
             lifted.solve([value[min(row, len(value) - 1)] for value in values], "CLARABEL", {})
-            best = min(best, time.perf_counter() - started) if row else best
-            points.append(torch.from_numpy(np.asarray(lifted.x.value, dtype=float)))
-        return self._quality(torch.stack(points)) | {"decide_ms": 1e3 * best, "instances": ONE_BY_ONE}
+            return torch.from_numpy(np.asarray(lifted.x.value, dtype=float))
+
+        return resolve
 
     def moreau(self, batch: int) -> dict[str, Any]:
         """Time Moreau's solve of a batch of finished cone data."""
@@ -89,9 +101,8 @@ class Race:
         return self._moreau(batch, counted=True)
 
     def _moreau(self, batch: int, *, counted: bool) -> dict[str, Any]:
-        form, sets = self.model.conic_form(self.context[:batch]).detach(), self.sets.flat((CONTEXTS,))
         try:
-            programs = MoreauBatch(form, [sets.one(k) for k in range(batch)], TOLERANCE)
+            programs = self.programs(batch)
         except ImportError:
             return MISSING
 
@@ -101,14 +112,20 @@ class Race:
             return programs.solve()
 
         seconds, answer = _best(decide)
-        return self._quality(programs.points(answer)) | {"decide_ms": 1e3 * seconds / batch, "instances": batch}
+        return self.quality(programs.points(answer)) | {"decide_ms": 1e3 * seconds / batch, "instances": batch}
+
+    def programs(self, batch: int) -> MoreauBatch:
+        """Return the first contexts' finished cone data for Moreau; ImportError where it is not installed."""
+        form, sets = self.model.conic_form(self.context[:batch]).detach(), self.sets.flat((CONTEXTS,))
+        return MoreauBatch(form, [sets.one(k) for k in range(batch)], TOLERANCE)
 
     def _measured(self, decide: Callable[[], soctk.Decision], batch: int) -> dict[str, float]:
         seconds, decision = _best(decide)
         steps = float(decision.iterations.double().median())
-        return self._quality(decision.x) | {"decide_ms": 1e3 * seconds / batch, "instances": batch, "iterations": steps}
+        return self.quality(decision.x) | {"decide_ms": 1e3 * seconds / batch, "instances": batch, "iterations": steps}
 
-    def _quality(self, x: Tensor) -> dict[str, float]:
+    def quality(self, x: Tensor) -> dict[str, float]:
+        """Return what `soctk.certify` says of decisions of the first contexts."""
         sets = self.sets.select(slice(len(x)))
         lower, upper = sets.lower, sets.upper
         certificate = soctk.certify(

@@ -2,7 +2,14 @@
 
 Absorption (paper, structural absorption theorem). f = g + h on [-1, 1]^d, g a quadratic plus a norm, h smooth and
 convex. A SOC-ICNN holds g exactly and replaces h by the maximum of its tangent planes at the points of a net; with N
-points the largest error is of order N^(-2/d).
+points the largest error is of order N^(-2/d). The constant: where the Hessian of h is at most M, a tangent plane is
+within M r^2 / 2 of h at distance r of its point; on the centres of n^d = N equal cubes no point is further than
+r = sqrt(d) / n, so that
+
+    error <= M d / 2 N^(-2/d).
+
+h is a log-sum-exp of a_i'x + b_i, whose Hessian along u is a variance of a_i'u, at most (range / 2)^2 (Popoviciu 1935):
+M = max ||a_i - a_j||^2 / 4.
 
 Pieces (paper, lower bound for piecewise affine functions). On a piece where an affine function is within eps of a
 mu-strongly convex f, points x, y satisfy mu ||x - y||^2 / 8 <= 2 eps, so the piece's diameter is at most
@@ -32,8 +39,12 @@ from soctk_evaluation.tables.rates import write_rates
 
 NETS = {1: (2, 4, 8, 16, 32, 64, 128), 2: (2, 3, 4, 6, 8, 12, 16), 3: (2, 3, 4, 5, 6, 8, 10, 12)}
 """Points of the net along each axis, by dimension."""
-WIDTHS = ((2,), (4,), (8,), (16,), (32,), (4, 4), (8, 8))
-"""Hidden layers of the trained networks."""
+WIDTHS: dict[int, tuple[tuple[int, ...], ...]] = {
+    1: ((2,), (4,), (8,), (16,), (4, 4)),
+    2: ((2,), (4,), (8,), (16,), (32,), (4, 4), (8, 8)),
+    3: ((2,), (4,), (8,), (16,), (4, 4), (8, 8)),
+}
+"""Hidden layers of the trained networks, by dimension."""
 STRONG_CONVEXITY = 1.0
 GRID = {1: 4001, 2: 301, 3: 61}
 """Points along each axis on which the largest error is looked for."""
@@ -44,7 +55,7 @@ LIMIT = 20_000
 def rate_cells(asked: Any = None, seed: int = 0) -> list[Cell]:
     """Return the cells of both experiments, whatever is asked for."""
     nets = [("absorption", dim, "soc", {"side": side}) for dim, sides in NETS.items() for side in sides]
-    networks = [("pieces", 2, "relu", {"hidden": widths}) for widths in WIDTHS]
+    networks = [("pieces", dim, "relu", {"hidden": widths}) for dim, sizes in WIDTHS.items() for widths in sizes]
     return [
         Cell("rates", task, dim, method, seed, "values", make_config(config))
         for task, dim, method, config in (*reversed(networks), *nets)
@@ -52,7 +63,10 @@ def rate_cells(asked: Any = None, seed: int = 0) -> list[Cell]:
 
 
 def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
-    """Return the number of affine pieces, the largest error on a fine grid, and the lower bound where there is one."""
+    """Return the number of affine pieces, the largest error on a fine grid, and its bound.
+
+    That is the largest error that tangent planes can have, and the least that so many pieces can.
+    """
     torch.set_num_threads(1)
     config = dict(cell.config)
     if cell.task == "absorption":
@@ -69,7 +83,7 @@ def absorption(dim: int, side: int, seed: int) -> dict[str, Any]:
     with torch.no_grad():
         model = exact(x) + torch.cat([absorbed(part) for part in x.split(4096)])
         error = float((exact(x) + residual(x) - model).abs().max())
-    return {"pieces": side**dim, "sup_error": error}
+    return {"pieces": side**dim, "sup_error": error, "bound": residual.curvature * dim / 2 * side**-2.0}
 
 
 def trained_pieces(dim: int, hidden: Sequence[int], seed: int) -> dict[str, Any]:
@@ -115,6 +129,11 @@ class Residual:
         self.slopes = 2 * torch.randn(2 * dim + 1, dim, generator=generator, dtype=torch.float64)
         self.heights = torch.randn(2 * dim + 1, generator=generator, dtype=torch.float64)
 
+    @property
+    def curvature(self) -> float:
+        """M, which no eigenvalue of the Hessian exceeds."""
+        return float(torch.cdist(self.slopes, self.slopes).square().max()) / 4
+
     def __call__(self, x: Tensor) -> Tensor:
         return torch.logsumexp(x @ self.slopes.mT + self.heights, dim=-1)
 
@@ -127,7 +146,7 @@ def _grid(dim: int, side: int, *, cells: bool = False) -> Tensor:
     return torch.cartesian_prod(*[axis] * dim).reshape(-1, dim)
 
 
-NEEDED, WRITE = ("pieces", "sup_error"), partial(write_rates, bound=least_error)
+NEEDED, WRITE = ("pieces", "sup_error", "bound"), partial(write_rates, bound=least_error)
 EXPERIMENT = Experiment(
     "rates",
     rate_cells,

@@ -19,12 +19,15 @@ from matplotlib.lines import Line2D
 
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.paired import Ratio
+from soctk_evaluation.tables.scaling import AXES as SCALING_AXES
+from soctk_evaluation.tables.scaling import WAYS as SCALING_WAYS
 from soctk_evaluation.tables.summary import Line, Table
 
 PAPER = {"relu": 0.234, "softplus": 0.507, "norm": 0.229, "quad": 0.179, "soc": 0.197}
 PAPER |= {"dcp": 0.284, "pcf_template": 0.139}
 """The paper's mean regrets over the six tasks at d = 10 (arXiv 2604.22355, Experiment 3)."""
 INK, LEARNED, TRIVIAL, PUBLISHED = "#333333", "#1f6fb4", "#8a8a8a", "#c0392b"
+STYLES, STYLE_COLORS = ("o-", "o--", "s-", "^-", "D-"), (LEARNED, LEARNED, "#c0392b", "#d98e04", "#5b3a8c")
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
@@ -227,32 +230,55 @@ def equivalence_figure(
     save_figure(drawn, path)
 
 
+def scaling_figure(rows: Mapping[str, Sequence[Row]], path: Path) -> None:
+    """Draw times by a model's sizes, given by axis, small sizes first: one panel for each axis."""
+    columns = 4
+    lines = -(-len(rows) // columns)
+    drawn, grid = plt.subplots(
+        lines, columns, figsize=(11.2, 2.9 * lines + 0.4), layout="constrained", sharey=True, squeeze=False
+    )
+    for axes, (axis, own) in zip(grid.flat, rows.items(), strict=False):
+        for (name, label), style, color in zip(SCALING_WAYS.items(), STYLES, STYLE_COLORS, strict=True):
+            points = [(row["config"]["size"], row[name]) for row in own if row[name] is not None]
+            axes.plot(*zip(*points, strict=True), style, ms=4, lw=1.2, color=color, label=label)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(sizes := [row["config"]["size"] for row in own], list(map(str, sizes)), fontsize=8)
+        axes.minorticks_off()
+        axes.set_title(SCALING_AXES[axis], loc="left", fontsize=9)
+        open_frame(axes, "both")
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    for axes in list(grid.flat)[len(rows) :]:
+        axes.set_axis_off()
+    last = list(grid.flat)[-1]
+    place = {"loc": "center"} if len(rows) < grid.size else {"loc": "best"}
+    last.legend(handles, labels, fontsize=8.5, frameon=False, **place)
+    drawn.supylabel("milliseconds for a value, log scale", fontsize=9)
+    save_figure(drawn, path)
+
+
 def rates_figure(
-    absorption: Mapping[int, list[tuple[int, float]]], trained: Sequence[Row], bound: Callable[..., float], path: Path
+    absorption: Mapping[int, Sequence[Row]],
+    trained: Mapping[int, Sequence[Row]],
+    bound: Callable[..., float],
+    path: Path,
 ) -> None:
-    """Draw errors against pieces, of tangent planes and of trained networks, with what the theory says of both."""
+    """Draw errors against pieces by dimension, of tangent planes and of trained networks, and their bounds as lines."""
     drawn, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.6), layout="constrained")
-    for color, (dim, points) in zip(SOURCES.values(), absorption.items(), strict=False):
-        counts, errors = np.array(points).T
-        left.plot(counts, errors, "o", ms=5, color=color, label=f"d = {dim}, measured")
-        left.plot(counts, errors[-1] * (counts / counts[-1]) ** (-2 / dim), "-", lw=1, color=color, alpha=0.6)
-    left.plot([], [], "-", lw=1, color=TRIVIAL, label="N^(-2/d) through the last point")
-    left.set_title("Tangent planes on a net", loc="left", fontsize=10)
-    if trained:
-        counts, errors = np.array([(row["pieces"], row["sup_error"]) for row in trained]).T
-        right.plot(counts, errors, "o", ms=5, color=SOURCES["closed form"], label="trained ReLU-ICNN")
-        span = np.geomspace(1, 2 * counts.max(), 50)
-        least = [bound(2, n) for n in span]
-        right.plot(span, least, "-", color=SOURCES["Clarabel"], label="no fewer pieces can")
-        right.fill_between(span, least, 1e-4, color=SOURCES["Clarabel"], alpha=0.08)
-        right.set_ylim(5e-4, 0.5)
-    right.set_title("Affine pieces of ||x||²/2 on [-1, 1]²", loc="left", fontsize=10)
-    for axes, shown in ((left, absorption), (right, trained)):
-        if shown:  # an empty panel has no logarithmic scale
+    for axes, groups in ((left, absorption), (right, trained)):
+        for color, (dim, rows) in zip(SOURCES.values(), groups.items(), strict=False):
+            counts, errors = np.array([(row["pieces"], row["sup_error"]) for row in rows]).T
+            axes.plot(counts, errors, "o", ms=5, color=color, label=f"d = {dim}")
+            span = np.geomspace(counts.min(), counts.max(), 50)
+            upper = rows[-1]["bound"] * (span / counts[-1]) ** (-2 / dim)
+            axes.plot(span, upper if axes is left else [bound(dim, n) for n in span], "-", lw=1, color=color, alpha=0.7)
+        if groups:  # an empty panel has no logarithmic scale
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.legend(fontsize=7.5, frameon=False, loc="lower left")
         axes.set_xlabel("affine pieces N")
         axes.set_ylabel("largest error")
         open_frame(axes, "both")
+    left.set_title("Tangent planes on a net; line: upper bound", loc="left", fontsize=10)
+    right.set_title("ReLU-ICNNs on ||x||²/2; line: lower bound", loc="left", fontsize=10)
     save_figure(drawn, path)

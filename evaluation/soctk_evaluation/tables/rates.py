@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -15,11 +16,12 @@ PAGE = """# What curvature costs in affine pieces
 Written by `soctk rates --markdown docs/rates.md --figure docs/images/rates.svg`; the rows are in
 `evaluation/results/rates.jsonl`.
 
-Left: a function with a quadratic, a norm and a smooth convex rest (log-sum-exp). The first two are held exactly, the
-rest is replaced by its tangent planes on a net of N points; the largest error over [-1, 1]^d falls like N^(-2/d), as
-the structural absorption theorem says. Right: ReLU-ICNNs trained on ||x||²/2 over [-1, 1]², their affine pieces counted
-exactly, above the paper's lower bound for any function of so many pieces. A SOC-ICNN has this function exactly, with
-no piece at all.
+Left: a function with a quadratic, a norm and a smooth convex rest h (log-sum-exp). The first two are held exactly, h is
+replaced by its tangent planes on a net of N points; the largest error over [-1, 1]^d falls like N^(-2/d), as the
+structural absorption theorem says, and stays below M d / 2 N^(-2/d), with M a bound of h's curvature (lines). Right:
+ReLU-ICNNs trained on ||x||²/2 over [-1, 1]^d, their affine pieces counted exactly, above the paper's lower bound for
+any function of so many pieces (lines). A SOC-ICNN has this function exactly, with no piece at all. Errors are looked
+for on a grid, so the largest may be a little larger.
 
 ![Largest error against the number of affine pieces](images/rates.svg)
 
@@ -39,36 +41,31 @@ def write_rates(results: Results, files: Files, bound: Bound) -> None:
     if "figure" in files and results.measured:
         from soctk_evaluation.tables.figures import rates_figure
 
-        rates_figure(absorption(results), trained(results), bound, files["figure"])
+        rates_figure(by_dim(results, "absorption"), by_dim(results, "pieces"), bound, files["figure"])
 
 
 def rates_tables(results: Results) -> str:
     """Return the tables in Markdown."""
-    lines = head(["d", "points N", "largest error", "local order in N", "theorem"], names=0)
-    for dim, points in absorption(results).items():
-        for index, (count, error) in enumerate(points):
-            order = ""
-            if index:
-                before, last = points[index - 1]
-                order = f"{np.log(error / last) / np.log(count / before):.2f}"
-            lines.append(line(str(dim), str(count), f"{error:.2e}", order, f"{-2 / dim:.2f}"))
-    lines += ["", *head(["ReLU-ICNN", "pieces", "largest error", "lower bound"])]
-    for row in trained(results):
-        hidden, bound = " + ".join(map(str, row["config"]["hidden"])), row["bound"]
-        lines.append(line(f"{hidden} units", str(row["pieces"]), f"{row['sup_error']:.2e}", f"{bound:.2e}"))
+    lines = head(["d", "points N", "largest error", "upper bound", "local order in N", "theorem"], names=0)
+    for dim, rows in by_dim(results, "absorption").items():
+        for before, row in zip([None, *rows], rows, strict=False):
+            order = "" if before is None else f"{_order(before, row):.2f}"
+            numbers = (str(row["pieces"]), f"{row['sup_error']:.2e}", f"{row['bound']:.2e}", order)
+            lines.append(line(str(dim), *numbers, f"{-2 / dim:.2f}"))
+    lines += ["", *head(["d", "ReLU-ICNN", "pieces", "largest error", "lower bound"], names=2)]
+    for dim, rows in by_dim(results, "pieces").items():
+        for row in rows:
+            hidden = f"{' + '.join(map(str, row['config']['hidden']))} units"
+            numbers = (str(row["pieces"]), f"{row['sup_error']:.2e}", f"{row['bound']:.2e}")
+            lines.append(line(str(dim), hidden, *numbers))
     return "\n".join(lines) + "\n"
 
 
-def absorption(results: Results) -> dict[int, list[tuple[int, float]]]:
-    """Return (pieces, largest error) of the tangent planes by dimension."""
-    found: dict[int, list[tuple[int, float]]] = {}
-    for row in results.measured:
-        if row["task"] == "absorption":
-            found.setdefault(row["dim"], []).append((row["pieces"], row["sup_error"]))
-    return {dim: sorted(points) for dim, points in sorted(found.items())}
+def _order(before: Row, row: Row) -> float:
+    return float(np.log(row["sup_error"] / before["sup_error"]) / np.log(row["pieces"] / before["pieces"]))
 
 
-def trained(results: Results) -> list[Row]:
-    """Return the rows of the trained networks, few pieces first."""
-    rows = [row for row in results.measured if row["task"] == "pieces" and row["bound"] is not None]
-    return sorted(rows, key=lambda row: row["pieces"])
+def by_dim(results: Results, task: str) -> dict[int, list[Row]]:
+    """Return the rows of a task by dimension, few pieces first."""
+    rows = sorted((row for row in results.measured if row["task"] == task), key=lambda row: (row["dim"], row["pieces"]))
+    return {dim: list(own) for dim, own in itertools.groupby(rows, key=lambda row: row["dim"])}
