@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import cvxpy as cp
@@ -44,6 +45,53 @@ def surrogate() -> Figure:
     axes.plot(GRID, example()(GRID[:, None]).numpy(), color=BLUE, linewidth=2, label="their sum f")
     axes.set(xlabel="decision x", ylabel="value")
     axes.legend(frameon=False)
+    return figure
+
+
+def architecture() -> Figure:
+    """What is computed from x, what the context moves, and what the lift makes of it."""
+    figure = Figure(figsize=(7.6, 3.9), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlim=(0, 10), ylim=(0, 5.1))
+    axes.set_axis_off()
+    rows = {
+        4.4: (GREY, ["b₀ + v'x"], "affine part", ""),
+        3.2: (
+            BLUE,
+            ["z₁ = relu(W₁x + b₁)", "z₂ = relu(W₂x + U₂z₁ + b₂)", "c'z₂"],
+            "backbone, U and c ≥ 0",
+            "z ≥ its argument, z ≥ 0",
+        ),
+        2.0: (GREEN, ["q = Bx + e", "α/2 ‖q‖²"], "quadratic branch, α ≥ 0", "s ≥ ‖q‖²/2"),
+        0.8: (RED, ["u = Ax + d", "λ ‖u‖"], "conic branch, λ ≥ 0", "t ≥ ‖u‖"),
+    }
+    arrow = {"arrowstyle": "->", "color": "#555555", "shrinkA": 0, "shrinkB": 0}
+
+    def box(left: float, y: float, width: float, text: str, color: str) -> None:
+        patch = mpl.patches.FancyBboxPatch(
+            (left, y - 0.26), width, 0.52, boxstyle="round,pad=0.02", fc="white", ec=color, lw=1.3
+        )
+        axes.add_patch(patch)
+        axes.text(left + width / 2, y, text, ha="center", va="center", fontsize=8.5)
+
+    box(0.05, 2.6, 0.5, "x", "#333333")
+    box(9.2, 2.6, 0.75, "f(x; θ)", "#333333")
+    ends = {1: [(5.9, 1.1)], 2: [(1.2, 1.4), (5.9, 1.1)], 3: [(1.2, 1.75), (3.3, 2.3), (5.9, 1.1)]}
+    for y, (color, texts, name, cone) in rows.items():
+        places = ends[len(texts)]
+        start = (0.6, 2.6) if cone else (0.3, y)  # to the affine part around the backbone
+        axes.annotate("", (places[0][0], y), start, arrowprops=arrow)
+        for text, (left, width) in zip(texts, places, strict=True):
+            box(left, y, width, text, color)
+        for (left, width), (after, _) in itertools.pairwise(places):
+            axes.annotate("", (after - 0.04, y), (left + width + 0.04, y), arrowprops=arrow)
+        left, width = places[-1]
+        axes.annotate("", (9.15, 2.6), (left + width + 0.04, y), arrowprops=arrow)
+        axes.text(places[0][0], y + 0.36, name, fontsize=8, color=color)
+        axes.text(5.9, y - 0.55, f"lift: {cone}" if cone else "", fontsize=7.5, color=color)
+    axes.plot([0.3, 0.3], [2.9, 4.4], color=arrow["color"], lw=1)
+    axes.annotate("", (4.4, 2.92), (0.6, 2.6), arrowprops=arrow)
+    axes.text(1.2, 0.02, "θ moves the coefficients, through links that keep c, α and λ non-negative", fontsize=8)
     return figure
 
 
@@ -114,7 +162,13 @@ def prices() -> Figure:
     return figure
 
 
-PICTURES = {"surrogate": surrogate, "certificate": certificate, "regret": regret, "prices": prices}
+PICTURES = {
+    "surrogate": surrogate,
+    "architecture": architecture,
+    "certificate": certificate,
+    "regret": regret,
+    "prices": prices,
+}
 
 
 def draw(folder: Path) -> list[Path]:
