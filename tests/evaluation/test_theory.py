@@ -149,6 +149,24 @@ def test_every_model_whose_growth_is_timed_is_its_lift_s_value(axis: str, size: 
     assert found["value"] > 0.1
 
 
+def test_a_row_is_measured_again_by_its_key(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("soctk_evaluation.experiments.rates.NETS", {1: (2, 4)})
+    monkeypatch.setattr("soctk_evaluation.experiments.rates.WIDTHS", {})
+    store = tmp_path / "rows.jsonl"
+    assert main(["rates", "--store", str(store), "--jobs", "1"]) == 0
+    row, other = ResultsStore(store).read().rows
+    asked = ["repeat", row["key"][:10], "--store", str(store)]
+    assert main(asked) == 0
+    assert "largest difference 0.0e+00" in capsys.readouterr().out
+    ResultsStore(store).append(row | {"sup_error": row["sup_error"] + 1e-3, "versions": {"code": "older"}})
+    assert main(asked) == 1
+    assert "code older is now" in capsys.readouterr().err
+    assert main([*asked, "--tolerance", "0.01"]) == 0
+    for key in ("0", "no such key", other["key"][:5]):
+        assert main(["repeat", key, "--store", str(store)]) == 2
+        assert "KEY: expected" in capsys.readouterr().err
+
+
 def test_tables_name_the_largest_value_of_all_seeds() -> None:
     cells = cells_of(["passthrough"], ["random"], [0, 1], SMALL | {"trials": 1})
     rows = [cell.identity | run_cell(cell) | {"status": "ok"} for cell in cells]

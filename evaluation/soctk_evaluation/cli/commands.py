@@ -211,6 +211,24 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """Measure a row of a results file once more and show both.
+
+    With the same code, libraries and kind of processor all numbers but the times are the same, to the tolerance that
+    decisions are made to; what of these is another now is said. Between processors a fit may end elsewhere.
+
+    Attributes:
+        key: the row's key, or its first letters.
+        store: the results file; all that the project keeps by default.
+        tolerance: the largest difference, relative to max(1, |number|).
+    """
+
+    key: tyro.conf.Positional[str]
+    store: Path | None = None
+    tolerance: float = 1e-6
+
+
+@dataclass(frozen=True)
 class Feasible:
     """Where decisions may be.
 
@@ -375,6 +393,7 @@ EXPERIMENTS: dict[str, type[Run]] = {kind.__name__.lower(): kind for kind in _OW
 
 ACTIONS: dict[str, tuple[type, str]] = {
     "report": (Report, "soctk_evaluation.cli.report:report"),
+    "repeat": (Repeat, "soctk_evaluation.cli.repeating:repeat"),
     "fit": (Fit, "soctk_evaluation.cli.logged:fit_logged"),
     "warmup": (Warmup, "soctk_evaluation.cli.warmup:warm_up"),
     "assess": (Assess, "soctk_evaluation.cli.assessing:assess_logged"),
