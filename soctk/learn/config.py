@@ -16,6 +16,7 @@ MAY_BE_ZERO = (
     "lbfgs_iterations",
     "level_iterations",
     "optima_iterations",
+    "values_per_weight",
 )
 SWITCHES = ("structured", "choose_structure", "project_affine", "race", "level_regression", "progress")
 
@@ -43,7 +44,10 @@ class FitConfig:
         newton_weights: phases of more weights use L-BFGS instead, as do models that say so (`gauss_newton`).
         lbfgs_iterations: L-BFGS steps of a second-order phase.
         level_iterations: of L-BFGS on b0 alone, each as cheap as evaluating it.
-        rows: observed values a second-order phase uses.
+        rows: observed values a second-order phase uses, at least.
+        values_per_weight: residuals for each weight that the phases before the last use at least, where there are as
+            many: where the affine part is projected out, those that are left, for each weight of the curved part.
+            With fewer, many variables leave weights and structure open. Not where the branches are over windows.
         history: correction pairs of L-BFGS.
         validate_every: L-BFGS iterations between validations.
         patience: validations without improvement before L-BFGS stops.
@@ -87,6 +91,7 @@ class FitConfig:
     lbfgs_iterations: int = 300
     level_iterations: int = 500
     rows: int = 9_600
+    values_per_weight: int = 4
     history: int = 40
     validate_every: int = 20
     patience: int = 5

@@ -29,7 +29,7 @@ from soctk.learn.phases.race import Race, can_redraw
 from soctk.learn.phases.refine import Refine
 from soctk.learn.phases.slope import Slope
 from soctk.learn.phases.structured_start import StructuredStart, can_place
-from soctk.learn.residuals import can_project
+from soctk.learn.residuals import can_project, projected_share
 from soctk.surrogate import ConvexSurrogate
 
 RACE_SHARE = 0.6
@@ -60,6 +60,22 @@ def recipe_for(model: ConvexSurrogate, config: FitConfig, candidates: int, known
     return (Own(own),) if own is not None else _Maker(model, config, candidates).recipe(known)
 
 
+def _rows(model: ConvexSurrogate, config: FitConfig, candidates: int, apart: bool) -> int:
+    """Return how many observed values the second-order phases before the last take.
+
+    The weights of all structures count: structures are compared on the same values.
+    """
+    part = model.traits.affine
+    if model.traits.windowed is not None:
+        return config.rows
+    weights, left = sum(weight.numel() for weight in model.parameters()), 1.0
+    if apart and part is not None:
+        weights -= sum(weight.numel() for weight in part.parameters())
+        share = projected_share(candidates, model.dim)
+        left = (share - model.dim - 1) / share
+    return max(config.rows, math.ceil(config.values_per_weight * weights / left))
+
+
 class _Maker:
     """Makes the phases of one recipe."""
 
@@ -76,6 +92,7 @@ class _Maker:
         self.level_weight = 0.0 if self.regressed else config.level_weight
         newton = config.newton_iterations > 0 and config.optimizer != "lbfgs" and traits.gauss_newton
         self.newton_follows = self.apart and newton and model.parameter_count <= config.newton_weights
+        self.rows = _rows(model, config, candidates, self.apart)
         self.starts = config.starts if can_redraw(model) else 1
         self.structures = traits.structures if config.choose_structure else 1
 
@@ -89,7 +106,7 @@ class _Maker:
             return (*begin, *refine, *optima)
         if not config.race:
             return (self.race(begin, refine), *optima)
-        brief: Recipe = self.shape(RACE_SHARE, config.rows // 2) if second_order else ()
+        brief: Recipe = self.shape(RACE_SHARE, 2) if second_order else ()
         return (self.race(begin, brief), *refine, *optima)
 
     def race(self, begin: Recipe, then: Recipe) -> Race:
@@ -110,8 +127,14 @@ class _Maker:
         step = (epochs, config.learning_rate, config.weight_decay, config.batch_rows, config.clip)
         return (Adam(*step, self.level_weight, config.seed),)
 
-    def shape(self, share: float, rows: int) -> Recipe:
-        """Return the phases for the curved part: alone, or with all other weights, networks last."""
+    def shape(self, share: float, part: int = 1) -> Recipe:
+        """Return the phases for the curved part: alone, or with all other weights, networks last.
+
+        Args:
+            share: of the iterations.
+            part: what the rows are divided by.
+        """
+        rows = self.rows // part
         if self.apart:
             return (Curved(self.suited(share, self.config.penalty), rows),)
         if self.whitened:
@@ -127,11 +150,10 @@ class _Maker:
         return Everything((self.newton(share, 0.0) if newton else self.lbfgs(share),), rows, self.level_weight)
 
     def refine(self) -> Recipe:
-        config = self.config
         if self.apart:
-            phases: Recipe = (*self.curved(), Slope(), self.polish(1.0, config.rows))
+            phases: Recipe = (*self.curved(), Slope(), self.polish(1.0, self.config.rows))
         else:
-            phases = self.shape(1.0, config.rows)
+            phases = self.shape(1.0)
         return (*phases, self.level()) if self.regressed else phases
 
     def curved(self) -> Recipe:
@@ -142,9 +164,9 @@ class _Maker:
         """
         config = self.config
         if config.optimizer != "auto":
-            return self.shape(1.0, config.rows)
+            return self.shape(1.0)
         first = Suited(self.newton(AFTER_RACE_SHARE, config.penalty), config.newton_weights)
-        return (Curved(first, config.rows // 2), Curved(self.lbfgs(1.0), config.rows))
+        return (Curved(first, self.rows // 2), Curved(self.lbfgs(1.0), self.rows))
 
     def level(self) -> Level:
         config = self.config

@@ -31,6 +31,9 @@ from soctk.surrogate import ConvexSurrogate
 SPARE_CANDIDATES = 1.2
 """Candidates for each affine coefficient that an instance must have, so that projecting leaves information."""
 
+CANDIDATES_FOR_ONE = 2
+"""Candidates for each coefficient of an instance's affine function; many contexts tell more than many candidates."""
+
 RANK_TOLERANCE = 1e-8
 MOST_ROWS = 4
 """Candidates for each column that is projected out up to which a basis of the rest is worth having."""
@@ -42,6 +45,11 @@ def can_project(model: ConvexSurrogate, candidates: int) -> bool:
     """Return whether the model keeps its affine part apart and the data can spare what projecting takes."""
     part = model.traits.affine
     return part is not None and part.conditioned and candidates >= SPARE_CANDIDATES * (model.dim + 1)
+
+
+def projected_share(candidates: int, dim: int) -> int:
+    """Return how many candidates of an instance to project: as many as leave half of their information, if it has."""
+    return min(candidates, CANDIDATES_FOR_ONE * (dim + 1))
 
 
 class Residuals:

@@ -13,14 +13,11 @@ from soctk.learn.data import ValueData
 from soctk.learn.deadline import Deadline
 from soctk.learn.progress import Progress
 from soctk.learn.report import FitReport, FitStatus
-from soctk.learn.residuals import Residuals
+from soctk.learn.residuals import Residuals, projected_share
 from soctk.learn.search import Run, Search
 from soctk.learn.units import Standardized, standardize
 from soctk.surrogate import ConvexSurrogate
 from soctk.traits import Windowed
-
-CANDIDATES_FOR_ONE = 2
-"""Candidates for each coefficient of an instance's affine function; many contexts tell more than many candidates."""
 
 
 class Trainer:
@@ -117,13 +114,10 @@ class Trainer:
         )
 
     def projected(self, rows: int) -> tuple[Residuals, Residuals]:
-        """Return the residuals in the curved part: as many instances as `rows` allow.
-
-        Of each as many candidates as leave half of their information when its affine function is projected out.
-        """
+        """Return the residuals in the curved part: `projected_share` of every instance, as many as `rows` allow."""
         key = ("projected", rows, 0.0)
         if key not in self._residuals:
-            share = min(self.data.candidates, CANDIDATES_FOR_ONE * (self.model.dim + 1))
+            share = projected_share(self.data.candidates, self.model.dim)
             count = max(1, rows // share)
             train, held_out = self.standardized()
             self._residuals[key] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from tolerances import DOUBLE
@@ -206,3 +207,22 @@ def test_an_interrupted_fit_leaves_a_model_of_its_own_type(monkeypatch: pytest.M
         assert kinds == {mine.dtype} == {torch.float32 if mine.context_dim == 2 else DOUBLE}
         assert not mine.training
         assert all(bool(torch.isfinite(tensor).all()) for tensor in mine.state_dict().values())
+
+
+@pytest.mark.parametrize("dim", [10, 20, 50])
+def test_every_weight_of_the_curved_part_has_several_residuals_left_to_be_told_by(dim: int) -> None:
+    made, rng, instances = soctk.make_surrogate("soc", dim, 3), np.random.default_rng(0), 1000
+    x = torch.from_numpy(rng.uniform(size=(instances, 64, dim)))
+    data = soctk.ValueData(torch.from_numpy(rng.normal(size=(instances, 3))), x, x.square().sum(dim=-1))
+    _, refine = recipe_for(made, soctk.FitConfig(), 64)
+    curved = [phase for phase in refine.phases if isinstance(phase, Curved)][-1]  # type: ignore[attr-defined]
+    residuals = Trainer(made, data, data).projected(curved.rows)[0].residual(made).numel()
+    affine = made.traits.affine
+    assert affine is not None
+    weights = sum(weight.numel() for weight in made.parameters()) - sum(
+        weight.numel() for weight in affine.parameters()
+    )
+    all_there_are = instances * (min(64, 2 * (dim + 1)) - dim - 1)
+    assert residuals >= min(soctk.FitConfig().values_per_weight * weights - dim, all_there_are)
+    fewer = recipe_for(made, soctk.FitConfig(values_per_weight=0), 64)[1].phases  # type: ignore[attr-defined]
+    assert [phase for phase in fewer if isinstance(phase, Curved)][-1].rows == soctk.FitConfig().rows
