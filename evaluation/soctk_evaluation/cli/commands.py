@@ -65,6 +65,21 @@ class Factorial(Grid):
 
 
 @dataclass(frozen=True)
+class Samples(Grid):
+    """Measure regret by the number of candidates and of instances; cells already in the store are not run again.
+
+    Attributes:
+        methods: names of surrogates; soc, dcp, pcf and quadratic by default.
+        tasks: names of tasks, those of other packages too; the paper's six by default, two of them with --quick.
+        dims: decision dimensions; 10 by default.
+    """
+
+    tasks: tuple[str, ...] = ()
+    dims: tuple[int, ...] = ()
+    store: Path = Path("evaluation/results/samples.jsonl")
+
+
+@dataclass(frozen=True)
 class Approximation(Grid):
     """Approximate the paper's ten convex targets at its model sizes; cells already in the store are not run again.
 
@@ -386,8 +401,8 @@ class Warmup:
     """Compile the decision method now, rather than while the first decisions are made: one to three minutes, once."""
 
 
-_OWN: tuple[type[Run], ...] = (Leaderboard, Factorial, Approximation, Equivalence, Scaling, Smoothing, Restoration)
-_OWN += (Rates, Timing, Polyhedra)
+_OWN: tuple[type[Run], ...] = (Leaderboard, Factorial, Samples, Approximation, Equivalence, Scaling)
+_OWN += (Rates, Smoothing, Restoration, Timing, Polyhedra)
 EXPERIMENTS: dict[str, type[Run]] = {kind.__name__.lower(): kind for kind in _OWN}
 """What the project's own experiments take; another package's says it itself."""
 

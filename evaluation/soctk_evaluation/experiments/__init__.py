@@ -12,7 +12,7 @@ from soctk_evaluation.harness.experiment import Experiment
 
 GROUP = "soctk.experiments"
 BUILT_IN = (
-    *("leaderboard", "factorial", "approximation", "equivalence", "scaling", "rates"),
+    *("leaderboard", "factorial", "samples", "approximation", "equivalence", "scaling", "rates"),
     *("smoothing", "restoration", "timing", "polyhedra"),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from soctk_evaluation.harness.names import TRIVIAL as TRIVIAL_METHODS
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.paired import Ratio
 from soctk_evaluation.tables.scaling import AXES as SCALING_AXES
@@ -27,7 +29,11 @@ PAPER = {"relu": 0.234, "softplus": 0.507, "norm": 0.229, "quad": 0.179, "soc": 
 PAPER |= {"dcp": 0.284, "pcf_template": 0.139}
 """The paper's mean regrets over the six tasks at d = 10 (arXiv 2604.22355, Experiment 3)."""
 INK, LEARNED, TRIVIAL, PUBLISHED = "#333333", "#1f6fb4", "#8a8a8a", "#c0392b"
-STYLES, STYLE_COLORS = ("o-", "o--", "s-", "^-", "D-"), (LEARNED, LEARNED, "#c0392b", "#d98e04", "#5b3a8c")
+METHOD_STYLES = tuple(
+    {"marker": marker, "color": color}
+    for marker, color in zip("os^Dv", (LEARNED, PUBLISHED, "#d98e04", "#5b3a8c", "#2e7d32"), strict=True)
+)
+STYLES, STYLE_COLORS = ("o-", "o--", "s-", "^-", "D-"), (LEARNED, LEARNED, PUBLISHED, "#d98e04", "#5b3a8c")
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
@@ -227,6 +233,26 @@ def equivalence_figure(
     axes.set_xlabel(f"largest over all trials, log scale; exact zeros at {SMALLEST:.0e}")
     axes.legend(fontsize=7.5, frameon=False, loc="upper right", title="weights, passthrough", title_fontsize=7.5)
     open_frame(axes, "both")
+    save_figure(drawn, path)
+
+
+def samples_figure(panels: Mapping[str, Mapping[str, Mapping[int, float]]], path: Path) -> None:
+    """Draw regrets of every method by how much data there is, given by the heading of each panel."""
+    drawn, grid = plt.subplots(1, len(panels), figsize=(8.6, 3.6), layout="constrained", sharey=True, squeeze=False)
+    for axes, (heading, curves) in zip(grid.flat, panels.items(), strict=True):
+        sizes = sorted({size for curve in curves.values() for size in curve})
+        for (method, curve), style in zip(curves.items(), itertools.cycle(METHOD_STYLES), strict=False):
+            if curve:
+                plain = {"marker": "o", "ls": ":", "color": TRIVIAL} if method in TRIVIAL_METHODS else style
+                axes.plot(*zip(*curve.items(), strict=True), ms=4, lw=1.2, label=method, **plain)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xticks(sizes, list(map(str, sizes)), fontsize=8)
+        axes.minorticks_off()
+        axes.set_xlabel(heading)
+        open_frame(axes, "both")
+    grid[0, 0].set_ylabel("mean regret")
+    grid[0, -1].legend(fontsize=8, frameon=False)
     save_figure(drawn, path)
 
 

@@ -1,0 +1,90 @@
+"""The page of sample efficiency: regret by how much data there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from soctk_evaluation.harness.experiment import Files, Results
+from soctk_evaluation.harness.names import in_order
+from soctk_evaluation.harness.store import Row
+from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
+
+Varied = Literal["candidates", "train"]
+VARIED: dict[Varied, str] = {"candidates": "candidates of an instance", "train": "instances"}
+"""What is varied, and its heading."""
+
+PAGE = """# How much data
+
+Written by `soctk samples --markdown docs/samples.md --figure docs/images/samples.svg` on {machine}; the rows are in
+`evaluation/results/samples.jsonl`.
+
+Mean regret on {tasks} at d = {dim} ({seeds}) by the number of observed values: first of candidates of each of {train}
+instances, then of instances with {candidates} candidates each. Validation data are as many; recipe, test instances and
+decisions are the leaderboard's. One candidate of each instance is what a log of decisions holds: there nothing but the
+contexts' variation tells a decision's effect. The row `quadratic` is the least-squares quadratic, learned in closed
+form.
+
+![Mean regret by candidates and by instances](images/samples.svg)
+
+"""
+
+
+def write_samples(results: Results, files: Files) -> None:
+    """Show the tables, and write the page and the picture asked for."""
+    rows = results.measured
+    text = "\n".join(_table(rows, varied) for varied in VARIED) if rows else ""
+    print(text or "no rows of sample efficiency yet")
+    if "markdown" in files and rows:
+        seeds = len({row["seed"] for row in rows})
+        page = PAGE.format(
+            machine=machines(rows),
+            tasks=", ".join(f"`{escape(task)}`" for task in dict.fromkeys(row["task"] for row in rows)),
+            dim=" and ".join(map(str, sorted({row["dim"] for row in rows}))),
+            seeds="one seed" if seeds == 1 else f"{seeds} seeds",
+            **{name: most(rows, name) for name in VARIED},
+        )
+        write_page(files["markdown"], page + text, rows)
+    if "figure" in files and rows:
+        from soctk_evaluation.tables.figures import samples_figure
+
+        panels = {heading: curves(rows, varied) for varied, heading in VARIED.items()}
+        samples_figure(panels, files["figure"])
+
+
+def most(rows: Sequence[Row], name: Varied) -> int:
+    """Return the largest number of candidates or instances."""
+    return max(row["config"][name] for row in rows)
+
+
+def curves(rows: Sequence[Row], varied: Varied) -> dict[str, dict[int, float]]:
+    """Return the mean regret of every method over tasks and seeds by how many there are of `varied`.
+
+    Where a task or a seed is missing that others have, there is no mean.
+    """
+    other: Varied = "train" if varied == "candidates" else "candidates"
+    own = [row for row in rows if row["config"][other] == most(rows, other) and row["regret_mean"] is not None]
+    wanted = {(row["task"], row["dim"], row["seed"]) for row in own}
+    found: dict[str, dict[int, dict[tuple[str, int, int], float]]] = {}
+    for row in own:
+        sizes = found.setdefault(row["method"], {}).setdefault(row["config"][varied], {})
+        sizes[row["task"], row["dim"], row["seed"]] = row["regret_mean"]
+    return {
+        method: {
+            size: float(np.mean(list(means.values())))
+            for size, means in sorted(found[method].items())
+            if means.keys() == wanted
+        }
+        for method in in_order(set(found))
+    }
+
+
+def _table(rows: Sequence[Row], varied: Varied) -> str:
+    found = curves(rows, varied)
+    sizes = sorted({size for curve in found.values() for size in curve})
+    lines = [f"## By {VARIED[varied]}", "", *head(["method", *map(str, sizes)])]
+    for method, curve in found.items():
+        lines.append(line(method, *(f"{curve[size]:.2e}" if size in curve else "missing" for size in sizes)))
+    return "\n".join([*lines, ""])

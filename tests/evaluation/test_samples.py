@@ -1,0 +1,57 @@
+"""Sample efficiency: one size is varied at a time, and a mean is over the same cells for every method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import support
+
+import soctk
+from soctk_evaluation.cli import main
+from soctk_evaluation.experiments import leaderboard, samples
+from soctk_evaluation.harness.store import ResultsStore
+from soctk_evaluation.tables.samples import curves
+
+
+def test_one_size_is_varied_at_a_time_and_the_largest_is_the_leaderboards() -> None:
+    sizes = samples.data_sizes()
+    most = leaderboard.SIZES["train"], leaderboard.SIZES["candidates"]
+    assert len(sizes) == len(set(sizes))
+    assert sizes.count(most) == 1
+    assert all(most[0] == instances or most[1] == candidates for instances, candidates in sizes)
+    assert {candidates for _, candidates in sizes} == set(samples.CANDIDATES)
+    assert {instances for instances, _ in sizes} == set(samples.INSTANCES)
+
+
+def test_a_mean_is_over_the_same_cells_for_every_method() -> None:
+    def row(method: str, task: str, candidates: int, regret: float | None) -> dict:
+        config = {"train": 100, "candidates": candidates}
+        return support.row(method=method, task=task, config=config, regret_mean=regret)
+
+    rows = [row("soc", task, size, size / 10) for task in ("a", "b") for size in (1, 8)]
+    rows += [row("dcp", "a", 8, 3.0), row("dcp", "b", 8, 5.0), row("dcp", "a", 1, 9.0), row("dcp", "b", 1, None)]
+    found = curves(rows, "candidates")
+    assert found["soc"] == pytest.approx({1: 0.1, 8: 0.8})
+    assert found["dcp"] == pytest.approx({8: 4.0}), "one of two tasks is no mean of both"
+
+
+def test_the_command_measures_every_size_and_writes_page_and_picture(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(samples, "SIZES", {"train": 12, "validation": 12, "test": 4, "candidates": 4})
+    monkeypatch.setattr(samples, "CANDIDATES", (2, 4))
+    monkeypatch.setattr(samples, "INSTANCES", (6, 12))
+    monkeypatch.setattr(samples, "RECIPE", soctk.FitConfig(epochs=1, lbfgs_iterations=2, newton_iterations=1))
+    store, page, picture = tmp_path / "rows.jsonl", tmp_path / "page.md", tmp_path / "page.svg"
+    asked = ["samples", "--quick", "--tasks", "box_socp", "--dims", "3", "--methods", "soc", "quadratic"]
+    written = ["--store", str(store), "--markdown", str(page), "--figure", str(picture)]
+    assert main([*asked, "--jobs", "1", *written]) == 0
+    rows = ResultsStore(store).read().rows
+    sizes = {(row["config"]["train"], row["config"]["validation"], row["config"]["candidates"]) for row in rows}
+    assert sizes == {(12, 12, 2), (12, 12, 4), (6, 6, 4)}
+    assert len(rows) == 6
+    assert all(row["status"] == "ok" for row in rows)
+    text = page.read_text()
+    assert "| method | 2 | 4 |" in text
+    assert "| method | 6 | 12 |" in text
+    assert "missing" not in text
+    assert picture.stat().st_size > 0
