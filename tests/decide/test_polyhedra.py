@@ -20,16 +20,23 @@ from soctk.decide.compiled.original_rows import violations
 from soctk.decide.polyhedral import value_of
 from soctk.sets import SetAt
 from soctk.sets.elimination import Elimination
+from soctk_baselines import PCF
 from soctk_tasks.polyhedra import POLYHEDRA, dispatch
 
-KINDS = ("soc", "relu", "softplus", "hyperbolic")
+FROM_CONTEXT = {
+    "pcf": lambda n: PCF(n, 3, affine=True, seed=11),
+    "pcf_logistic": lambda n: PCF(n, 3, activation="logistic", quadratic=True, seed=12),
+}
+"""Models whose matrices, too, are made from the context: every instance has its own."""
+EVERY = MODELS | FROM_CONTEXT
+KINDS = ("soc", "relu", "softplus", "hyperbolic", *FROM_CONTEXT)
 
 
 def case(name: str, kind: str, count: int) -> tuple[SetAt, ConvexSurrogate, torch.Tensor]:
     """Return sets, a model and contexts for it."""
     sets = POLYHEDRA[name](count)[0]
     context = torch.randn(count, 3, generator=torch.Generator().manual_seed(2), dtype=DOUBLE)
-    return sets, shaken(MODELS[kind](sets.dim)), context
+    return sets, shaken(EVERY[kind](sets.dim)), context
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,6 +45,7 @@ def test_decisions_are_certified_and_bounds_are_below_tight_optima(name: str, ki
     sets, model, context = case(name, kind, 40)
     decision = soctk.minimize(model, sets, context)
     assert (decision.status == Status.OPTIMAL).all()
+    assert set(decision.solver) == {"newton"}
     assert float(decision.violation.max()) <= 1e-12
     assert float(sets.violation(decision.x).max()) <= 1e-12
     assert float(decision.relative_gap.max()) <= CERTIFIED

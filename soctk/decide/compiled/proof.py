@@ -15,7 +15,7 @@ from soctk.decide.compiled.dispatch import problem_of
 from soctk.decide.compiled.iteration import load_lane
 from soctk.decide.compiled.original_rows import recover, row_of
 from soctk.decide.compiled.terms import references
-from soctk.simd.options import called_from_python
+from soctk.simd.options import called_from_python, compiled
 from soctk.simd.records import record_of
 
 work_of = record_of(ARRAYS, "memory")
@@ -43,19 +43,11 @@ def make_prove(kinds: int):
         points, passes, multipliers = found
         x, y, w, out = answers
         work, lo, hi = work_of(layout, memory), given[4], given[5]
-        problem = problem_of(kinds, layout, shared[0], common, work.held_sides, work.held_data)
-        most = 0.0
-        for j in range(problem.n):
-            largest = 0.0
-            for i in range(lo.shape[0]):
-                largest = max(largest, abs(lo[i, j]))
-            for i in range(hi.shape[0]):
-                largest = max(largest, abs(hi[i, j]))
-            problem.largest[j] = largest
-            most += largest
-        problem.most = most
-        reaches(problem)
         for i in range(x.shape[0]):
+            if i < shared.shape[0]:  # matrices of its own, or the one set of all
+                problem = problem_of(kinds, layout, shared[i], common, work.held_sides, work.held_data)
+                furthest(problem, lo, hi)
+                reaches(problem)
             load_lane(data[i], work.held_data, 0)
             for j in range(problem.n):
                 problem.lo[j], problem.hi[j] = lo[row_of(lo, i), j], hi[row_of(hi, i), j]
@@ -76,3 +68,18 @@ def make_prove(kinds: int):
             out[2, i], out[3, i] = beside, share
 
     return called_from_python(prove)
+
+
+@compiled
+def furthest(problem, lo, hi):
+    """Fill the largest |x_j| within any of the bounds (1 or N, n), and their sum."""
+    most = 0.0
+    for j in range(problem.n):
+        largest = 0.0
+        for i in range(lo.shape[0]):
+            largest = max(largest, abs(lo[i, j]))
+        for i in range(hi.shape[0]):
+            largest = max(largest, abs(hi[i, j]))
+        problem.largest[j] = largest
+        most += largest
+    problem.most = most
