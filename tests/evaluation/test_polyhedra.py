@@ -37,6 +37,6 @@ def test_a_race_is_stored_once_and_shown(tmp_path, capsys, monkeypatch: pytest.M
 
 def test_points_of_rivals_are_judged_by_our_certificate() -> None:
     race = polyhedra.Race("soc", "dispatch")
-    middle = race._quality(race.sets.center().expand(3, -1)[:3])
-    best = race._quality(soctk.minimize(race.model, race.sets.select(slice(3)), race.context[:3]).x)
+    middle = race.quality(race.sets.center().expand(3, -1)[:3])
+    best = race.quality(soctk.minimize(race.model, race.sets.select(slice(3)), race.context[:3]).x)
     assert best["gap_max"] <= 1e-6 < max(middle["gap_max"], middle["violation_max"])

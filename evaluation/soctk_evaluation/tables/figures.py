@@ -21,8 +21,6 @@ from matplotlib.lines import Line2D
 from soctk_evaluation.harness.names import TRIVIAL as TRIVIAL_METHODS
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.paired import Ratio
-from soctk_evaluation.tables.scaling import AXES as SCALING_AXES
-from soctk_evaluation.tables.scaling import WAYS as SCALING_WAYS
 from soctk_evaluation.tables.summary import Line, Table
 
 PAPER = {"relu": 0.234, "softplus": 0.507, "norm": 0.229, "quad": 0.179, "soc": 0.197}
@@ -256,22 +254,25 @@ def samples_figure(panels: Mapping[str, Mapping[str, Mapping[int, float]]], path
     save_figure(drawn, path)
 
 
-def scaling_figure(rows: Mapping[str, Sequence[Row]], path: Path) -> None:
-    """Draw times by a model's sizes, given by axis, small sizes first: one panel for each axis."""
+def scaling_figure(rows: Mapping[str, Sequence[Row]], ways: Mapping[str, str], path: Path) -> None:
+    """Draw times by a model's sizes: one panel for each of `rows`, small sizes first, one line for each of `ways`.
+
+    Both are given by heading or field and its name.
+    """
     columns = 4
     lines = -(-len(rows) // columns)
     drawn, grid = plt.subplots(
         lines, columns, figsize=(11.2, 2.9 * lines + 0.4), layout="constrained", sharey=True, squeeze=False
     )
-    for axes, (axis, own) in zip(grid.flat, rows.items(), strict=False):
-        for (name, label), style, color in zip(SCALING_WAYS.items(), STYLES, STYLE_COLORS, strict=True):
+    for axes, (heading, own) in zip(grid.flat, rows.items(), strict=False):
+        for (name, label), style, color in zip(ways.items(), STYLES, STYLE_COLORS, strict=True):
             points = [(row["config"]["size"], row[name]) for row in own if row[name] is not None]
             axes.plot(*zip(*points, strict=True), style, ms=4, lw=1.2, color=color, label=label)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(sizes := [row["config"]["size"] for row in own], list(map(str, sizes)), fontsize=8)
         axes.minorticks_off()
-        axes.set_title(SCALING_AXES[axis], loc="left", fontsize=9)
+        axes.set_title(heading, loc="left", fontsize=9)
         open_frame(axes, "both")
     handles, labels = grid.flat[0].get_legend_handles_labels()
     for axes in list(grid.flat)[len(rows) :]:

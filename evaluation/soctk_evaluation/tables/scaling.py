@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row, last_by
-from soctk_evaluation.tables.markdown import head, line, machines, write_page
+from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
 
 AXES = {
     "width": "width m",
@@ -70,7 +70,7 @@ def write_scaling(results: Results, files: Files) -> None:
     if "figure" in files and found:
         from soctk_evaluation.tables.figures import scaling_figure
 
-        scaling_figure(found, files["figure"])
+        scaling_figure({AXES[axis]: rows for axis, rows in found.items()}, WAYS, files["figure"])
 
 
 def by_axis(results: Results) -> dict[str, list[Row]]:
@@ -88,7 +88,9 @@ def where_solvers_win(found: Mapping[str, Sequence[Row]]) -> str:
         for axis, rows in found.items()
     }
     places = [
-        f"{AXES[axis]} = {', '.join(str(row['config']['size']) for row in rows)}" for axis, rows in won.items() if rows
+        f"{AXES[axis]} = {', '.join(escape(row['config']['size']) for row in rows)}"
+        for axis, rows in won.items()
+        if rows
     ]
     if not places:
         return "The forward pass is faster at every size."
