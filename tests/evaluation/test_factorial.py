@@ -16,7 +16,7 @@ from soctk_evaluation.experiments.leaderboard import leaderboard_cells, measure
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.store import ResultsStore
 from soctk_evaluation.harness.variants import HIDDEN, HYPERBOLICS, KINDS, VARIANTS
-from soctk_evaluation.tables.factorial import ratios
+from soctk_evaluation.tables.factorial import ratios, verdict
 
 SIZES = {"train": 20, "validation": 10, "test": 6, "candidates": 8}
 FIT = soctk.FitConfig(epochs=1, lbfgs_iterations=2, newton_iterations=1)
@@ -124,6 +124,18 @@ def test_ratios_are_to_soc_or_to_the_row_beside() -> None:
     assert {name: ratio.mean for name, (ratio, _) in ratios(found).items()} == pytest.approx({"norm": 4, "norm_lm": 2})
     ((name, (ratio, tasks)),) = ratios(found, None).items()
     assert (name, ratio.mean, tasks) == ("norm_lm", pytest.approx(0.5), pytest.approx([0.5, 0.5]))
+
+
+def test_the_verdict_names_a_change_only_where_its_interval_excludes_one() -> None:
+    found = rows({"soc": 0.1, "soc_lbfgs": 0.3, "soc_no_race": 0.05, "soc_no_level": 0.1})
+    for row in found:
+        if row["method"] == "soc_no_level":
+            row["regret_mean"] *= 9 if row["task"] == "box_socp" else 1 / 8  # type: ignore[operator]
+    cost, save, neither, _ = verdict(found).splitlines()[2:]
+    assert cost.endswith("above 1: `soc_lbfgs` 3.00 (3 to 3).")
+    assert save.endswith("below 1: `soc_no_race` 0.50 (0.5 to 0.5).")
+    assert "`soc_no_level` 1.06" in neither
+    assert "`soc_lbfgs`" not in neither
 
 
 def test_the_page_says_what_was_chosen_and_by_which_code(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from soctk_evaluation.harness.store import Row, last_by
 from soctk_evaluation.harness.variants import VARIANTS
 from soctk_evaluation.tables.leaderboard import REGRET
 from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
-from soctk_evaluation.tables.paired import INTERVAL, CellScores, Ratio, cell_scores, ratio_of
+from soctk_evaluation.tables.paired import INTERVAL, LEVEL, CellScores, Ratio, cell_scores, ratio_of
 from soctk_evaluation.tables.report import ABSENT, regret_entry
 from soctk_evaluation.tables.summary import WHICH, Line, Table, build_tables
 
@@ -93,8 +93,34 @@ def _text(table: Table, rows: Sequence[Row]) -> str:
         f"intervals are of {INTERVAL}",
         f"regrets below {FACTORIAL.floor:.0e}, which is the decisions' tolerance, count as that in ratios",
     ]
-    parts = [f"## {escape(table.title)}", _regrets(table, rows), "\n".join(f"- {escape(note)}" for note in notes)]
+    parts = [
+        f"## {escape(table.title)}",
+        _regrets(table, rows),
+        "\n".join(f"- {escape(note)}" for note in notes),
+        verdict(rows),
+    ]
     return "\n\n".join([*parts, "### The structure that was chosen", _structures(table, rows)]) + "\n"
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """Return in words which changes cost or save regret beyond chance, each beside the row that it changes."""
+    found = {name: ratio for name, (ratio, _) in ratios(rows, None).items()}
+    dearer = [name for name, ratio in found.items() if ratio.low is not None and ratio.low > 1]
+    cheaper = [name for name, ratio in found.items() if ratio.high is not None and ratio.high < 1]
+    parts = {
+        "Cost regret, with an interval above 1": sorted(dearer, key=lambda name: -found[name].mean),
+        "Save regret, with an interval below 1": sorted(cheaper, key=lambda name: found[name].mean),
+        "Cannot be told from no change": [name for name in found if name not in (*dearer, *cheaper)],
+    }
+    text = [
+        f"- {what}: {', '.join(_named(name, found[name]) for name in names)}." for what, names in parts.items() if names
+    ]
+    chance = f"- Of {len(found)} such intervals about {(1 - LEVEL) * len(found):.0f} exclude 1 by chance alone."
+    return "\n".join(["Beside the row that each differs from by its change alone:", "", *text, chance])
+
+
+def _named(name: str, ratio: Ratio) -> str:
+    return f"`{name}` {ratio.text}"
 
 
 def _regrets(table: Table, rows: Sequence[Row]) -> str:
