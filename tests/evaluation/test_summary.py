@@ -42,6 +42,18 @@ def test_trivial_rows_stand_apart_and_never_win() -> None:
     assert found.best() == found.best(0) == "soc"
 
 
+def test_methods_that_lose_to_a_trivial_row_are_named() -> None:
+    rows = grid({"relu": 0.4, "soc": 0.2, "norm": 0.05, "quadratic": 0.3, "constant": 0.1, "oracle": 1e-9})
+    for row in rows:
+        if row["method"] == "quadratic" and row["task"] == "task1":
+            row["regret_mean"] = 0.6
+    lost = [note for note in table(rows).notes if note.startswith("lose to")]
+    assert lost == [
+        "lose to quadratic: relu on task0",
+        "lose to constant: relu on task0, task1, the mean; soc on task0, task1, the mean",
+    ]
+
+
 def test_the_standard_error_is_that_of_the_seeds_means() -> None:
     means, within, counts = [0.2, 0.5, 0.8], [1e-3, 2e-3, 1e-3], [200, 100, 50]
     rows = [

@@ -180,7 +180,7 @@ def _table(measure: Measure, rows: list[Row], wanted: list[Which], bad: list[Bad
         learned=[line for line in lines if line.method not in TRIVIAL],
         trivial=[line for line in lines if line.method in TRIVIAL],
         solver=_solver(measured, tasks),
-        notes=_notes(measure, rows, (methods, tasks, seeds), bad),
+        notes=[*_beaten(lines, tasks), *_notes(measure, rows, (methods, tasks, seeds), bad)],
         paired=compare(scores, measure.reference, measure.floor) if len(scores) > 1 else [],
     )
 
@@ -253,6 +253,26 @@ def _notes(measure: Measure, rows: list[Row], grid: Grid, bad: list[BadLine]) ->
     if bad:
         notes.append(f"{_plural(len(bad), 'damaged line')} skipped (line {bad[0].number}: {bad[0].reason})")
     return notes
+
+
+def _beaten(lines: list[Line], tasks: list[str]) -> list[str]:
+    """Name the learned methods that a trivial row is below, and where."""
+    found = []
+    for trivial in (line for line in lines if line.method in TRIVIAL and line.method != "oracle"):
+        lost = {line.method: _where_below(trivial, line, tasks) for line in lines if line.method not in TRIVIAL}
+        named = [f"{method} on {', '.join(places)}" for method, places in lost.items() if places]
+        if named:
+            found.append(f"lose to {trivial.method}: {'; '.join(named)}")
+    return found
+
+
+def _where_below(line: Line, other: Line, tasks: list[str]) -> list[str]:
+    """Return the tasks on which a method's score is below another's, and "the mean" where that is."""
+    own = [*(regret.mean if regret.complete else None for regret in line.regrets), line.mean]
+    theirs = [*(regret.mean if regret.complete else None for regret in other.regrets), other.mean]
+    places = [*tasks, "the mean"] if len(tasks) > 1 else tasks
+    pairs = zip(places, own, theirs, strict=False)
+    return [place for place, a, b in pairs if a is not None and b is not None and a < b]
 
 
 def _troubles(rows: list[Row]) -> list[str]:
