@@ -45,9 +45,8 @@ class FitConfig:
         lbfgs_iterations: L-BFGS steps of a second-order phase.
         level_iterations: of L-BFGS on b0 alone, each as cheap as evaluating it.
         rows: observed values a second-order phase uses, at least.
-        values_per_weight: residuals for each weight that the phases before the last use at least, where there are as
-            many: where the affine part is projected out, those that are left, for each weight of the curved part.
-            With fewer, many variables leave weights and structure open. Not where the branches are over windows.
+        values_per_weight: where the affine part is projected out, residuals that are left for each weight of the curved
+            part, at least, where the data have as many. With fewer, many variables leave weights and structure open.
         history: correction pairs of L-BFGS.
         validate_every: L-BFGS iterations between validations.
         patience: validations without improvement before L-BFGS stops.

@@ -110,7 +110,7 @@ def fit(
     _check_count(model, data)
     started = time.perf_counter()
     trainer = Trainer(model, data, validation, Deadline(config.time_limit, stop), own_split=own_split)
-    recipe = recipe_for(model, config, min(data.candidates, validation.candidates), known)
+    recipe = recipe_for(model, config, min(data.candidates, validation.candidates), known, data.instances)
     try:
         with limited_threads(config.threads):
             _run(recipe, trainer, progress=config.progress)

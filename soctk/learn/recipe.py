@@ -47,7 +47,13 @@ LEVEL_PATIENCE = 3
 Recipe = tuple[Phase, ...]
 
 
-def recipe_for(model: ConvexSurrogate, config: FitConfig, candidates: int, known: Optima | None = None) -> Recipe:
+def recipe_for(
+    model: ConvexSurrogate,
+    config: FitConfig,
+    candidates: int,
+    known: Optima | None = None,
+    instances: int | None = None,
+) -> Recipe:
     """Return the phases that `soctk.fit` trains a surrogate by.
 
     Args:
@@ -55,31 +61,30 @@ def recipe_for(model: ConvexSurrogate, config: FitConfig, candidates: int, known
         config: numbers and switches.
         candidates: observed values of an instance, the fewest of training and validation data.
         known: optimal decisions, where there are any.
+        instances: of the training data; None for as many as any phase wants.
     """
     own = model.traits.own
-    return (Own(own),) if own is not None else _Maker(model, config, candidates).recipe(known)
+    return (Own(own),) if own is not None else _Maker(model, config, candidates, instances).recipe(known)
 
 
-def _rows(model: ConvexSurrogate, config: FitConfig, candidates: int, apart: bool) -> int:
-    """Return how many observed values the second-order phases before the last take.
+def _projected_rows(model: ConvexSurrogate, config: FitConfig, candidates: int, instances: int | None) -> int:
+    """Return how many observed values the phases of the curved part take.
 
-    The weights of all structures count: structures are compared on the same values.
+    The weights of all structures count: structures are compared on the same values. No more than there are, so that
+    half of them are half of the data.
     """
-    part = model.traits.affine
-    if model.traits.windowed is not None:
-        return config.rows
-    weights, left = sum(weight.numel() for weight in model.parameters()), 1.0
-    if apart and part is not None:
-        weights -= sum(weight.numel() for weight in part.parameters())
-        share = projected_share(candidates, model.dim)
-        left = (share - model.dim - 1) / share
-    return max(config.rows, math.ceil(config.values_per_weight * weights / left))
+    share = projected_share(candidates, model.dim)
+    affine = model.traits.affine
+    weights = sum(weight.numel() for weight in model.parameters())
+    weights -= 0 if affine is None else sum(weight.numel() for weight in affine.parameters())
+    wanted = math.ceil(config.values_per_weight * weights * share / (share - model.dim - 1))
+    return max(config.rows, wanted if instances is None else min(wanted, instances * share))
 
 
 class _Maker:
     """Makes the phases of one recipe."""
 
-    def __init__(self, model: ConvexSurrogate, config: FitConfig, candidates: int) -> None:
+    def __init__(self, model: ConvexSurrogate, config: FitConfig, candidates: int, instances: int | None) -> None:
         traits = model.traits
         self.config, self.windowed = config, traits.windowed
         self.whitened = config.structured and self.windowed is not None and len(self.windowed.branches) > 0
@@ -92,7 +97,7 @@ class _Maker:
         self.level_weight = 0.0 if self.regressed else config.level_weight
         newton = config.newton_iterations > 0 and config.optimizer != "lbfgs" and traits.gauss_newton
         self.newton_follows = self.apart and newton and model.parameter_count <= config.newton_weights
-        self.rows = _rows(model, config, candidates, self.apart)
+        self.rows = _projected_rows(model, config, candidates, instances) if self.apart else config.rows
         self.starts = config.starts if can_redraw(model) else 1
         self.structures = traits.structures if config.choose_structure else 1
 

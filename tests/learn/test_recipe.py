@@ -224,5 +224,9 @@ def test_every_weight_of_the_curved_part_has_several_residuals_left_to_be_told_b
     )
     all_there_are = instances * (min(64, 2 * (dim + 1)) - dim - 1)
     assert residuals >= min(soctk.FitConfig().values_per_weight * weights - dim, all_there_are)
+    known = recipe_for(made, soctk.FitConfig(), 64, instances=instances)[1].phases  # type: ignore[attr-defined]
+    rows = [phase.rows for phase in known if isinstance(phase, Curved)]
+    assert rows[0] == rows[1] // 2
+    assert rows[1] <= max(soctk.FitConfig().rows, instances * min(64, 2 * (dim + 1)))
     fewer = recipe_for(made, soctk.FitConfig(values_per_weight=0), 64)[1].phases  # type: ignore[attr-defined]
     assert [phase for phase in fewer if isinstance(phase, Curved)][-1].rows == soctk.FitConfig().rows
