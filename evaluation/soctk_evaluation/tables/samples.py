@@ -44,7 +44,7 @@ def write_samples(results: Results, files: Files) -> None:
             tasks=", ".join(f"`{escape(task)}`" for task in dict.fromkeys(row["task"] for row in rows)),
             dim=" and ".join(map(str, sorted({row["dim"] for row in rows}))),
             seeds="one seed" if seeds == 1 else f"{seeds} seeds",
-            **{name: most(rows, name) for name in VARIED},
+            **{name: escape(most(rows, name)) for name in VARIED},
         )
         write_page(files["markdown"], page + text, rows)
     if "figure" in files and rows:
