@@ -118,6 +118,7 @@ ROWS = [
     ),
     *(("factorial", variant, "exact") for variant in ("soc", "dcp_lbfgs")),
     ("factorial", "soc", "cvxpylayers"),
+    *(("samples", "soc", protocol) for protocol in ("exact", "cvxpylayers")),
     *(("approximation", method, "values") for method in ("soc", "ickan", "constant")),
     *((name, "soc", "structured") for name in ("smoothing", "restoration")),
     ("rates", "relu", "values"),

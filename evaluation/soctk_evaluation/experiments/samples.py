@@ -20,6 +20,7 @@ from soctk_evaluation.experiments.leaderboard import (
     TEXT,
     cell_config,
     measure,
+    protocol_code,
 )
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import Experiment, pages
@@ -68,8 +69,8 @@ def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
     return measure(cell)
 
 
-def _code(_cell: Cell) -> tuple[str, ...]:
-    return ("soctk_evaluation.experiments.leaderboard",)
+def _code(cell: Cell) -> tuple[str, ...]:
+    return ("soctk_evaluation.experiments.leaderboard", *protocol_code(cell))
 
 
 EXPERIMENT = Experiment(
