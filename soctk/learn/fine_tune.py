@@ -154,7 +154,9 @@ def _some(model: ConvexSurrogate, data: ValueData, config: FitConfig) -> Residua
     """Return the residuals on as many values as `rows` says, an equal share of each instance's candidates."""
     share = data.share(config.rows)
     part = Standardized.of(model, data, torch.float64)
-    return Residuals.weighted(part.instances(max(1, config.rows // share)).candidates(share), config.level_weight)
+    return Residuals.weighted(
+        part.focused(config.focus).instances(max(1, config.rows // share)).candidates(share), config.level_weight
+    )
 
 
 def _check(model: ConvexSurrogate, data: ValueData, loss: DecisionLoss) -> None:

@@ -109,7 +109,8 @@ def fit(
     _check_data(model, validation, "validation")
     _check_count(model, data)
     started = time.perf_counter()
-    trainer = Trainer(model, data, validation, Deadline(config.time_limit, stop), own_split=own_split)
+    deadline = Deadline(config.time_limit, stop)
+    trainer = Trainer(model, data, validation, deadline, own_split=own_split, focus=config.focus)
     recipe = recipe_for(model, config, min(data.candidates, validation.candidates), known, data.instances)
     try:
         with limited_threads(config.threads):

@@ -11,6 +11,9 @@ affine function of each instance can be projected out of the residual: with X_i 
 3. and all weights are polished together.
 
 The level b0 never moves a decision: it is projected out of every phase (the column 1) and fitted last.
+
+Where values have weights (`Standardized.focused`), all of this is in residuals and columns times the weights' roots:
+r_j -> w_j^(1/2) r_j, X_i -> diag(w_i)^(1/2) X_i, with weights of mean one.
 """
 
 from __future__ import annotations
@@ -71,6 +74,10 @@ class Residuals:
         self, data: Standardized, columns: Tensor, keep: float = 0.0, features: dict[str, Tensor] | None = None
     ) -> None:
         self.data, self.keep, self.features = data, keep, features or {}
+        self.root: Tensor | None = None
+        if data.root is not None:
+            self.root = (data.root / data.root.square().mean().sqrt()).unsqueeze(-1)
+            columns = self.root * columns
         rows, count = columns.shape[1:]
         few = keep == 0.0 and count < rows <= MOST_ROWS * count
         whole, triangle = torch.linalg.qr(columns, mode="complete" if few else "reduced")
@@ -91,10 +98,17 @@ class Residuals:
         return cls(data, torch.cat([torch.ones_like(data.x[..., :1]), data.x], dim=-1))
 
     def shrink(self, raw: Tensor) -> Tensor:
-        """Return r - (1 - keep) QQ'r for columns r: (N, M, any) -> (N, M, any), or (N, M - K, any) where keep is 0."""
+        """Return r - (1 - keep) QQ'r for columns r: (N, M, any) -> (N, M, any), or (N, M - K, any) where keep is 0.
+
+        With r times the weights' roots first, where there are any.
+        """
+        raw = self._weighed(raw)
         if self.rest is not None:
             return self.rest @ raw
         return raw - (1 - self.keep) * (self.basis @ (self.basis.mT @ raw))
+
+    def _weighed(self, raw: Tensor) -> Tensor:
+        return raw if self.root is None else self.root * raw
 
     def residual(self, model: ConvexSurrogate) -> Tensor:
         """Return the residuals at the model's weights, (N, M), or (N, M - K) where keep is 0; differentiable."""
@@ -114,7 +128,7 @@ class Residuals:
         """Return the residuals of a few instances at a time, where evaluating the model on all takes much memory."""
         breadth = model.traits.breadth
         numbers = self.data.x[0].numel() * breadth + sum(tensor[0].numel() for tensor in self.features.values())
-        if breadth == 0 or self.basis.shape[0] > 1 or self.instances * numbers <= LARGEST_PIECE:
+        if breadth == 0 or self.instances * numbers <= LARGEST_PIECE:
             return [self]
         count = max(1, LARGEST_PIECE // numbers)
         return [self._part(slice(start, start + count)) for start in range(0, self.instances, count)]
@@ -126,8 +140,11 @@ class Residuals:
 
     def _part(self, rows: slice) -> Residuals:
         part = copy(self)
-        data = self.data
-        part.data = Standardized(data.context[rows], data.x[rows], data.value[rows])
+        part.data = self.data.rows(rows)
+        for name in ("basis", "triangle", "rest", "root"):
+            numbers = getattr(self, name)
+            if numbers is not None and numbers.shape[0] == self.instances:
+                setattr(part, name, numbers[rows])
         part.features = {name: tensor[rows] for name, tensor in self.features.items()}
         return part
 
@@ -177,7 +194,7 @@ class Residuals:
         """
         b0, v = part(self.data.context)
         curved = model._value(self.data.x, self.data.context) - b0 - (self.data.x * v).sum(dim=-1)
-        projected = self.basis.mT @ (self.data.value - curved).unsqueeze(-1)
+        projected = self.basis.mT @ self._weighed((self.data.value - curved).unsqueeze(-1))
         # R is upper triangular: its first row alone sees b0.
         inverse = torch.linalg.pinv(self.triangle[:, 1:, 1:], rtol=RANK_TOLERANCE)
         return (inverse @ projected[:, 1:]).squeeze(-1)

@@ -31,6 +31,7 @@ class Trainer:
         validation: validation data.
         deadline: when to stop whatever is reached; never by default.
         own_split: whether the validation data are a part of what was given to learn from, to be used in the end.
+        focus: on the best candidates (`FitConfig.focus`).
 
     Attributes:
         best: the state to go on with: the best on validation data.
@@ -51,9 +52,10 @@ class Trainer:
         deadline: Deadline | None = None,
         *,
         own_split: bool = False,
+        focus: float = 0.0,
     ) -> None:
         self.model, self.data, self.validation = model, data, validation
-        self.deadline, self.own_split = deadline or Deadline(), own_split
+        self.deadline, self.own_split, self.focus = deadline or Deadline(), own_split, focus
         self._home, self._structure = model.dtype, model.traits.structure
         self._before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         standardize(model, data)
@@ -113,13 +115,18 @@ class Trainer:
             Standardized.of(self.model, self.validation, dtype, device),
         )
 
+    def focused(self) -> tuple[Standardized, Standardized]:
+        """Return training and validation data with the weights that `focus` gives."""
+        first, second = (part.focused(self.focus) for part in self.standardized())
+        return first, second
+
     def projected(self, rows: int) -> tuple[Residuals, Residuals]:
         """Return the residuals in the curved part: `projected_share` of every instance, as many as `rows` allow."""
         key = ("projected", rows, 0.0)
         if key not in self._residuals:
             share = projected_share(self.data.candidates, self.model.dim)
             count = max(1, rows // share)
-            train, held_out = self.standardized()
+            train, held_out = self.focused()
             self._residuals[key] = (
                 Residuals.projected(train.instances(count).candidates(share)),
                 Residuals.projected(held_out.instances(count).candidates(share)),
@@ -133,7 +140,7 @@ class Trainer:
             windowed = self.model.traits.windowed
             # Weights shared by all places: few instances tell much.
             share = self.data.share(rows) if windowed is None else self.data.candidates
-            parts = [part.instances(max(1, rows // share)) for part in self.standardized()]
+            parts = [part.instances(max(1, rows // share)) for part in self.focused()]
             parts = [parts[0].candidates(share), parts[1].candidates(2 * share)]
             features = [{} if windowed is None else windowed.features(part.x, part.context) for part in parts]
             pairs = zip(parts, features, strict=True)

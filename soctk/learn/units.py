@@ -60,11 +60,16 @@ def _check_units(name: str, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> 
 
 @dataclass(frozen=True, eq=False)
 class Standardized:
-    """Data in a model's units: context (N, p), x (N, M, n), value (N, M), in one dtype on the model's device."""
+    """Data in a model's units: context (N, p), x (N, M, n), value (N, M), in one dtype on the model's device.
+
+    Attributes:
+        root: (N, M), square roots of the values' weights; None where all count alike.
+    """
 
     context: Tensor
     x: Tensor
     value: Tensor
+    root: Tensor | None = None
 
     @classmethod
     def of(
@@ -83,18 +88,32 @@ class Standardized:
         )
         return cls(*(part.to(dtype=dtype, device=device or model.device) for part in parts))
 
+    def focused(self, focus: float) -> Standardized:
+        """Put the best candidates of each instance first; weigh a value g above the best by 1 / (1 + focus g)^2.
+
+        A surrogate is for its minimum over a set. Far from it values may be larger by orders of magnitude, and fitting
+        all alike spends the model's branches on those. Data stay as they are for `focus` 0.
+        """
+        if focus == 0:
+            return self
+        value, order = self.value.sort(dim=1)
+        x = self.x.gather(1, order.unsqueeze(-1).expand_as(self.x))
+        return Standardized(self.context, x, value, 1 / (1 + focus * (value - value[:, :1])))
+
     def candidates(self, count: int) -> Standardized:
-        """Keep the first `count` candidates of each instance; they are exchangeable."""
-        return Standardized(self.context, self.x[:, :count], self.value[:, :count])
+        """Keep the first `count` candidates of each instance: the best where they are `focused`, else any."""
+        return self.columns(slice(count))
 
-    def rows(self, index: Tensor) -> Standardized:
+    def rows(self, index: Tensor | slice) -> Standardized:
         """Keep the instances `index`."""
-        return Standardized(self.context[index], self.x[index], self.value[index])
+        root = None if self.root is None else self.root[index]
+        return Standardized(self.context[index], self.x[index], self.value[index], root)
 
-    def columns(self, index: Tensor) -> Standardized:
+    def columns(self, index: Tensor | slice) -> Standardized:
         """Keep the candidates `index` of each instance."""
-        return Standardized(self.context, self.x[:, index], self.value[:, index])
+        root = None if self.root is None else self.root[:, index]
+        return Standardized(self.context, self.x[:, index], self.value[:, index], root)
 
     def instances(self, count: int) -> Standardized:
         """Keep the first `count` instances."""
-        return Standardized(self.context[:count], self.x[:count], self.value[:count])
+        return self.rows(slice(count))

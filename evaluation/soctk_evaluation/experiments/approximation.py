@@ -76,7 +76,7 @@ def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
         "test_points": test.candidates,
         "fit_seconds": report.seconds,
         "validation_loss": report.best_validation,
-        **fit_fields(model, report),
+        **fit_fields(report),
         "status": note or "ok",
     }
 

@@ -22,12 +22,13 @@ from soctk_evaluation.harness.cell import Cell, Config, make_config
 from soctk_evaluation.harness.experiment import Experiment
 from soctk_evaluation.harness.from_decisions import learn_from_decisions, setting_config
 from soctk_evaluation.harness.key import SOLVER
-from soctk_evaluation.harness.names import POLICIES, base_of, decision_methods, default_methods
-from soctk_evaluation.harness.recipe import FIT_FIELDS, fit_fields, learn, recipe_config
+from soctk_evaluation.harness.names import FROM_DECISIONS, POLICIES, base_of, decision_methods, default_methods
+from soctk_evaluation.harness.recipe import FIT_FIELDS, SETTINGS, fit_fields, learn, recipe_config
 from soctk_evaluation.harness.request import check_methods, check_names
 from soctk_evaluation.metrics import Policy, Scores, evaluate, solver_regret
 from soctk_evaluation.tables.leaderboard import write_leaderboard
 from soctk_tasks import TASKS, Task, make_task, task_names
+from soctk_tasks.registry import OPF
 
 PROTOCOLS: dict[str, Method | None] = {"exact": "newton", "paper": "projected_adam", "cvxpylayers": None}
 """How decisions are made: to a certificate, by the paper's 5 restarts of 200 projected Adam steps, by cvxpylayers."""
@@ -35,6 +36,9 @@ PROTOCOLS: dict[str, Method | None] = {"exact": "newton", "paper": "projected_ad
 TOLERANCE = 1e-6
 SIZES = {"train": 1000, "validation": 1000, "test": 200, "candidates": 64}
 """Instances of each data set, and candidates of each instance (the paper's)."""
+
+OWN_SIZES = dict.fromkeys(OPF, {"train": 600, "validation": 150, "test": 100, "candidates": 16})
+"""Departures where every value is a cone program."""
 
 MEASURED = (
     *("params", "relative_error", "regret_mean", "regret_median", "regret_max", "regret_stderr", "regret_n"),
@@ -72,15 +76,16 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
     check_names([asked.protocol], list(PROTOCOLS), "protocol")
     dims, seeds = ((10,), (0,)) if asked.quick else ((10, 20, 50), (0, 1, 2))
 
-    def config_of(method: str) -> Config:
-        own = fit or replace(RECIPE, **OWN_RECIPES.get(base_of(method), {}))
-        more = setting_config(own, asked.protocol) if "+" in method else {}
-        return cell_config(own, sizes, more)
+    def config_of(method: str, task: str) -> Config:
+        base, _, setting = method.partition("+")
+        own = replace(fit or replace(RECIPE, **OWN_RECIPES.get(base, {})), **SETTINGS.get(setting, {}))
+        more = setting_config(own, asked.protocol) if setting in FROM_DECISIONS else {}
+        return cell_config(own, OWN_SIZES.get(task, {}) | dict(sizes or {}), more)
 
     methods = asked.methods or default_methods()
     grid = itertools.product(asked.dims or dims, methods, asked.seeds or seeds, asked.tasks or TASKS)
     cells = [
-        Cell("leaderboard", task, dim, method, seed, asked.protocol, config_of(method))
+        Cell("leaderboard", task, dim, method, seed, asked.protocol, config_of(method, task))
         for dim, method, seed, task in grid
     ]
     return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(base_of(cell.method), 0)))
@@ -178,12 +183,12 @@ def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any], make: Make) 
     base, _, setting = cell.method.partition("+")
     surrogate = make(base, cell.dim, context_dim=task.context_dim, seed=cell.seed)
     report, note = learn(surrogate, problem.train, problem.validation, config, cell.seed)
-    fields = fit_fields(surrogate, report)
-    learned = _Learned(surrogate, surrogate.parameter_count, report.seconds, note, fit=fields)
-    if not setting:
+    model = cast(ConvexSurrogate, report.model)
+    learned = _Learned(model, model.parameter_count, report.seconds, note, fit=fit_fields(report))
+    if setting not in FROM_DECISIONS:
         return learned
     more = (setting, cell.protocol, config, cell.seed)
-    tuned = learn_from_decisions(surrogate, task, problem.train, problem.train_optimum, *more)
+    tuned = learn_from_decisions(model, task, problem.train, problem.train_optimum, *more)
     return replace(learned, seconds=report.seconds + tuned.seconds, step_seconds=tuned.step_seconds)
 
 

@@ -167,7 +167,7 @@ def _learned(setting: Setting, cell: Cell, problem: Problem) -> tuple[Tensor, di
         "gap_max": float(decision.relative_gap.max()),
         "fit_seconds": report.seconds,
         "decide_ms": 1e3 * seconds / len(context),
-        **fit_fields(model, report),
+        **fit_fields(report),
         "status": "; ".join(notes) or "ok",
     }
 

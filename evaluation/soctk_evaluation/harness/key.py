@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from soctk_evaluation.harness.cell import Cell
-from soctk_evaluation.harness.names import base_of
+from soctk_evaluation.harness.names import FROM_DECISIONS
 
 SHARED = ("soctk", "soctk_tasks", "soctk_evaluation.metrics", "soctk_evaluation.harness.recipe")
 """Data, models, terms, learning and tasks: of every result."""
@@ -46,7 +46,7 @@ BASELINES = {
 }
 """The source of the methods that are not in the library. Another method's is the package that registers it."""
 
-FROM_DECISIONS = (*SOLVER, "soctk_evaluation.harness.from_decisions", "soctk_baselines.cvxpy_layer")
+DECISION_SOURCE = (*SOLVER, "soctk_evaluation.harness.from_decisions", "soctk_baselines.cvxpy_layer")
 """The source of the settings of methods that learn from decisions, METHOD+SETTING."""
 
 GROUPS = {"method": "soctk.surrogates", "task": "soctk.tasks"}
@@ -75,11 +75,12 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
     """Return what a result was made with: hashes of source code, and the versions of libraries.
 
     "code" is of `SHARED` and of the experiment's own `code`, the same for all its rows; "method_code" and "task_code"
-    are of a method and a task from outside, "setting_code" is of a method's setting.
+    are of a method and a task from outside, "setting_code" is of the settings that learn from decisions.
     """
     found, providers = {"code": code_version((*SHARED, *code))}, set()
-    if method != base_of(method):
-        found["setting_code"], method = code_version(FROM_DECISIONS), base_of(method)
+    method, _, setting = method.partition("+")
+    if setting in FROM_DECISIONS:
+        found["setting_code"] = code_version(DECISION_SOURCE)
     for kind, name in (("method", method), ("task", task)):
         points = tuple(metadata.entry_points(group=GROUPS[kind], name=name))
         providers |= {point.dist.name for point in points if point.dist is not None} - {"soctk"}

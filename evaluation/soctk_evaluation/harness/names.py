@@ -30,7 +30,10 @@ TRIVIAL = ("quadratic", "constant", "affine", "oracle")
 POLICIES = ("constant", "affine")
 """The rows that decide without an objective."""
 
-SETTINGS = ("optima", "fy", "regret", "spo")
+FROM_VALUES = ("average", "focus")
+"""Other recipes for a learned method, from the same values: METHOD+SETTING (`soctk_evaluation.harness.recipe`)."""
+
+FROM_DECISIONS = ("optima", "fy", "regret", "spo")
 """What a learned method may go on with after the values: METHOD+SETTING (`soctk_evaluation.harness.from_decisions`)."""
 
 DECIDERS = ("affine", "oracle")
@@ -65,11 +68,9 @@ def known_methods() -> tuple[str, ...]:
 def decision_methods() -> tuple[str, ...]:
     """Return what a leaderboard can be asked for: every method, and those with weights of ours with every setting."""
     fixed = {"lpcf", *POLICIES, "oracle"}
-    return tuple(
-        name
-        for method in known_methods()
-        for name in (method, *(f"{method}+{setting}" for setting in SETTINGS if method not in fixed))
-    )
+    settings = {method: () if method in fixed else (*FROM_VALUES, *FROM_DECISIONS) for method in known_methods()}
+    settings["quadratic"] = FROM_DECISIONS  # least squares, which has no recipe
+    return tuple(name for method in settings for name in (method, *(f"{method}+{more}" for more in settings[method])))
 
 
 def base_of(method: str) -> str:

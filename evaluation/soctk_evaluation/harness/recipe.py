@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from soctk import ConvexSurrogate, FitConfig, FitReport, ValueData, fit
+from soctk import AverageSurrogate, ConvexSurrogate, FitConfig, FitReport, ValueData, fit
 
 PREFIX = "fit."
-LEFT_OUT = ("seed", "members", "jobs", "threads", "progress", "optima_iterations", "optima_weights")
+LEFT_OUT = ("seed", "jobs", "threads", "progress", "optima_iterations", "optima_weights")
 """Fields of a recipe that are no part of a cell's configuration."""
 
 FIT_FIELDS = ("fit_status", "structure")
 """The fields of a row that `fit_fields` gives, both texts."""
 
-SWITCHES = ("optimizer", "choose_structure", "project_affine", "race", "level_regression")
+SWITCHES = ("optimizer", "choose_structure", "project_affine", "race", "level_regression", "members", "focus")
 """Fields that are one only where they differ from their defaults: rows from before there were any keep their cell."""
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "average": {"members": 6},
+    "focus": {"members": 6, "focus": 4.0, "penalty": 1e-6},
+}
+"""What the settings of `names.FROM_VALUES` change in a recipe: the mean of six, and of six with `FitConfig.focus`."""
 
 
 def recipe_config(recipe: FitConfig) -> dict[str, Any]:
@@ -38,18 +44,25 @@ def learn(
     """Train a surrogate by the recipe in a cell's configuration.
 
     Returns:
-        The report, and a note for the row's status: "" unless the fit ended badly.
+        The report, whose `model` is what was learned, and a note for the row's status: "" unless the fit ended badly.
     """
-    report = fit(surrogate, train, recipe_of(config, seed), validation=validation)
+    recipe = replace(recipe_of(config, seed), jobs=1)  # cells are what runs side by side
+    report = fit(surrogate, train, recipe, validation=validation)
     return report, "" if report.status in ("converged", "iteration_limit") else f"fit {report.status}"
 
 
-def fit_fields(surrogate: ConvexSurrogate, report: FitReport) -> dict[str, str | None]:
+def fit_fields(report: FitReport) -> dict[str, str | None]:
     """Return `FIT_FIELDS`: how the fit ended, and the structure taken, "2: diagonal norm0" where 2 is its number.
 
-    The number is there where there are several structures to choose from; None where a surrogate names no blocks.
+    The number is there where there are several structures to choose from; None where a surrogate names no blocks. Of
+    an average, the members' structures, each once; how its first member's fit ended.
     """
+    model = report.model
+    taken = [_structure(member) for member in (model.members if isinstance(model, AverageSurrogate) else [model])]
+    return {"fit_status": report.status.value, "structure": " | ".join(dict.fromkeys(filter(None, taken))) or None}
+
+
+def _structure(surrogate: ConvexSurrogate) -> str | None:
     traits = surrogate.traits
     number = [f"{traits.structure}:"] if traits.structures > 1 else []
-    structure = " ".join([*number, *traits.blocks]) if traits.blocks else None
-    return {"fit_status": report.status.value, "structure": structure}
+    return " ".join([*number, *traits.blocks]) if traits.blocks else None

@@ -24,7 +24,7 @@ class Slope(Phase):
 
     def run(self, trainer: Trainer) -> None:
         model, part = trainer.model, trainer.affine
-        data = trainer.standardized()
+        data = trainer.focused()
         train, held_out = (Residuals.projected(each).slope_targets(model, part) for each in data)
         context, held_out_context = (each.context for each in data)
         search = trainer.search(
