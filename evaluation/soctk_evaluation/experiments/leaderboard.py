@@ -37,7 +37,7 @@ TOLERANCE = 1e-6
 SIZES = {"train": 1000, "validation": 1000, "test": 200, "candidates": 64}
 """Instances of each data set, and candidates of each instance (the paper's)."""
 
-OWN_SIZES = dict.fromkeys(OPF, {"train": 600, "validation": 150, "test": 100, "candidates": 16})
+OWN_SIZES = {name: {"train": 600, "validation": 150, "test": 100, "candidates": 16} for name in OPF}
 """Departures where every value is a cone program."""
 
 MEASURED = (
