@@ -51,7 +51,15 @@ def data(context_dim: int) -> Standardized:
     return Standardized(*(torch.randn(shape, generator=generator, dtype=DOUBLE) for shape in shapes))
 
 
-@pytest.mark.parametrize("residuals", [Residuals.projected, lambda part: Residuals.weighted(part, 0.1)])
+RESIDUALS = {
+    "projected": Residuals.projected,
+    "weighted": lambda part: Residuals.weighted(part, 0.1),
+    "projected, focused": lambda part: Residuals.projected(part.focused(2.0)),
+    "weighted, focused": lambda part: Residuals.weighted(part.focused(2.0), 0.1),
+}
+
+
+@pytest.mark.parametrize("residuals", RESIDUALS.values(), ids=RESIDUALS)
 @pytest.mark.parametrize("name", MODELS)
 def test_products_are_the_gradients_of_single_values(name: str, residuals) -> None:
     model = moved(name)

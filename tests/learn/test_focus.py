@@ -1,0 +1,115 @@
+"""Learning that looks at what is near the best (`FitConfig.focus`): weighted least squares, and what it is good for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tolerances import DOUBLE, VALUE
+
+import soctk
+from soctk.learn import residuals
+from soctk.learn.residuals import Residuals
+from soctk.learn.units import Standardized
+
+DIM, P = 3, 2
+
+
+def data(instances: int, candidates: int, seed: int) -> Standardized:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (instances, P), (instances, candidates, DIM), (instances, candidates)
+    return Standardized(*(torch.randn(shape, generator=generator, dtype=DOUBLE) for shape in shapes))
+
+
+@settings(max_examples=30)
+@given(st.floats(1e-3, 100), st.integers(1, 4), st.integers(1, 9), st.integers(0, 999))
+def test_the_best_come_first_and_weigh_most(focus: float, instances: int, candidates: int, seed: int) -> None:
+    part = data(instances, candidates, seed)
+    focused = part.focused(focus)
+    assert (focused.value.diff(dim=1) >= 0).all()
+    pairs = torch.cat([part.x, part.value.unsqueeze(-1)], dim=-1)
+    again = torch.cat([focused.x, focused.value.unsqueeze(-1)], dim=-1)
+    order = part.value.argsort(dim=1).unsqueeze(-1).expand_as(pairs)
+    assert torch.equal(again, pairs.gather(1, order))  # the same decisions with the same values
+    assert focused.root is not None
+    assert (focused.root[:, 0] == 1).all()
+    assert (focused.root.diff(dim=1) <= 0).all()
+    above = focused.value - focused.value[:, :1]
+    assert torch.allclose(focused.root.square() * (1 + focus * above).square(), torch.ones_like(above))
+    assert part.focused(0.0) is part
+
+
+@pytest.mark.parametrize("candidates", [5, 9, 40])  # with a basis of what is left, and without
+@pytest.mark.parametrize("focus", [0.0, 0.5, 20.0])
+def test_projecting_is_weighted_least_squares(focus: float, candidates: int) -> None:
+    model = soctk.SOCICNN(DIM, P, norms=(2,), diagonal=True)
+    part = data(4, candidates, seed=1).focused(focus)
+    of = Residuals.projected(part)
+    with torch.no_grad():
+        curved = model._value(part.x, part.context)
+        rest = (part.value - curved + (part.x * model.affine(part.context)[1]).sum(dim=-1)).numpy()
+        slopes = of.slope_targets(model, model.affine).numpy()
+    weights = np.ones((4, candidates)) if part.root is None else part.root.square().numpy()
+    weights /= weights.mean()
+    least = 0.0
+    for i in range(4):
+        root = np.sqrt(weights[i])[:, None]
+        columns = np.column_stack([np.ones(candidates), part.x[i].numpy()])
+        best, *_ = np.linalg.lstsq(root * columns, root[:, 0] * rest[i], rcond=None)
+        least += np.sum(weights[i] * (rest[i] - columns @ best) ** 2)
+        assert np.allclose(slopes[i], best[1:], atol=1e-6)
+    assert float(of.loss(model).detach()) == pytest.approx(least / (4 * candidates), abs=VALUE[DOUBLE])
+
+
+def test_pieces_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = soctk.SOCICNN(DIM, P, norms=(2,))
+    broad = dataclasses.replace(model.traits, breadth=1)
+    monkeypatch.setattr(type(model), "traits", property(lambda _: broad))
+    for of in (Residuals.projected(data(5, 9, 2).focused(3.0)), Residuals.weighted(data(5, 9, 2).focused(3.0), 0.1)):
+        whole = float(of.loss(model).detach())
+        with monkeypatch.context() as small:
+            small.setattr(residuals, "LARGEST_PIECE", 2 * 9 * DIM)
+            assert len(of.losses(model)) == 3
+            assert float(of.total(model)) == pytest.approx(whole, rel=VALUE[DOUBLE])
+
+
+def steep(instances: int, seed: int) -> tuple[soctk.ValueData, torch.Tensor]:
+    """Return values of sum_i exp(2 (x_i - m_i)) - 2 (x_i - m_i) over [-1, 1]^n, and the m, a linear map of the context.
+
+    They grow several times as fast on one side of m as on the other: no quadratic that fits all alike has its minimum
+    there.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    context = torch.randn(instances, P, generator=generator, dtype=DOUBLE)
+    center = 0.2 * torch.tanh(context[:, :1]) * torch.ones(DIM, dtype=DOUBLE)
+    x = 2 * torch.rand(instances, 40, DIM, generator=generator, dtype=DOUBLE) - 1
+    return soctk.ValueData(context, x, objective(x, center.unsqueeze(1))), center
+
+
+def objective(x: torch.Tensor, center: torch.Tensor) -> torch.Tensor:
+    return (torch.exp(2 * (x - center)) - 2 * (x - center)).sum(dim=-1)
+
+
+def test_the_nearer_the_focus_the_better_the_decisions_of_a_model_that_cannot_fit_all() -> None:
+    train, _ = steep(200, seed=1)
+    test, center = steep(100, seed=2)
+    regret = []
+    for focus in (0.0, 4.0, 30.0):
+        model = soctk.SOCICNN(DIM, P, hidden=(), diagonal=True)
+        config = soctk.FitConfig(starts=1, newton_iterations=8, lbfgs_iterations=60, level_iterations=20, focus=focus)
+        soctk.fit(model, train, config)
+        decision = soctk.minimize(model, soctk.Box(DIM, -1.0, 1.0), test.context)
+        assert (decision.status == "optimal").all()
+        regret.append(float((objective(decision.x, center) - DIM).mean()))
+    assert regret[1] < 0.8 * regret[0]
+    assert regret[2] < 0.5 * regret[0]
+
+
+@pytest.mark.parametrize("focus", [-1.0, float("nan"), float("inf")])
+def test_a_focus_is_a_finite_number(focus: float) -> None:
+    with pytest.raises(ValueError, match=r"focus: expected a finite number of at least 0, got"):
+        soctk.FitConfig(focus=focus)
