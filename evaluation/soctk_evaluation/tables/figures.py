@@ -190,7 +190,7 @@ def _timed(row: Row) -> str:
 
 def polyhedra_figure(races: Mapping[str, Mapping[str, float]], path: Path) -> None:
     """Draw milliseconds for a decision, by race and then by who decides; ours are called soctk."""
-    if not races:
+    if not any(races.values()):
         return
     figure, axes = plt.subplots(figsize=(7.2, 0.3 * len(races) + 1.3), layout="constrained")
     names = list(dict.fromkeys(name for race in races.values() for name in race))
