@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
+import soctk
 from soctk_evaluation.cli import main
 from soctk_evaluation.experiments.timing import OTHERS, Race
 from soctk_evaluation.tables.timing import LABELS
+from soctk_tasks import make_task
 
 
 def test_a_race_is_stored_once_and_shown(tmp_path, capsys):
@@ -18,7 +21,8 @@ def test_a_race_is_stored_once_and_shown(tmp_path, capsys):
     assert main([*args, "--markdown", str(table), "--figure", str(figure)]) == 0
     rows = [json.loads(line) for line in store.read_text().splitlines()]
     assert [(row["method"], row["config"]["batch"]) for row in rows] == [
-        *(("prepared", 1), ("newton", 1), ("layer", 1), ("newton", 4), ("layer", 4)),
+        *(("prepared", 1), ("prepared_warm", 1), ("newton", 1), ("newton", 4), ("newton_warm", 1), ("newton_warm", 4)),
+        *(("layer", 1), ("layer", 4)),
         *OTHERS,
     ]
     assert all(row["decide_ms"] > 0 for row in rows if row["method"] != "moreau")
@@ -51,3 +55,24 @@ def test_every_method_decides_the_same():
         assert measured.gap_max < 1e-5
         assert measured.instances == 2
     assert race.direct("SCS", 2).gap_max < 1e-1
+
+
+def test_a_warm_start_saves_iterations_and_decides_the_same():
+    race = Race("compact", "box", 4, repeats=1)
+    pairs = [(race.newton(8), race.newton_warm(8)), (race.prepared(1), race.prepared_warm(1))]
+    for cold, warm in pairs:
+        assert warm.certified == cold.certified == 1.0
+        assert warm.iterations < cold.iterations
+    assert race.direct("SCS", 2, warm=True).gap_max < 1e-1
+
+
+def test_a_trained_model_is_decided_over_its_tasks_set():
+    race = Race("trained", "budget", 3, repeats=1)
+    task = make_task("budget_twocone_socp", dim=3, seed=0)
+    assert torch.equal(race.feasible_set.project(torch.ones(3)), task.feasible_set.project(torch.ones(3)))
+    assert race.newton(4).certified == race.cvxpy("CLARABEL", 2).certified == 1.0
+    contexts = race.contexts(50)
+    chosen = soctk.minimize(race.model, race.feasible_set, contexts).x
+    regret = task.objective(chosen, contexts) - task.solve(contexts).value
+    center = task.objective(task.feasible_set.center().expand(50, -1), contexts) - task.solve(contexts).value
+    assert regret.mean() < 0.1 * center.mean()  # it has learned

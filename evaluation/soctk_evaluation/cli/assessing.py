@@ -13,8 +13,8 @@ from soctk import Columns, Log, ValueData
 from soctk.assessment.rows import Rows
 from soctk.io.checkpoint import CheckpointError, read_notes
 from soctk.sets import SetAt
-from soctk_evaluation.cli.commands import Assess
 from soctk_evaluation.cli.feasible import column_names, make_region
+from soctk_evaluation.cli.log_commands import Assess
 from soctk_evaluation.cli.logged import check_output
 from soctk_evaluation.cli.parts import NOTE, Parts, origin
 from soctk_evaluation.harness.request import UsageError

@@ -18,8 +18,8 @@ from typing import Any
 
 import soctk
 from soctk.tables.errors import TableError
-from soctk_evaluation.cli.commands import Decide
 from soctk_evaluation.cli.in_pieces import Do, own_files
+from soctk_evaluation.cli.log_commands import Decide
 from soctk_evaluation.cli.pieces import digest
 from soctk_evaluation.cli.planner import Planner
 from soctk_evaluation.harness.request import UsageError

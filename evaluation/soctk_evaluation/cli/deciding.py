@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from soctk.tables.table import TABLE_FORMATS, check_format
-from soctk_evaluation.cli.commands import Decide
 from soctk_evaluation.cli.feasible import EXPECTED
 from soctk_evaluation.cli.in_pieces import Here, decide_in_pieces
+from soctk_evaluation.cli.log_commands import Decide
 from soctk_evaluation.cli.logged import check_output
 from soctk_evaluation.cli.plan import Tally, check_names
 from soctk_evaluation.cli.planner import Planner

@@ -13,7 +13,7 @@ from soctk import Box, Budget, Polyhedron, Simplex
 from soctk.sets import SetAt
 from soctk.tables.arrays import Arrays
 from soctk.tables.table import Table
-from soctk_evaluation.cli.commands import Feasible
+from soctk_evaluation.cli.log_commands import Feasible
 from soctk_evaluation.cli.polyhedron_file import BOUNDS, FILE_FORMATS, read_polyhedron
 from soctk_evaluation.harness.request import UsageError
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from soctk.learn.progress import Progress
 from soctk.tables.errors import TableError
 from soctk.tables.table import Table
-from soctk_evaluation.cli.commands import Decide
 from soctk_evaluation.cli.feasible import SETS
+from soctk_evaluation.cli.log_commands import Decide
 from soctk_evaluation.cli.pieces import Pieces, digest, job_key
 from soctk_evaluation.cli.plan import Tally
 from soctk_evaluation.cli.planner import Planner

@@ -20,9 +20,9 @@ from soctk.sets import SetAt
 from soctk.tables.features import Category
 from soctk.tables.table import Table, listed, quoted
 from soctk_baselines import QuadraticRegression
-from soctk_evaluation.cli.commands import Fit
 from soctk_evaluation.cli.feasible import column_names, make_region
 from soctk_evaluation.cli.interrupts import first_interrupt
+from soctk_evaluation.cli.log_commands import Fit
 from soctk_evaluation.cli.parts import Parts, fingerprint, split
 from soctk_evaluation.cli.plan import check_names
 from soctk_evaluation.harness.request import UsageError

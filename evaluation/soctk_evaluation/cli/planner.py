@@ -16,8 +16,8 @@ from soctk import Columns, ConvexSurrogate
 from soctk.io.checkpoint import CheckpointError
 from soctk.tables.arrays import Arrays, read_arrays
 from soctk.tables.table import Table, check_file
-from soctk_evaluation.cli.commands import Decide
 from soctk_evaluation.cli.feasible import Region, column_names, make_region
+from soctk_evaluation.cli.log_commands import Decide
 from soctk_evaluation.cli.plan import Tally, plan_columns
 from soctk_evaluation.harness.request import UsageError
 

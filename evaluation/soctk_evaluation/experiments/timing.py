@@ -1,7 +1,8 @@
 """Time for a decision, with its quality beside it: this library and the solvers it replaces, one thread, one process.
 
-Every method decides the same contexts of the same model (a SOC-ICNN with every branch on and random weights) over the
-same set. A method that decides one context at a time is given a few of them. Beside each of this library's own times
+Every method decides the same contexts of the same model (a SOC-ICNN, of random weights or learned) over the same set.
+A method that decides one context at a time is given a few of them. Warm starts are decisions of contexts that are a
+little away, for the methods that take any. Beside each of this library's own times
 stands the time that its arithmetic alone would take: its floating-point operations, over the rate of a large matrix
 product measured in the same run. Those of products and factorisations follow from the sizes, with symmetric matrices
 halved; the others are counted while PyTorch carries out the same steps.
@@ -22,30 +23,30 @@ import numpy as np
 import scs
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 import soctk
-from soctk import ConicForm, ConvexSurrogate, DecisionLayer, FeasibleSet
-from soctk.decide.batched import solve_batched
+from soctk import ConvexSurrogate, DecisionLayer, FeasibleSet, FitConfig
 from soctk.decide.lifted import LiftedProblem
-from soctk.decide.newton import DEFAULT_ITERATIONS
-from soctk.terms import Network, Quadratic
 from soctk_baselines import CvxpyLayerDecider
 from soctk_evaluation.experiments.moreau import BATCHES, MISSING, MoreauBatch
+from soctk_evaluation.experiments.operations import decision_flops, matrix_product_rate
 from soctk_evaluation.harness.cell import Cell, make_config
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import SOLVER
 from soctk_evaluation.tables.timing import write_timing
+from soctk_tasks import make_task
 
 CONTEXT_DIM = 8
 SHAKE = 0.1
-MODELS = ("compact", "wide")
+MODELS = ("compact", "wide", "trained")
+TRAINED_ON = {"simplex": "simplex_socp", "box": "box_socp", "budget": "budget_twocone_socp"}
+"""The tasks that "trained" models are learned from, by the name of their set."""
+TRAINING = FitConfig(starts=1, level_iterations=20)
+TRAINING_INSTANCES, TRAINING_CANDIDATES = 400, 64
+MOVED = 0.01
+"""How far contexts are from those that a warm start is from, in standard deviations."""
 TOLERANCE = 1e-6
 MOST_CONTEXTS = 2**16
-COUNTED = 64
-"""Contexts whose elementwise operations are counted."""
-UNCOUNTED = {"where", "_to_copy", "copy_", "clone", "fill_", "zero_", "masked_fill", "masked_fill_", "neg", "abs"}
 PROCEDURE = 6
 """Counts the ways in which this file has measured: rows of another way are measured again."""
 ROUGH_SCS = 1e-3
@@ -92,19 +93,32 @@ def example(kind: str, dim: int, seed: int = 0) -> ConvexSurrogate:
     return model
 
 
+def trained(name: str, dim: int) -> tuple[ConvexSurrogate, FeasibleSet]:
+    """Return the leaderboard's SOC-ICNN, learned from a task whose contexts are standard normal, and the task's set."""
+    task = make_task(name, dim=dim, seed=0)
+    model = soctk.make_surrogate("soc", dim, task.context_dim, seed=0)
+    soctk.fit(model, task.sample(TRAINING_INSTANCES, TRAINING_CANDIDATES, seed=1), TRAINING)
+    return model, task.feasible_set
+
+
 class Race:
-    """All methods on one model ("compact" or "wide") and set of `SETS`, the best of so many repeats at least."""
+    """All methods on one model of `MODELS` and set of `SETS`, the best of so many repeats at least."""
 
     def __init__(self, model: str, feasible_set: str, dim: int, repeats: int = 3) -> None:
         soctk.warmup()  # nothing is decided by PyTorch meanwhile
         self.dim, self.repeats = dim, repeats
-        self.model, self.feasible_set = example(model, dim), SETS[feasible_set](dim)
+        if model == "trained":
+            self.model, self.feasible_set = trained(TRAINED_ON[feasible_set], dim)
+        else:
+            self.model, self.feasible_set = example(model, dim), SETS[feasible_set](dim)
         self.flops_per_second = matrix_product_rate()
 
-    def contexts(self, count: int) -> Tensor:
-        """Return the first contexts of a fixed sample."""
+    def contexts(self, count: int, *, moved: bool = False) -> Tensor:
+        """Return the first contexts of a fixed sample, or with `moved` others a little away from them."""
         generator = torch.Generator().manual_seed(1)
-        return torch.randn(max(count, MOST_CONTEXTS), CONTEXT_DIM, generator=generator, dtype=torch.float64)[:count]
+        size = max(count, MOST_CONTEXTS), self.model.context_dim
+        rows = torch.randn(size, generator=generator, dtype=torch.float64)[:count]
+        return rows + MOVED * torch.randn(rows.shape, generator=generator, dtype=rows.dtype) if moved else rows
 
     def best(self, run: Callable[[], Any]) -> tuple[float, Any]:
         """Return the least time of all repeats, after one run to warm up, and what the last returned."""
@@ -127,10 +141,8 @@ class Race:
         """`soctk.minimize` for a whole batch."""
         rows = self.contexts(batch)
         seconds, decision = self.best(lambda: soctk.minimize(self.model, self.feasible_set, rows, tol=TOLERANCE))
-        with FlopCounterMode(display=False) as products, ElementwiseCounter() as others, torch.no_grad():
-            form = self.model.form_at(rows)
-        flops = products.get_total_flops() + others.total
-        flops += float(decision.iterations.sum()) * (step_flops(form) + elementwise_step_flops(form, self.feasible_set))
+        total = float(decision.iterations.sum())
+        flops = decision_flops(lambda: self.model.form_at(rows), self.feasible_set, total, TOLERANCE)
         own = (float(decision.iterations.double().median()), flops / self.flops_per_second / batch)
         return _scored(decision.relative_gap, seconds, batch, *own)
 
@@ -138,6 +150,22 @@ class Race:
         """What `soctk.prepare` returns."""
         ready, rows = soctk.prepare(self.model, self.feasible_set), self.contexts(batch)
         seconds, decision = self.best(lambda: ready.minimize(rows, tol=TOLERANCE))
+        return _scored(decision.relative_gap, seconds, batch, float(decision.iterations.double().median()))
+
+    def newton_warm(self, batch: int) -> Measured:
+        """`soctk.minimize` for a whole batch, from the decisions of contexts a little away."""
+        rows, before = self.contexts(batch), self.contexts(batch, moved=True)
+        start = soctk.minimize(self.model, self.feasible_set, before, tol=TOLERANCE)
+        seconds, decision = self.best(
+            lambda: soctk.minimize(self.model, self.feasible_set, rows, tol=TOLERANCE, x0=start)
+        )
+        return _scored(decision.relative_gap, seconds, batch, float(decision.iterations.double().median()))
+
+    def prepared_warm(self, batch: int) -> Measured:
+        """What `soctk.prepare` returns, from the decisions of contexts a little away."""
+        ready, rows = soctk.prepare(self.model, self.feasible_set), self.contexts(batch)
+        start = ready.minimize(self.contexts(batch, moved=True), tol=TOLERANCE)
+        seconds, decision = self.best(lambda: ready.minimize(rows, tol=TOLERANCE, x0=start))
         return _scored(decision.relative_gap, seconds, batch, float(decision.iterations.double().median()))
 
     def layer(self, batch: int) -> Measured:
@@ -150,9 +178,9 @@ class Race:
 
         return Measured(self.best(run)[0] / batch, batch)
 
-    def _lifted(self, count: int) -> tuple[LiftedProblem, list[np.ndarray]]:
+    def _lifted(self, count: int, *, moved: bool = False) -> tuple[LiftedProblem, list[np.ndarray]]:
         """Return one parameterised program and its parameters' values at so many contexts."""
-        form = self.model.conic_form(self.contexts(max(count, 2))).detach()
+        form = self.model.conic_form(self.contexts(max(count, 2), moved=moved)).detach()
         lifted = LiftedProblem(form, self.feasible_set)
         return lifted, [tensor.numpy() for tensor in lifted.parameter_values(form)]
 
@@ -174,9 +202,11 @@ class Race:
         seconds, x = self.best(self.resolving(solver, count))
         return self._certified(x, seconds, count)
 
-    def finished(self, solver: str, count: int) -> Iterator[tuple[dict[str, Any], Callable[[Any], Tensor]]]:
+    def finished(
+        self, solver: str, count: int, *, moved: bool = False
+    ) -> Iterator[tuple[dict[str, Any], Callable[[Any], Tensor]]]:
         """Yield, for each context, the cone data that CVXPY gives a solver and what makes a decision of its answer."""
-        lifted, values = self._lifted(count)
+        lifted, values = self._lifted(count, moved=moved)
         for row in range(count):
             for parameter, value in zip(lifted.parameters, values, strict=True):
                 parameter.value = value[row]
@@ -188,13 +218,19 @@ class Race:
 
             yield data, decided
 
-    def direct(self, solver: str, count: int) -> Measured:
-        """The solver called on the cone data that CVXPY gives it, made beforehand: its own solve time alone."""
+    def direct(self, solver: str, count: int, *, warm: bool = False) -> Measured:
+        """The solver called on the cone data that CVXPY gives it, made beforehand: its own solve time alone.
+
+        With `warm` it begins at its own answer for a context a little away: SCS alone can.
+        """
         total, answers = 0.0, []
-        for data, decided in self.finished(solver, count):
+        before = (
+            [solve_directly(solver, data)[0] for data, _ in self.finished(solver, count, moved=True)] if warm else []
+        )
+        for row, (data, decided) in enumerate(self.finished(solver, count)):
             least, solution = float("inf"), None
             for _ in self._repeats(MEASURED_FOR / count):
-                solution, seconds = solve_directly(solver, data)
+                solution, seconds = solve_directly(solver, data, before[row] if warm else None)
                 least = min(least, seconds)
             total += least
             answers.append(decided(solution))
@@ -240,9 +276,9 @@ def _scored(gap: Tensor, seconds: float, count: int, *own: float) -> Measured:
     return Measured(seconds / count, count, float(gap.max()), float((gap <= TOLERANCE).double().mean()), *own)
 
 
-def solve_directly(solver: str, data: dict[str, Any]) -> tuple[Any, float]:
-    """Return the answer of CLARABEL or SCS to CVXPY's data for it, and its own seconds."""
-    return _direct_clarabel(data) if solver == "CLARABEL" else _direct_scs(data)
+def solve_directly(solver: str, data: dict[str, Any], start: Any = None) -> tuple[Any, float]:
+    """Return the answer of CLARABEL or SCS to CVXPY's data for it, and its own seconds; SCS from an earlier answer."""
+    return _direct_clarabel(data) if solver == "CLARABEL" else _direct_scs(data, start)
 
 
 def _direct_clarabel(data: dict[str, Any]) -> tuple[Any, float]:
@@ -256,78 +292,22 @@ def _direct_clarabel(data: dict[str, Any]) -> tuple[Any, float]:
     return solution, solution.solve_time
 
 
-def _direct_scs(data: dict[str, Any]) -> tuple[Any, float]:
+def _direct_scs(data: dict[str, Any], start: dict[str, Any] | None) -> tuple[Any, float]:
     from cvxpy.reductions.solvers.conic_solvers.scs_conif import SCS, dims_to_solver_dict
 
     arguments = {name: data[name] for name in ("A", "b", "c")}
     if data.get("P") is not None:
         arguments["P"] = data["P"]
     options: dict[str, Any] = {"verbose": False, "eps_abs": ROUGH_SCS, "eps_rel": ROUGH_SCS}
-    solution = scs.SCS(arguments, dims_to_solver_dict(data[SCS.DIMS]), **options).solve()
+    given = {"warm_start": False} if start is None else {name: start[name] for name in ("x", "y", "s")}
+    solution = scs.SCS(arguments, dims_to_solver_dict(data[SCS.DIMS]), **options).solve(**given)
     return solution, solution["info"]["solve_time"] / 1000
 
 
-class ElementwiseCounter(TorchDispatchMode):
-    """Counts the numbers that elementwise operations yield and that sums and the like take.
-
-    Sums, products, quotients, roots, logarithms, minima and maxima count as one each; conditions, selections and copies
-    as none.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Carry out and count one operation."""
-        answer = func(*args, **(kwargs or {}))
-        if isinstance(answer, Tensor) and answer.is_floating_point() and func.overloadpacket.__name__ not in UNCOUNTED:
-            if torch.Tag.pointwise in func.tags:
-                self.total += answer.numel()
-            elif torch.Tag.reduction in func.tags:
-                self.total += args[0].numel()
-        return answer
-
-
-def elementwise_step_flops(form: ConicForm, feasible_set: FeasibleSet) -> float:
-    """Return the operations of a Newton step beside `step_flops`, with a share of the start and of the certificates."""
-    form = form.select(torch.arange(min(form.size, COUNTED)))
-    start = feasible_set.center().expand(form.size, -1).clone()
-    with ElementwiseCounter() as counter, torch.no_grad():
-        result = solve_batched(form, feasible_set, tol=TOLERANCE, max_iter=DEFAULT_ITERATIONS, start=start)
-    return counter.total / float(result.iterations.sum())
-
-
-def step_flops(form: ConicForm) -> float:
-    """Return the operations of a Newton step's matrix products and its factorisation, symmetric matrices halved.
-
-    Quadratic terms and groups of rows have a Hessian in x that can be kept: n^2 operations for each group.
-    """
-    n = form.dim
-    total = n**3 / 3 + 6 * n**2
-    for term in form.terms:
-        total += 2 * 3 * term.map.rows * n  # forward, adjoint, and the adjoint of the certificate
-        size = getattr(term, "size", 1)
-        if isinstance(term, Network):
-            mixed = sum(outer * inner for inner, outer in itertools.pairwise(term.widths))  # weights between layers
-            total += (4 * 2 + 2 * n) * mixed + term.map.rows * n**2
-        elif not isinstance(term, Quadratic):
-            total += (term.map.rows // size) * n**2 * (1 if size == 1 else 3)
-    return total
-
-
-def matrix_product_rate(size: int = 768, repeats: int = 5) -> float:
-    """Return the floating-point operations a second of a float64 matrix product on this machine."""
-    a = torch.randn(size, size, dtype=torch.float64)
-    least = float("inf")
-    for _ in range(repeats):
-        started = time.perf_counter()
-        torch.mm(a, a)
-        least = min(least, time.perf_counter() - started)
-    return 2 * size**3 / least
-
-
-ONE_BY_ONE = ("cvxpy_clarabel", "cvxpy_scs", "clarabel", "scs_1e-3", "cvxpylayers", "cvxpylayers_backward")
+ONE_BY_ONE = (
+    *("cvxpy_clarabel", "cvxpy_scs", "clarabel", "scs_1e-3", "scs_1e-3_warm"),
+    *("cvxpylayers", "cvxpylayers_backward"),
+)
 OTHERS = (*((name, 1) for name in ONE_BY_ONE), *(("moreau", batch) for batch in BATCHES))
 MEASURED = ("decide_ms", "instances", "gap_max", "certified", "iterations", "limit_ms")
 """The measurements in a row."""
@@ -335,7 +315,8 @@ MEASURED = ("decide_ms", "instances", "gap_max", "certified", "iterations", "lim
 
 def timing_cells(asked: Any) -> list[Cell]:
     """Return the cells asked for; those of a race, which are measured side by side, come together."""
-    own = [("prepared", 1), *((method, batch) for batch in asked.batches for method in ("newton", "layer"))]
+    methods = ("newton", "newton_warm", "layer")
+    own = [("prepared", 1), ("prepared_warm", 1), *itertools.product(methods, asked.batches)]
     cells = []
     for dim, model, name in itertools.product(asked.dims, asked.models, asked.sets):
         config = {"model": model, "count": asked.count, "procedure": PROCEDURE}
@@ -361,11 +342,14 @@ def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
     runs: dict[str, Callable[[], Measured]] = {
         "newton": lambda: race.newton(batch),
         "prepared": lambda: race.prepared(batch),
+        "newton_warm": lambda: race.newton_warm(batch),
+        "prepared_warm": lambda: race.prepared_warm(batch),
         "layer": lambda: race.layer(batch),
         "cvxpy_clarabel": lambda: race.cvxpy("CLARABEL", count),
         "cvxpy_scs": lambda: race.cvxpy("SCS", count),
         "clarabel": lambda: race.direct("CLARABEL", count),
         "scs_1e-3": lambda: race.direct("SCS", count),
+        "scs_1e-3_warm": lambda: race.direct("SCS", count, warm=True),
         "cvxpylayers": lambda: race.cvxpylayers(count, backward=False),
         "cvxpylayers_backward": lambda: race.cvxpylayers(count, backward=True),
         "moreau": lambda: race.moreau(batch),
@@ -381,7 +365,8 @@ def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
 
 
 NEEDED = ("decide_ms", "config.batch", "config.model")
-CODE = (*SOLVER, "soctk_baselines.cvxpy_layer", "soctk_evaluation.experiments.moreau")
+MODULES = ("soctk_evaluation.experiments.moreau", "soctk_evaluation.experiments.operations")
+CODE = (*SOLVER, "soctk_baselines.cvxpy_layer", *MODULES)
 # The ratios of a race belong together.
 EXPERIMENT = Experiment(
     "timing",

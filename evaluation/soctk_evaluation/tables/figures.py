@@ -185,7 +185,8 @@ def _timed(row: Row) -> str:
     batch, method = row["config"]["batch"], str(row["method"]).replace("_", " ")
     if method == "moreau":
         return "moreau" if batch == 1 else "moreau, best batch"
-    return {"newton": f"soctk, batch {batch}", "prepared": "soctk, prepared"}.get(method, method)
+    names = {"newton": f"soctk, batch {batch}", "newton warm": f"soctk, batch {batch}, warm"}
+    return {**names, "prepared": "soctk, prepared", "prepared warm": "soctk, prepared, warm"}.get(method, method)
 
 
 def polyhedra_figure(races: Mapping[str, Mapping[str, float]], path: Path) -> None:

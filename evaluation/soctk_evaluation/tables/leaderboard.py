@@ -37,10 +37,10 @@ PAGE = """# Regret
 
 The rows are those of `evaluation/results/leaderboard.jsonl`, measured by `soctk leaderboard` on {machine};
 `evaluation/README.md` says what each number means. Regret is f(x̂) − f(x*) of a decision x̂ on the true objective, in
-the task's own units, with x* certified to 1e-8. Every learned method has the same data, recipe and decision method. With
-`+average` it is the mean of six, with `+focus` as well, and values near the best of their instance count most: the same
-values, six times the seconds and weights. The rows in italics are trivial, of which `constant` and `affine` see the optima of
-the training instances and the others do not.
+the task's own units, with x* certified to 1e-8. Every learned method has the same data, recipe and decision method.
+With `+average` it is the mean of six, with `+focus` as well, and values near the best of their instance count most: the
+same values, six times the seconds and weights. Rows in italics are trivial, of which `constant` and `affine` see the
+optima of the training instances and the others do not.
 
 """
 

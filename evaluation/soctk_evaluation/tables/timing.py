@@ -13,9 +13,11 @@ PAGE = """# What a decision takes
 
 Written by `soctk timing --dims {dims} --markdown docs/timing.md --figure docs/images/timing.svg` on {machine};
 the rows are in `evaluation/results/timing.jsonl`. One process, one thread, the
-best of at least three repeats; every method decides the same contexts of the same random SOC-ICNN. The *compact* model
-is the leaderboard's with every branch on; the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and
-a full norm. Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised
+best of at least three repeats; every method decides the same contexts of the same SOC-ICNN. The *compact* model is
+the leaderboard's with every branch on, the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a
+full norm, both with random weights; the *trained* one is the leaderboard's as `soctk.fit` leaves it on the paper's
+task over that set. Warm starts are from the decisions of contexts .01 standard deviations away; an interior-point
+method takes none. Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised
 program; the solvers alone are called on the cone data that CVXPY makes of it, and only their own solve time counts;
 [Moreau](https://pypi.org/project/moreau/) is called on the cone data of the same lift, for one context and at its best
 batch size, their making not counted.
@@ -33,12 +35,15 @@ iterations and of the certificates, symmetric matrices halved, at the rate of a 
 
 LABELS = {
     "newton": "`soctk.minimize`",
+    "newton_warm": "`soctk.minimize`, warm start",
     "prepared": "`soctk.prepare`",
+    "prepared_warm": "`soctk.prepare`, warm start",
     "layer": "`soctk.DecisionLayer`, forward and backward",
     "cvxpy_clarabel": "CVXPY re-solve, Clarabel",
     "cvxpy_scs": "CVXPY re-solve, SCS",
     "clarabel": "Clarabel alone, solve time",
     "scs_1e-3": "SCS alone at 1e-3, solve time",
+    "scs_1e-3_warm": "SCS alone at 1e-3, warm start, solve time",
     "cvxpylayers": "cvxpylayers, forward",
     "cvxpylayers_backward": "cvxpylayers, forward and backward",
     "moreau": "Moreau, finished cone data",
