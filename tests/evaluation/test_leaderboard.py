@@ -56,10 +56,13 @@ def test_the_recipe_and_the_sizes_are_in_the_key_and_its_progress_bar_is_not() -
 
 
 def test_rows_from_before_a_recipe_had_switches_keep_their_cell() -> None:
-    row = json.loads((RESULTS / "leaderboard.jsonl").read_text().splitlines()[-1])
+    rows = [json.loads(line) for line in (RESULTS / "leaderboard.jsonl").read_text().splitlines()]
+    row = next(row for row in reversed(rows) if row["method"] == "soc")
     assert {name for name in row["config"] if name.startswith("fit.")} == set(recipe_config(soctk.FitConfig()))
     switched = recipe_config(soctk.FitConfig(race=False, optimizer="lbfgs"))
     assert {"fit.race", "fit.optimizer"} == set(switched) - set(row["config"])
+    averaged = next(row for row in reversed(rows) if row["method"] == "soc+focus")
+    assert {"fit.members", "fit.focus"} == set(averaged["config"]) - set(row["config"])
 
 
 def test_an_unknown_protocol_is_refused() -> None:
