@@ -24,7 +24,7 @@ The paper's ten targets (Experiment 2; `soctk_tasks.make_target` has their formu
 2000 test points uniform on [-3, 3]^d. Sizes are the paper's: SOC has two layers of 16, 20, 24 or 32 ReLUs at d = 5, 10,
 20 or 50 with one quadratic and one norm of d rows; the other ICNNs keep its width and get layers until they have at
 least as many weights, `ickan` (P1-ICKAN, one hidden layer, eight segments an edge) gets width. All of them are learned
-by the same recipe of `soctk.fit`: {recipe}.
+by the same recipe, that of `soctk.fit` in the version named below with {recipe}.
 Two rows are trivial: a least-squares quadratic, and the constant training mean.
 
 The paper's own tables are not comparable: its training ends after at most 240 Adam steps on unscaled values, where the

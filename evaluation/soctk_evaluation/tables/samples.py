@@ -18,10 +18,10 @@ VARIED: dict[Varied, str] = {"candidates": "candidates of an instance", "train":
 
 PAGE = """# How much data
 
-Written by `soctk samples --markdown docs/samples.md --figure docs/images/samples.svg` on {machine}; the rows are in
+Written by `soctk samples --dims {dims} --seeds {seeds} --tasks {names}` on {machine}; the rows are in
 `evaluation/results/samples.jsonl`.
 
-Mean regret on {tasks} at d = {dim} ({seeds}) by the number of observed values: first of candidates of each of {train}
+Mean regret on {tasks} at d = {dim} ({count}) by the number of observed values: first of candidates of each of {train}
 instances, then of instances with {candidates} candidates each. Validation data are as many; recipe, test instances and
 decisions are the leaderboard's. One candidate of each instance is what a log of decisions holds: there nothing but the
 contexts' variation tells a decision's effect. The row `quadratic` is the least-squares quadratic, learned in closed
@@ -38,12 +38,16 @@ def write_samples(results: Results, files: Files) -> None:
     text = "\n".join(_table(rows, varied) for varied in VARIED) if rows else ""
     print(text or "no rows of sample efficiency yet")
     if "markdown" in files and rows:
-        seeds = len({row["seed"] for row in rows})
+        seeds = sorted({row["seed"] for row in rows})
+        tasks, dims = dict.fromkeys(row["task"] for row in rows), sorted({row["dim"] for row in rows})
         page = PAGE.format(
             machine=machines(rows),
-            tasks=", ".join(f"`{escape(task)}`" for task in dict.fromkeys(row["task"] for row in rows)),
-            dim=" and ".join(map(str, sorted({row["dim"] for row in rows}))),
-            seeds="one seed" if seeds == 1 else f"{seeds} seeds",
+            tasks=", ".join(f"`{escape(task)}`" for task in tasks),
+            dim=" and ".join(map(str, dims)),
+            count="one seed: a factor of three may be chance" if len(seeds) == 1 else f"{len(seeds)} seeds",
+            dims=" ".join(map(str, dims)),
+            seeds=" ".join(map(str, seeds)),
+            names=" ".join(escape(task) for task in tasks),
             **{name: escape(most(rows, name)) for name in VARIED},
         )
         write_page(files["markdown"], page + text, rows)

@@ -50,9 +50,10 @@ docs/images/{experiment}.{kind}` writes this page.
 Regret is the true energy's, against optima certified to a gap of {reference:.0e} of the energy's spread ({spread:.3g});
 ± is the standard error of the mean over seeds, from the spread between them (over the test instances where there is
 one seed); decision error is the root mean square of x̂ − x*. Trivial decisions are in italics: a model that loses to
-one learned nothing worth deciding with. Every model is minimised to a certified gap (the largest is in the table), not
-for some steps from the data as in the paper: where a learned minimum is wrong it shows, and a smaller relative error
-can go with a larger regret than the paper's.
+one learned nothing worth deciding with. Every model is minimised, not improved for some steps from the data as in the
+paper, to a gap of 1e-4 of the spread, of which the largest is in the table: larger where a method of first order ended
+at its limit. Where a learned minimum is wrong it shows, and a smaller relative error can go with a larger regret than
+the paper's.
 
 ![Decisions](images/{experiment}.{kind})
 
