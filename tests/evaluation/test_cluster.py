@@ -26,8 +26,8 @@ from soctk.tables.features import Number  # noqa: E402
 from soctk_evaluation.cli import cluster as on_cluster  # noqa: E402
 from soctk_evaluation.cli import main  # noqa: E402
 from soctk_evaluation.cli.cluster import Work  # noqa: E402
-from soctk_evaluation.cli.log_commands import Decide, Feasible  # noqa: E402
 from soctk_evaluation.cli.in_pieces import decide_piece  # noqa: E402
+from soctk_evaluation.cli.log_commands import Decide, Feasible  # noqa: E402
 from soctk_evaluation.cli.pieces import Pieces  # noqa: E402
 from soctk_evaluation.cli.plan import Tally  # noqa: E402
 from soctk_evaluation.cli.planner import Planner  # noqa: E402

@@ -12,13 +12,14 @@ from soctk_evaluation.tables.markdown import escape, head, line, machines, write
 PAGE = """# What a decision takes
 
 Written by `soctk timing --dims {dims} --markdown docs/timing.md --figure docs/images/timing.svg` on {machine};
-the rows are in `evaluation/results/timing.jsonl`. One process, one thread, the
-best of at least three repeats; every method decides the same contexts of the same SOC-ICNN. The *compact* model is
-the leaderboard's with every branch on, the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a
-full norm, both with random weights; the *trained* one has the leaderboard's sizes and is learned
-from 400 instances of the paper's task over that set. Warm starts are from the decisions of contexts .01 standard deviations away; an interior-point
-method takes none. Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised
-program; the solvers alone are called on the cone data that CVXPY makes of it, and only their own solve time counts;
+the rows are in `evaluation/results/timing.jsonl`. One process, one thread, the best of at least three repeats; every
+method decides the same contexts of the same SOC-ICNN. The *compact* model is the leaderboard's with every branch on,
+the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a full norm, both with random weights; the
+*trained* one has the leaderboard's sizes and is learned from 400 instances of the paper's task over that set. Warm
+starts are from the decisions of contexts .01 standard deviations away; an interior-point method takes none.
+
+Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised program; the
+solvers alone are called on the cone data that CVXPY makes of it, and only their own solve time counts;
 [Moreau](https://pypi.org/project/moreau/) is called on the cone data of the same lift, for one context and at its best
 batch size, their making not counted. This library and Moreau are asked for 1e-6, SCS alone for 1e-3, the others run at
 their own tolerances. Methods are timed one after the other: a fifth between two of them may be the machine's.
