@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 from soctk_evaluation.harness.experiment import Files, Results
-from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import machines, replace_part, versions_line, write_page, write_text
 from soctk_evaluation.tables.report import WRITERS, body, print_tables, render
 from soctk_evaluation.tables.summary import Measure, Table, build_tables
@@ -46,7 +45,10 @@ optima of the training instances and the others do not.
 
 
 def write_leaderboard(results: Results, files: Files) -> None:
-    """Show the tables of regrets and write the files asked for; "readme" is a part of a file, the first table."""
+    """Show the tables of regrets and write the files asked for.
+
+    "readme" is a part of a file: the first table, without rows METHOD+SETTING.
+    """
     tables = build_tables(results, REGRET, results.cells)
     if not tables:
         print("no leaderboard rows yet")
@@ -58,13 +60,20 @@ def write_leaderboard(results: Results, files: Files) -> None:
         elif kind in files:
             write_text(files[kind], writer(tables))
     if "readme" in files and tables:
-        replace_part(files["readme"], "leaderboard", _for_readme(tables[0], results.rows))
+        replace_part(files["readme"], "leaderboard", _for_readme(results))
     if "figure" in files and tables:
         from soctk_evaluation.tables.figures import regret_figure
 
         regret_figure(tables[0], files["figure"])
 
 
-def _for_readme(table: Table, rows: Sequence[Row]) -> str:
+def _for_readme(results: Results) -> str:
+    plain = replace(results, rows=[row for row in results.rows if "+" not in row["method"]] or results.rows)
+    table = build_tables(plain, REGRET, results.cells)[0]
     lines = body(render(table)).splitlines()
-    return "\n".join([*(line for line in lines if line.strip("| ") or not line), "", versions_line(rows)])
+    shown = [row for row in plain.rows if (row["dim"], row["protocol"], row["task"]) in _shown(table)]
+    return "\n".join([*(line for line in lines if line.strip("| ") or not line), "", versions_line(shown)])
+
+
+def _shown(table: Table) -> set[tuple[int, str, str]]:
+    return {(table.dim, table.protocol, task) for task in table.tasks}
