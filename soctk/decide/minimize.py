@@ -41,6 +41,9 @@ OPTIONS: dict[str, dict[str, str]] = {
 FEASIBLE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """What rounding may put a point outside of a set by, in units of its numbers: sums of 1,000 of them."""
 
+AS_PROJECTED = {torch.float64: 1e-12, torch.float32: 1e-6}
+"""What a projection may leave a point outside of a set by, in the same units."""
+
 
 @torch.no_grad()
 def minimize(
@@ -351,8 +354,11 @@ def check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple[
     check_last_dim(start, problem.dim, "x0")
     if tuple(start.shape[:-1]) != batch:
         raise ValueError(f"x0: expected batch shape {batch} as the contexts', got {tuple(start.shape[:-1])}")
-    start = start.reshape(-1, problem.dim)
-    return start if isinstance(problem.feasible_set, SetAt) else problem.feasible_set._project(start)
+    start, feasible_set = start.reshape(-1, problem.dim), problem.feasible_set
+    if isinstance(feasible_set, SetAt):
+        return start
+    inside = _excess(feasible_set, start)[1] <= AS_PROJECTED[start.dtype]  # as earlier decisions are
+    return start if inside.all() else feasible_set._project(start)
 
 
 def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexFunction) -> Tensor | None:

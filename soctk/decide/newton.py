@@ -30,13 +30,12 @@ from soctk.decide.polyhedral import is_ready, solve_polyhedral
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.reduction import newton_refuses
 from soctk.decide.result import Result
+from soctk.decide.rules import share_of_centre
 from soctk.decide.solver import FormSolver, Solver
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet, SetAt
 
 DEFAULT_ITERATIONS = 60
-WARM_SHARE = (0.01, 0.5)
-"""The share of the centre in a warm start."""
 SMALLEST_TOLERANCE = 1e-14
 
 
@@ -82,14 +81,14 @@ class SmoothingNewton(FormSolver):
         options = {"tol": limits.tol, "max_iter": max_iter, "deadline": limits.deadline}
         if problem.unit is not None:
             options["tol"] = _relative_tolerance(problem, limits.tol, start)
-        elif start is None and problem.model is not None and rows.at_most_a_sum:
-            result = _solve_packed(problem, options)
+        elif problem.model is not None and rows.at_most_a_sum:
+            result = _solve_packed(problem, start, options)
             if result is not None:
                 return result
         return solve_newton(problem.form, problem.feasible_set, start=start, **options)
 
 
-def _solve_packed(problem: Problem, options: dict[str, Any]) -> Result | None:
+def _solve_packed(problem: Problem, start: Tensor | None, options: dict[str, Any]) -> Result | None:
     """Decide with coefficients straight from the model's context map; None where that cannot be."""
     assert problem.model is not None
     prepared = PackedModel.now(problem.model) if problem.packed is None else problem.packed
@@ -101,7 +100,8 @@ def _solve_packed(problem: Problem, options: dict[str, Any]) -> Result | None:
         return None
     # where a coefficient is not finite, the form says which
     packed = prepared.at(problem.contexts)
-    return None if packed is None else solve_packed(packed, Region.of(problem.feasible_set), **options)
+    first = None if start is None else start.double().numpy()
+    return None if packed is None else solve_packed(packed, Region.of(problem.feasible_set), start=first, **options)
 
 
 def _packed(problem: Problem) -> Packed | None:
@@ -155,23 +155,20 @@ def solve_newton(
         from soctk.decide.compiled.solve import Region, is_ready, solve_compiled  # Numba is loaded when it is needed
 
         if is_ready(kinds_of(form.terms), form.size):
-            x = None if start is None else _warm(form.to(torch.float64), feasible_set, start.to(torch.float64))
-            return solve_compiled(form, Region.of(feasible_set, None if x is None else x.numpy()), **options)
+            first = None if start is None else start.double().cpu().numpy()
+            return solve_compiled(form, Region.of(feasible_set), start=first, **options)
     center = feasible_set.center(form.dtype, form.linear.device)
     x = center.expand(form.size, form.dim).clone() if start is None else _warm(form, feasible_set, start)
     return solve_batched(form, feasible_set, start=x, **options)
 
 
 def _warm(form: ConicForm, feasible_set: FeasibleSet, start: Tensor) -> Tensor:
-    """Move given points into the interior: the less, the better they are beside the centre.
-
-    Close to the boundary a barrier method is quick where the solution is near and slow where it is not.
-    """
+    """Move given points into the interior (`rules.share_of_centre`)."""
     center = feasible_set.center(start.dtype, start.device)
     points, middle = start.unsqueeze(1), center.reshape(1, 1, -1)
     bound = torch.maximum(
         form.bound(form.subgradients(points), feasible_set), form.bound(form.subgradients(middle), feasible_set)
     )
-    share = (form.evaluate(points) - bound) / (form.evaluate(middle) - bound).clamp(min=torch.finfo(start.dtype).tiny)
-    share = share.clamp(*WARM_SHARE)
+    share = torch.from_numpy(share_of_centre(*((form.evaluate(x) - bound).cpu().numpy() for x in (points, middle))))
+    share = share.to(start)
     return (1 - share) * start + share * center

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from soctk.forms.conic_form import ConicForm
 
 TO_BOUNDARY = 0.995
@@ -22,6 +24,18 @@ those after a smaller one two in three.
 """
 UNSETTLED = 15
 """Iterations after which it is tried anyway: of an instance that never settles the best point and bound are wanted."""
+
+
+WARM_SHARE = (0.01, 0.5)
+"""The least and the largest share of the centre in a warm start."""
+
+
+def share_of_centre(gap: np.ndarray, of_centre: np.ndarray) -> np.ndarray:
+    """Return the share of the centre in a warm start: the less, the smaller its gap is beside the centre's.
+
+    Close to the boundary a barrier method is quick where the solution is near and slow where it is not.
+    """
+    return np.clip(gap / np.maximum(of_centre, np.finfo(gap.dtype).tiny), *WARM_SHARE)
 
 
 class Schedule(NamedTuple):

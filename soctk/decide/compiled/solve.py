@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from soctk.decide.compiled.form import Packed, pack, substituted
 from soctk.decide.decision import Status
 from soctk.decide.reduction import newton_rows
 from soctk.decide.result import Final, Result
+from soctk.decide.rules import WARM_SHARE, share_of_centre
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.rounding import rounding
 from soctk.sets import FeasibleSet
@@ -71,13 +72,13 @@ class Region:
     start: np.ndarray
 
     @classmethod
-    def of(cls, feasible_set: FeasibleSet, start: np.ndarray | None = None) -> Region:
-        """Return a set of bounds and at most a sum, with a start of its own."""
+    def of(cls, feasible_set: FeasibleSet) -> Region:
+        """Return a set of bounds and at most a sum, to begin at its centre."""
         rows, (largest, most) = newton_rows(feasible_set), feasible_set.reach
         lo, hi = rows.lower.numpy()[None], rows.upper.numpy()[None]
         none = np.zeros((1, 0))
-        first = feasible_set.center().numpy()[None] if start is None else start
-        return cls(lo, hi, rows.total, np.zeros((0, lo.shape[1])), none, none, largest.numpy(), most, first)
+        center = feasible_set.center().numpy()[None]
+        return cls(lo, hi, rows.total, np.zeros((0, lo.shape[1])), none, none, largest.numpy(), most, center)
 
     @property
     def has_hi(self) -> bool:
@@ -92,6 +93,7 @@ def solve_compiled(
     tol: float,
     max_iter: int,
     deadline: float = float("inf"),
+    start: np.ndarray | None = None,
     keep_final: bool = False,
 ) -> Result:
     """Minimise every function of `form` over a region: arguments as `solve_newton`'s.
@@ -102,7 +104,7 @@ def solve_compiled(
     if len(region.R) > 0:
         n = packed.layout.sizes["n"]
         packed = substituted(packed, np.eye(n), np.zeros((1, n)), len(region.R))
-    state = _solve(packed, region, tol, max_iter, deadline)
+    state = _solve(packed, region, tol, max_iter, deadline, start)
     result = _result(packed, state)
     if keep_final:
         result.final = _final(form, packed, state, region.has_hi)
@@ -110,10 +112,16 @@ def solve_compiled(
 
 
 def solve_packed(
-    packed: Packed, region: Region, *, tol: float, max_iter: int, deadline: float = float("inf")
+    packed: Packed,
+    region: Region,
+    *,
+    tol: float,
+    max_iter: int,
+    deadline: float = float("inf"),
+    start: np.ndarray | None = None,
 ) -> Result:
     """Minimise functions that are packed already: arguments as `solve_newton`'s."""
-    return _result(packed, _solve(packed, region, tol, max_iter, deadline))
+    return _result(packed, _solve(packed, region, tol, max_iter, deadline, start))
 
 
 def prove(packed: Packed, *arrays: Any) -> None:
@@ -136,26 +144,59 @@ def of_proof(packed: Packed) -> tuple[np.ndarray, np.ndarray]:
     return common, np.zeros(sizes["memory_size"])
 
 
-def _solve(packed: Packed, region: Region, tol: float, max_iter: int, deadline: float) -> np.ndarray:
+def _solve(
+    packed: Packed, region: Region, tol: float, max_iter: int, deadline: float, start: np.ndarray | None = None
+) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
     common, sides, state = arguments(packed, region, tol, max_iter)
+    if start is not None:
+        state = _from_start(packed, region, start, (common, sides, state))
     _iterate(packed, common, sides, state, deadline)
     return state
 
 
+def _from_start(
+    packed: Packed, region: Region, start: np.ndarray, arguments: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> np.ndarray:
+    """Return the state of instances that begin at feasible points (N, n), moved to the interior, or have begun there.
+
+    How far they are moved follows from values and bounds before the first step, there and at the centre
+    (`rules.share_of_centre`).
+    """
+    common, sides, state = arguments
+    at, least, size, center = packed.layout.state, WARM_SHARE[0], len(start), region.start
+    twice = [part if len(part) == 1 else np.concatenate([part, part]) for part in (packed.shared, sides)]
+    both = replace(packed, shared=twice[0], data=np.concatenate([packed.data, packed.data]))
+    state = np.concatenate([fresh(packed, (1 - least) * start + least * center), state])
+    method, arrays = _method(both, common, twice[1], state)
+    method(*arrays, 0, 2 * size, 0)
+    near, middle = state[:size], state[size:]
+    bound = np.maximum(near[:, at.best_bound], middle[:, at.best_bound])
+    share = share_of_centre(near[:, at.best_value] - bound, middle[:, at.best_value] - bound)
+    further = share > least
+    share, center = share[further, None], np.broadcast_to(center, start.shape)[further]
+    near[further] = fresh(packed, (1 - share) * start[further] + share * center)
+    return near
+
+
 def arguments(packed: Packed, region: Region, tol: float, max_iter: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return `common`, `sides` and `state` (`soctk.decide.compiled.arrays`) before the first step."""
-    sizes, at = packed.layout.sizes, packed.layout.common
+    at = packed.layout.common
     common = _common(packed, region.R).copy()
     common[at.has_hi], common[at.has_sum] = region.has_hi, region.total is not None
     common[at.total] = region.total or 0.0
     common[at.largest], common[at.most] = region.largest, region.most
     common[at.tol], common[at.max_iter] = tol, max_iter
     sides = joined(region.lo, region.hi, region.R_lo, region.R_hi)
-    state, at = np.zeros((packed.data.shape[0], sizes["state_size"])), packed.layout.state
-    state[:, at.x] = state[:, at.best_x] = region.start
+    return common, sides, fresh(packed, np.broadcast_to(region.start, (packed.data.shape[0], region.start.shape[1])))
+
+
+def fresh(packed: Packed, start: np.ndarray) -> np.ndarray:
+    """Return the state of instances that begin at (N, n)."""
+    state, at = np.zeros((len(start), packed.layout.sizes["state_size"])), packed.layout.state
+    state[:, at.x] = state[:, at.best_x] = start
     state[:, at.best_value], state[:, at.best_bound] = np.inf, -np.inf
-    return common, sides, state
+    return state
 
 
 def _common(packed: Packed, R: np.ndarray) -> np.ndarray:
@@ -177,15 +218,11 @@ def _common(packed: Packed, R: np.ndarray) -> np.ndarray:
 def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.ndarray, deadline: float) -> None:
     """Advance all instances, some at a time, until they are finished or the deadline has passed."""
     size, outcome = state.shape[0], state[:, packed.layout.state.outcome]
-    method = method_for(packed.kinds)
-    method.ready(several=False, wait=True)
-    several = _in_lanes(packed) and method.ready(several=True)
+    method, arrays = _method(packed, common, sides, state)
+    several = arrays[-2].ndim > 1
     piece, steps = between_checks(packed, WIDTH // 2 if several else 1)
-    scratch = memory = np.zeros(packed.layout.sizes["memory_size"])
     if several:
-        memory, piece = aligned_zeros(scratch.size), -(-piece // WIDTH) * WIDTH
-    places = np.zeros(WIDTH, dtype=np.int64)
-    arrays = packed.layout.numbers, packed.shared, common, sides, packed.data, state, scratch, memory, places
+        piece = -(-piece // WIDTH) * WIDTH
     if size > 0 and deadline < float("inf"):
         method(*arrays, 0, size, 0)  # so that every instance has an answer
     for first in range(0, size, piece):
@@ -196,6 +233,17 @@ def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.nd
             method(*arrays, first, last, steps)
             if steps == TO_THE_END or not (outcome[first:last] == RUNNING).any():
                 break
+
+
+def _method(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.ndarray) -> tuple[Any, tuple]:
+    """Return the compiled method and its arrays, the last but one for several instances at a time where it can."""
+    method = method_for(packed.kinds)
+    method.ready(several=False, wait=True)
+    scratch = memory = np.zeros(packed.layout.sizes["memory_size"])
+    if _in_lanes(packed) and method.ready(several=True):
+        memory = aligned_zeros(scratch.size)
+    places = np.zeros(WIDTH, dtype=np.int64)
+    return method, (packed.layout.numbers, packed.shared, common, sides, packed.data, state, scratch, memory, places)
 
 
 def between_checks(packed: Packed, at_once: int = 1) -> tuple[int, int]:
