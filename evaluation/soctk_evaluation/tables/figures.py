@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -156,16 +157,23 @@ def error_figure(tables: Sequence[Table], path: Path) -> None:
 
 
 def timing_figure(rows: Sequence[Row], path: Path) -> None:
-    """Draw the time for a decision by every method, one panel for each model and dimension, its worst gap beside it."""
+    """Draw the time for a decision by every method, its worst gap beside it.
+
+    One panel for each model and dimension, over the set that most rows are of.
+    """
     shown = [row for row in rows if row["gap_max"] is not None]
     if not shown:
         return
-    panels = sorted({(row["config"]["model"], row["dim"]) for row in shown})
+    most = Counter(row["task"] for row in shown).most_common(1)[0][0]
+    shown = [row for row in shown if row["task"] == most]
+    panels = {(row["config"]["model"], row["dim"]) for row in shown}
     models, dims = sorted({model for model, _ in panels}), sorted({dim for _, dim in panels})
     names = list(dict.fromkeys(_timed(row) for row in reversed(shown)))
     size = (3.1 * len(dims) + 1.6, (0.24 * len(names) + 0.5) * len(models) + 0.5)
     figure, grid = plt.subplots(len(models), len(dims), figsize=size, layout="constrained", sharex=True, squeeze=False)
-    for (model, dim), axes in zip(panels, grid.flat, strict=True):
+    for (model, dim), axes in zip(itertools.product(models, dims), grid.flat, strict=True):
+        if (model, dim) not in panels:
+            axes.set_visible(False)
         for row in (each for each in shown if (each["config"]["model"], each["dim"]) == (model, dim)):
             place, color = names.index(_timed(row)), LEARNED if _timed(row).startswith("soctk") else TRIVIAL
             axes.plot([row["decide_ms"]], [place], "o", ms=6, color=color)

@@ -11,7 +11,7 @@ from soctk_evaluation.tables.markdown import escape, head, line, machines, write
 
 PAGE = """# What a decision takes
 
-Written by `soctk timing --dims {dims} --markdown docs/timing.md --figure docs/images/timing.svg` on {machine};
+Measured by `soctk timing`, with `--dims`, `--models` and `--sets` as the headings say, on {machine};
 the rows are in `evaluation/results/timing.jsonl`. One process, one thread, the best of at least three repeats; every
 method decides the same contexts of the same SOC-ICNN. The *compact* model is the leaderboard's with every branch on,
 the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a full norm, both with random weights; the
@@ -30,7 +30,7 @@ second ratio is to this library at its largest batch; of the others Moreau alone
 stands what the arithmetic alone would take: all sums, products, quotients and roots of the coefficients, of the
 iterations and of the certificates, symmetric matrices halved, at the rate of a large matrix product.
 
-![Milliseconds for a decision by every method](images/timing.svg)
+![Milliseconds for a decision by every method, over the set with most rows](images/timing.svg)
 
 """
 """What stands above the tables in the docs."""
@@ -59,8 +59,7 @@ def write_timing(results: Results, files: Files) -> None:
     table = timing_table(rows)
     print(table)
     if "markdown" in files and rows:
-        dims = " ".join(map(str, sorted({row["dim"] for row in rows})))
-        write_page(files["markdown"], PAGE.format(machine=machines(rows), dims=dims) + table, rows)
+        write_page(files["markdown"], PAGE.format(machine=machines(rows)) + table, rows)
     if "figure" in files:
         from soctk_evaluation.tables.figures import timing_figure
 
