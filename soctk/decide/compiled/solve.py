@@ -150,24 +150,23 @@ def _solve(
     """Return the state of all instances when they are finished or the deadline has passed."""
     common, sides, state = arguments(packed, region, tol, max_iter)
     if start is not None:
-        state = _from_start(packed, region, start, (common, sides, state))
+        state = _from_start(packed, region, start, common, sides, state)
     _iterate(packed, common, sides, state, deadline)
     return state
 
 
 def _from_start(
-    packed: Packed, region: Region, start: np.ndarray, arguments: tuple[np.ndarray, np.ndarray, np.ndarray]
+    packed: Packed, region: Region, start: np.ndarray, common: np.ndarray, sides: np.ndarray, state: np.ndarray
 ) -> np.ndarray:
     """Return the state of instances that begin at feasible points (N, n), moved to the interior, or have begun there.
 
     How far they are moved follows from values and bounds before the first step, there and at the centre
     (`rules.share_of_centre`).
     """
-    common, sides, state = arguments
     at, least, size, center = packed.layout.state, WARM_SHARE[0], len(start), region.start
     twice = [part if len(part) == 1 else np.concatenate([part, part]) for part in (packed.shared, sides)]
     both = replace(packed, shared=twice[0], data=np.concatenate([packed.data, packed.data]))
-    state = np.concatenate([fresh(packed, (1 - least) * start + least * center), state])
+    state = np.concatenate([_fresh(packed, (1 - least) * start + least * center), state])
     method, arrays = _method(both, common, twice[1], state)
     method(*arrays, 0, 2 * size, 0)
     near, middle = state[:size], state[size:]
@@ -175,7 +174,7 @@ def _from_start(
     share = share_of_centre(near[:, at.best_value] - bound, middle[:, at.best_value] - bound)
     further = share > least
     share, center = share[further, None], np.broadcast_to(center, start.shape)[further]
-    near[further] = fresh(packed, (1 - share) * start[further] + share * center)
+    near[further] = _fresh(packed, (1 - share) * start[further] + share * center)
     return near
 
 
@@ -188,10 +187,10 @@ def arguments(packed: Packed, region: Region, tol: float, max_iter: int) -> tupl
     common[at.largest], common[at.most] = region.largest, region.most
     common[at.tol], common[at.max_iter] = tol, max_iter
     sides = joined(region.lo, region.hi, region.R_lo, region.R_hi)
-    return common, sides, fresh(packed, np.broadcast_to(region.start, (packed.data.shape[0], region.start.shape[1])))
+    return common, sides, _fresh(packed, np.broadcast_to(region.start, (packed.data.shape[0], region.start.shape[1])))
 
 
-def fresh(packed: Packed, start: np.ndarray) -> np.ndarray:
+def _fresh(packed: Packed, start: np.ndarray) -> np.ndarray:
     """Return the state of instances that begin at (N, n)."""
     state, at = np.zeros((len(start), packed.layout.sizes["state_size"])), packed.layout.state
     state[:, at.x] = state[:, at.best_x] = start
