@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -137,7 +138,10 @@ DECIDING = (
     ],
 )
 def test_nothing_is_loaded_before_it_is_needed(code: str, unwanted: str) -> None:
-    program = f"import sys\n{code}\nprint(sorted(set({unwanted.split()}) & set(sys.modules)))"
+    names = set(unwanted.split())
+    if "cvxpy" not in names and find_spec("moreau") is not None:
+        names -= {"numba"}  # CVXPY loads the solver Moreau where it is installed, and that Numba
+    program = f"import sys\n{code}\nprint(sorted({names} & set(sys.modules)))"
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False, timeout=120
     )
