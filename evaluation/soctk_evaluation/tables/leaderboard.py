@@ -7,7 +7,7 @@ from dataclasses import replace
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.tables.markdown import machines, replace_part, versions_line, write_page, write_text
 from soctk_evaluation.tables.report import WRITERS, body, print_tables, render
-from soctk_evaluation.tables.summary import Measure, Table, build_tables
+from soctk_evaluation.tables.summary import Measure, build_tables
 from soctk_tasks.registry import OPF, UNTUNED
 
 REGRET = Measure(
@@ -38,7 +38,7 @@ The rows are those of `evaluation/results/leaderboard.jsonl`, measured by `soctk
 `evaluation/README.md` says what each number means. Regret is f(x̂) − f(x*) of a decision x̂ on the true objective, in
 the task's own units, with x* certified to 1e-8. Every learned method has the same data, recipe and decision method.
 With `+average` it is the mean of six, with `+focus` as well, and values near the best of their instance count most: the
-same values, six times the seconds and weights. Rows in italics are trivial, of which `constant` and `affine` see the
+same values, six fits and six times the weights. Rows in italics are trivial, of which `constant` and `affine` see the
 optima of the training instances and the others do not.
 
 """
@@ -71,9 +71,6 @@ def _for_readme(results: Results) -> str:
     plain = replace(results, rows=[row for row in results.rows if "+" not in row["method"]] or results.rows)
     table = build_tables(plain, REGRET, results.cells)[0]
     lines = body(render(table)).splitlines()
-    shown = [row for row in plain.rows if (row["dim"], row["protocol"], row["task"]) in _shown(table)]
+    where = table.dim, table.protocol
+    shown = [row for row in plain.rows if (row["dim"], row["protocol"]) == where and row["task"] in table.tasks]
     return "\n".join([*(line for line in lines if line.strip("| ") or not line), "", versions_line(shown)])
-
-
-def _shown(table: Table) -> set[tuple[int, str, str]]:
-    return {(table.dim, table.protocol, task) for task in table.tasks}

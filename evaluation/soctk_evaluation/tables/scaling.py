@@ -45,7 +45,8 @@ tests (10 channels in three layers; 20 hidden units). Weights, points and contex
 Times are medians of three points in milliseconds on one thread. Clarabel and SCS are given the lift's finished sparse
 data (which take "data" to assemble) and are asked for 1e-8 and 1e-6; CVXPY compiles the same program and calls
 Clarabel. The error is the largest |optimum − forward pass| / max(1, |value|). A batch has 256 points, its time is one
-point's. The model of no change stands in five tables, measured each time: what it takes differs by up to a half.
+point's. The model with none of its sizes varied stands in five tables, timed anew in each: where those
+times differ, it is by the machine.
 
 The lift is an easy program: x is fixed, so that layer by layer its inequalities say what the answer is. A solver with
 a presolve can find it without iterating; the paper's figure, 24.8 ms by Gurobi against 6.2 ms for the forward pass at
