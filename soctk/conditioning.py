@@ -252,6 +252,32 @@ class AffinePart(nn.Module):
                 columns.append(own if features is None else (own.unsqueeze(-1) * features.unsqueeze(1)).flatten(2))
         return torch.cat(columns, dim=-1)
 
+    @property
+    def ridges(self) -> int:
+        """The number of ridge functions in each entry of v."""
+        return 0 if self.slope_ridges is None else self.slope_ridges.outer.shape[1]
+
+    def with_ridges(self, count: int, generator: torch.Generator) -> AffinePart:
+        """Return another one whose v has so many ridge functions, from fresh weights, and whose b0 is affine."""
+        numbers = self.slope.constant if self.slope is not None else self.level.constant
+        context_dim = 0 if self.slope is None or self.slope.slope is None else self.slope.slope.shape[1]
+        options = {"ridges": count, "hidden": 0, "generator": generator, "dtype": numbers.dtype}
+        return AffinePart(self.dim, context_dim, **options).to(numbers.device)
+
+    @torch.no_grad()
+    def take(self, other: AffinePart, entries: Tensor) -> None:
+        """Take some entries of v, (n,) of booleans, from one with at most as many ridge functions."""
+        count = other.ridges
+        if self.slope is None or self.slope_ridges is None or other.slope is None:
+            raise ValueError("expected v that depends on the context through ridge functions")
+        self.slope.constant[entries] = other.slope.constant[entries]
+        self.slope.slope[entries] = other.slope.slope[entries]  # type: ignore[index]
+        self.slope_ridges.outer[entries] = 0.0
+        if other.slope_ridges is not None:
+            mine, theirs = (each.inner.unflatten(0, (self.dim, -1)) for each in (self.slope_ridges, other.slope_ridges))
+            mine[entries, :count] = theirs[entries]
+            self.slope_ridges.outer[entries, :count] = other.slope_ridges.outer[entries]
+
     def level_parameters(self) -> list[nn.Parameter]:
         """Return the weights of b0."""
         return weights_of(self.level, self.level_squares, self.level_network)

@@ -47,6 +47,19 @@ def _only_one(index: int) -> None:
         raise ValueError(f"index: expected 0, there is one structure, got {index}")
 
 
+@dataclass(frozen=True)
+class Reduction:
+    """A step to a smaller structure.
+
+    Attributes:
+        block: what becomes less.
+        apply: makes the step, in the model's weights and in what is switched off.
+    """
+
+    block: str
+    apply: Callable[[], None]
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingTraits:
     """What `soctk.fit` asks of a surrogate (`ConvexSurrogate.traits`).
@@ -63,7 +76,9 @@ class TrainingTraits:
             for each otherwise. Not where weights are shared by places: zeros beyond a border would lose their meaning.
         structures: how many structures, the smallest first, validation data may choose from.
         structure: the index of the one taken now.
-        set_structure: takes on the structure of an index.
+        without: its blocks that the model goes without all the same (`soctk.learn.phases.reduce`).
+        set_structure: takes on the structure of an index, without the blocks named behind it.
+        reductions: returns the next smaller structures, each less than the one taken now by as little as can be.
         blocks: names of what the structure taken now is made of beside the affine part, where the surrogate has names.
         centred: of the first structures, those that are learned with one centre for all branches
             (`soctk.learn.centred`), the branches.
@@ -81,7 +96,9 @@ class TrainingTraits:
     shifts_inputs: bool = True
     structures: int = 1
     structure: int = 0
-    set_structure: Callable[[int], None] = _only_one
+    without: tuple[str, ...] = ()
+    set_structure: Callable[..., None] = _only_one
+    reductions: Callable[[], list[Reduction]] = list
     blocks: tuple[str, ...] = ()
     centred: tuple[Any, ...] = ()
     place_centred: Callable[[int, Any], None] | None = None

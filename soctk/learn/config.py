@@ -18,7 +18,7 @@ MAY_BE_ZERO = (
     "optima_iterations",
     "values_per_weight",
 )
-SWITCHES = ("structured", "choose_structure", "project_affine", "race", "level_regression", "progress")
+SWITCHES = ("structured", "choose_structure", "project_affine", "reduce", "race", "level_regression", "progress")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class FitConfig:
         choose_structure: whether validation data choose the structure; False leaves the model with its own.
         project_affine: whether the best affine function of every instance is projected out while the curved part is
             learned, where the model keeps the two apart; False learns all weights together from the start.
+        reduce: whether what a model with structures to choose from turns out not to need is left out of it.
         race: whether starts and structures are only compared after a share of the iterations, and the best goes on;
             False trains each to the end.
         level_regression: whether b0 is left out of all other phases and learned last, where the model keeps it apart;
@@ -108,6 +109,7 @@ class FitConfig:
     optimizer: OptimizerName = "auto"
     choose_structure: bool = True
     project_affine: bool = True
+    reduce: bool = True
     race: bool = True
     level_regression: bool = True
     time_limit: float | None = None

@@ -87,7 +87,7 @@ def fit(
             a training of its own, a model without weights, or an executor for a single surrogate.
 
     Warns:
-        UserWarning: too few values, and how many are needed.
+        UserWarning: too few values, and how many are needed; a `focus` on the best of single candidates.
         RuntimeWarning: the fit diverged and the model is as it was (`FitStatus.DIVERGED`).
     """
     check_function(model)
@@ -108,6 +108,7 @@ def fit(
         data, validation = data.split(seed=config.seed)
     _check_data(model, validation, "validation")
     _check_count(model, data)
+    _check_focus(config.focus, data)
     started = time.perf_counter()
     deadline = Deadline(config.time_limit, stop)
     trainer = Trainer(model, data, validation, deadline, own_split=own_split, focus=config.focus)
@@ -154,6 +155,16 @@ def _check_count(model: ConvexSurrogate, data: ValueData) -> None:
             f"data: {count} observed values to learn from; an affine function of {data.dim} variables and "
             f"{data.context_dim} context numbers passes through so few. Give at least {needed}, better several for "
             f"each of the model's {model.parameter_count} weights",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _check_focus(focus: float, data: ValueData) -> None:
+    if focus > 0 and data.candidates == 1:
+        warnings.warn(
+            f"focus: {focus} has no effect, since every instance of the data has one candidate, which is its best; "
+            "give several candidates for each context, or leave focus at 0",
             UserWarning,
             stacklevel=3,
         )

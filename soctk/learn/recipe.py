@@ -1,6 +1,7 @@
 """The recipe: which phases a surrogate is trained by, in which order, with which options.
 
-    a dense model               Race(Adam, Curved)                  Refine(Curved, Curved, Slope, Everything, Level)
+    a dense model               Race(Adam, Curved)                  Refine(Curved, Curved, Reduce, Slope, Everything,
+                                                                           Level)
     of few candidates           Race(Adam, Everything, Everything)  Refine(Everything, Everything, Level)
     one without b0 and v apart  Race(Adam, Everything)              Refine(Everything)
     branches over windows       Race(StructuredStart, Everything)   Refine(Everything), both in whitened coordinates
@@ -13,6 +14,7 @@ do not ask for more; and `KnownOptima` where there are any. With one start and o
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from soctk.learn.config import FitConfig
 from soctk.learn.optimality import Optima
@@ -26,6 +28,7 @@ from soctk.learn.phases.one_centre import OneCentre
 from soctk.learn.phases.own import Own
 from soctk.learn.phases.phase import Phase
 from soctk.learn.phases.race import Race, can_redraw
+from soctk.learn.phases.reduce import Reduce
 from soctk.learn.phases.refine import Refine
 from soctk.learn.phases.slope import Slope
 from soctk.learn.phases.structured_start import StructuredStart, can_place
@@ -100,6 +103,7 @@ class _Maker:
         self.rows = _projected_rows(model, config, candidates, instances) if self.apart else config.rows
         self.starts = config.starts if can_redraw(model) else 1
         self.structures = traits.structures if config.choose_structure else 1
+        self.reduced = config.reduce and self.structures > 1 and self.apart and newton and config.optimizer == "auto"
 
     def recipe(self, known: Optima | None) -> Recipe:
         config, begin = self.config, self.begin()
@@ -156,7 +160,9 @@ class _Maker:
 
     def refine(self) -> Recipe:
         if self.apart:
-            phases: Recipe = (*self.curved(), Slope(), self.polish(1.0, self.config.rows))
+            smaller = (Reduce(self.rows, self.config.penalty, self.config.newton_weights),) if self.reduced else ()
+            polish = replace(self.polish(1.0, self.config.rows), skipped=True)
+            phases: Recipe = (*self.curved(), *smaller, Slope(), polish)
         else:
             phases = self.shape(1.0)
         return (*phases, self.level()) if self.regressed else phases

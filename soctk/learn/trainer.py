@@ -39,6 +39,7 @@ class Trainer:
         progress: told of every step.
         start: the number of the initial weights that are tried (`Race`).
         settled: whether the model is as it should be, so that there is nothing to refine.
+        reduced: whether the curved part is without what it does not need (`soctk.learn.phases.reduce`).
 
     Raises:
         ValueError: numbers that the model's cannot hold; the model stays as it was.
@@ -56,7 +57,7 @@ class Trainer:
     ) -> None:
         self.model, self.data, self.validation = model, data, validation
         self.deadline, self.own_split, self.focus = deadline or Deadline(), own_split, focus
-        self._home, self._structure = model.dtype, model.traits.structure
+        self._home, self._structure = model.dtype, (model.traits.structure, model.traits.without)
         self._before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         standardize(model, data)
         # The units stay exact while the weights visit float32.
@@ -66,7 +67,7 @@ class Trainer:
         self.report = FitReport(FitStatus.ITERATION_LIMIT)
         self.progress = Progress(0, enabled=False)
         self.start = self._done = 0
-        self.settled = False
+        self.settled = self.reduced = False
         self._expired = False
         self._residuals: dict[tuple[str, int, float], tuple[Residuals, Residuals]] = {}
 
@@ -204,7 +205,8 @@ class Trainer:
         """Leave the model with the structure, weights and units that it came with, and say so."""
         traits = self.model.traits
         if traits.structures > 1:
-            traits.set_structure(self._structure)
+            index, without = self._structure
+            traits.set_structure(index, *([without] if without else []))
         self.model.load_state_dict(self._before)
         self.report.status = FitStatus.DIVERGED
         warnings.warn(

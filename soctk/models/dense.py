@@ -13,8 +13,8 @@ lambda constant, `conditioning="additive"` v as well: the published setting.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, get_args
 
@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.functional import softplus
 
 from soctk.checks import as_counts, as_index, check_choice, check_count, check_flag, check_sequence, seeded
-from soctk.conditioning import AffinePart, Conditioning, NonNegative, Offset, inverse_softplus, weights_of
+from soctk.conditioning import AffinePart, Conditioning, inverse_softplus, weights_of
 from soctk.forms.context_map import ContextMap, Part
 from soctk.models.centred import (
     CentredShape,
@@ -34,10 +34,12 @@ from soctk.models.centred import (
     place_offset,
     place_weight,
 )
+from soctk.models.initial import InitialWeights
+from soctk.models.reductions import drop_direction, least_direction
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Norms, Quadratic
 from soctk.terms.network import Activation
-from soctk.traits import TrainingTraits
+from soctk.traits import Reduction, TrainingTraits
 
 
 class SOCICNN(ConvexSurrogate):
@@ -65,6 +67,7 @@ class SOCICNN(ConvexSurrogate):
             (`soctk.learn.centred`): each one quadratic block, "diagonal" or of n rows, and beyond that a norm, of which
             the last row becomes a constant, or "hyperbolics".
         structure: index of the structure taken now; the last by default.
+        without: blocks that it goes without all the same: `fit` found that it needs none of them.
         seed: of the initial weights.
         dtype: of the weights.
 
@@ -94,6 +97,7 @@ class SOCICNN(ConvexSurrogate):
         structures: Sequence[Sequence[str]] = (),
         centred: int = 0,
         structure: int = -1,
+        without: Sequence[str] = (),
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
@@ -117,20 +121,18 @@ class SOCICNN(ConvexSurrogate):
             generator=generator,
             dtype=dtype,
         )
-        make = _Maker(generator, context_dim, conditioning, dtype)
+        make = InitialWeights(generator, context_dim, conditioning, dtype)
         self._make_backbone(make)
         self._make_quadratics(make)
         self._make_norms(make)
         check_sequence(structures, "structures")
         for blocks in structures:
-            check_sequence(blocks, "structures")
-            for block in blocks:
-                check_choice(block, "structures", self.blocks)
+            self._check_blocks(blocks, "structures")
         self.structures = tuple(tuple(blocks) for blocks in structures)
         self.centred = centred
         check_count(centred, "centred", minimum=0)
         self._centred = tuple(self._centred_shape(blocks) for blocks in self.structures[:centred])
-        self.set_structure(as_index(structure, "structure", self.structure_count))
+        self.set_structure(as_index(structure, "structure", self.structure_count), without)
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -149,7 +151,9 @@ class SOCICNN(ConvexSurrogate):
             gauss_newton=sum(self.hidden) <= self.dim,
             structures=self.structure_count,
             structure=self.structure,
+            without=self.without,
             set_structure=self.set_structure,
+            reductions=self.reductions,
             blocks=tuple(block for block in self.blocks if block not in self._off),
             centred=self._centred,
             place_centred=self.place_centred,
@@ -160,21 +164,39 @@ class SOCICNN(ConvexSurrogate):
         """The number of structures to choose from."""
         return max(1, len(self.structures))
 
-    def set_structure(self, index: int) -> None:
-        """Take on structure `index`.
+    def set_structure(self, index: int, without: Sequence[str] = ()) -> None:
+        """Take on structure `index`, without some of its blocks.
 
         Raises:
-            ValueError: an index outside 0, ..., `structure_count` - 1.
+            ValueError: an index outside 0, ..., `structure_count` - 1, or a block that there is not.
         """
         if not 0 <= index < self.structure_count:
             raise ValueError(f"index: expected 0 to {self.structure_count - 1}, got {index}")
+        self._check_blocks(without, "without")
+        self.without = tuple(without)
         self.structure = index
         active = self.structures[index] if self.structures else self.blocks
         optional = {block for blocks in self.structures for block in blocks}
-        self._off = frozenset(optional.difference(active))
+        self._off = frozenset(optional.difference(active).union(self.without))
         for block in self.blocks:
             for weight in self._block_weights(block):
                 weight.requires_grad_(block not in self._off)
+
+    def reductions(self) -> list[Reduction]:
+        """Return the next smaller structures: without hyperbolic blocks, or without the least direction of a norm."""
+        on = [block for block in self.blocks if block not in self._off]
+        numbers = {block: number_of(block) for block in on if block.startswith("norm")}
+        least = {block: least_direction(self.A[k], self.d[k]) for block, k in numbers.items()}
+        smaller = [self._removal("hyperbolics")] if "hyperbolics" in on else []
+        for block in sorted(least, key=lambda block: least[block][1]):
+            k, rank = numbers[block], least[block][0]
+            smaller.append(
+                Reduction(block, partial(drop_direction, self.A[k], self.d[k])) if rank > 1 else self._removal(block)
+            )
+        return smaller
+
+    def _removal(self, block: str) -> Reduction:
+        return Reduction(block, lambda: self.set_structure(self.structure, (*self.without, block)))
 
     def _block_weights(self, block: str) -> list[nn.Parameter]:
         if block == "backbone":
@@ -194,6 +216,11 @@ class SOCICNN(ConvexSurrogate):
             check_flag(getattr(self, name), name)
         check_choice(self.activation, "activation", get_args(Activation))
         check_choice(self.conditioning, "conditioning", get_args(Conditioning))
+
+    def _check_blocks(self, blocks: Sequence[str], name: str) -> None:
+        check_sequence(blocks, name)
+        for block in blocks:
+            check_choice(block, name, self.blocks)
 
     # -- one centre ------------------------------------------------------------------------------------
 
@@ -246,7 +273,7 @@ class SOCICNN(ConvexSurrogate):
 
     # -- weights ---------------------------------------------------------------------------------------
 
-    def _make_backbone(self, make: _Maker) -> None:
+    def _make_backbone(self, make: InitialWeights) -> None:
         widths = self.hidden
         count = 0 if not widths else len(widths) if self.passthrough else 1
         self.W = nn.ParameterList(make.normal(width, self.dim) for width in widths[:count])
@@ -257,7 +284,7 @@ class SOCICNN(ConvexSurrogate):
         )
         self.c = make.nonnegative(widths[-1], 1.0 / widths[-1]) if widths else None
 
-    def _make_quadratics(self, make: _Maker) -> None:
+    def _make_quadratics(self, make: InitialWeights) -> None:
         # 1/2 sum_i (g x_i)^2 of standardised coordinates has spread g^2 sqrt(n / 2): g = n^(-1/4) makes it order one.
         scale = self.dim**-0.25
         self.g = nn.Parameter(torch.full((self.dim,), scale, dtype=self.dtype)) if self.diagonal else None
@@ -267,7 +294,7 @@ class SOCICNN(ConvexSurrogate):
         blocks = len(self.quadratics) + int(self.diagonal)
         self.alpha = make.nonnegative(blocks, 1.0 / blocks) if blocks else None
 
-    def _make_norms(self, make: _Maker) -> None:
+    def _make_norms(self, make: InitialWeights) -> None:
         self.A = nn.ParameterList(make.normal(rows, self.dim) for rows in self.norms)
         self.d = nn.ModuleList(make.offset(rows, 0.3) for rows in self.norms)
         self.lam = make.nonnegative(len(self.norms), 0.3 / len(self.norms)) if self.norms else None
@@ -341,7 +368,7 @@ class SOCICNN(ConvexSurrogate):
             "activation",
         )
         more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "level_squares", "seed")
-        return {name: getattr(self, name) for name in (*names, *more, "structures", "centred", "structure")}
+        return {name: getattr(self, name) for name in (*names, *more, "structures", "centred", "structure", "without")}
 
 
 class ReLUICNN(SOCICNN):
@@ -367,30 +394,3 @@ class NormICNN(SOCICNN):
 
     def __init__(self, dim: int, context_dim: int = 0, **options: Any) -> None:
         super().__init__(dim, context_dim, **{"norms": (dim,), **options})
-
-
-class _Maker:
-    """Makes initial weights from one stream of random numbers."""
-
-    def __init__(self, generator: torch.Generator, context_dim: int, conditioning: str, dtype: torch.dtype) -> None:
-        self.generator, self.context_dim, self.dtype = generator, context_dim, dtype
-        self.weight_context = context_dim if conditioning == "full" else 0
-
-    def offset(self, size: int, scale: float) -> Offset:
-        return Offset(self.context_dim, size, scale=scale, generator=self.generator, dtype=self.dtype)
-
-    def nonnegative(self, size: int, value: float) -> NonNegative:
-        return NonNegative(self.weight_context, size, value=value, dtype=self.dtype)
-
-    def normal(self, rows: int, columns: int) -> nn.Parameter:
-        noise = torch.randn(rows, columns, generator=self.generator, dtype=self.dtype)
-        return nn.Parameter(noise / math.sqrt(columns))
-
-    def around(self, value: float, rows: int, columns: int) -> nn.Parameter:
-        noise = torch.randn(rows, columns, generator=self.generator, dtype=self.dtype)
-        return nn.Parameter(value + 0.1 * noise)
-
-    def orthogonal(self, rows: int, columns: int, scale: float) -> nn.Parameter:
-        noise = torch.randn(max(rows, columns), min(rows, columns), generator=self.generator, dtype=self.dtype)
-        basis = torch.linalg.qr(noise).Q
-        return nn.Parameter(scale * (basis if rows >= columns else basis.mT).contiguous())

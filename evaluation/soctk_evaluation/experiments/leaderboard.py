@@ -22,7 +22,7 @@ from soctk_evaluation.harness.cell import Cell, Config, make_config
 from soctk_evaluation.harness.experiment import Experiment
 from soctk_evaluation.harness.from_decisions import learn_from_decisions, setting_config
 from soctk_evaluation.harness.key import SOLVER
-from soctk_evaluation.harness.names import FROM_DECISIONS, POLICIES, base_of, decision_methods, default_methods
+from soctk_evaluation.harness.names import FROM_DECISIONS, POLICIES, base_of, decision_methods, default_methods, split
 from soctk_evaluation.harness.recipe import FIT_FIELDS, SETTINGS, fit_fields, learn, recipe_config
 from soctk_evaluation.harness.request import check_methods, check_names
 from soctk_evaluation.metrics import Policy, Scores, evaluate, solver_regret
@@ -77,7 +77,7 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
     dims, seeds = ((10,), (0,)) if asked.quick else ((10, 20, 50), (0, 1, 2))
 
     def config_of(method: str, task: str) -> Config:
-        base, _, setting = method.partition("+")
+        base, setting = split(method)
         own = replace(fit or replace(RECIPE, **OWN_RECIPES.get(base, {})), **SETTINGS.get(setting, {}))
         more = setting_config(own, asked.protocol) if setting in FROM_DECISIONS else {}
         return cell_config(own, OWN_SIZES.get(task, {}) | dict(sizes or {}), more)
@@ -180,7 +180,7 @@ def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any], make: Make) 
         return _Learned(task.surrogate(), None, math.nan)
     if cell.method in POLICIES:
         return _learn_policy(cell.method, problem)
-    base, _, setting = cell.method.partition("+")
+    base, setting = split(cell.method)
     surrogate = make(base, cell.dim, context_dim=task.context_dim, seed=cell.seed)
     report, note = learn(surrogate, problem.train, problem.validation, config, cell.seed)
     model = cast(ConvexSurrogate, report.model)

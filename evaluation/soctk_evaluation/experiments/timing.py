@@ -14,7 +14,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import soctk
-from soctk import ConvexSurrogate, DecisionLayer, FeasibleSet, FitConfig
+from soctk import ConvexSurrogate, Decision, DecisionLayer, FeasibleSet, FitConfig
 from soctk.decide.lifted import LiftedProblem
 from soctk_baselines import CvxpyLayerDecider
 from soctk_evaluation.experiments.moreau import BATCHES, MISSING, MoreauBatch
@@ -137,36 +137,24 @@ class Race:
                 return
             yield repeat
 
-    def newton(self, batch: int) -> Measured:
-        """`soctk.minimize` for a whole batch."""
+    def newton(self, batch: int, *, warm: bool = False) -> Measured:
+        """`soctk.minimize` for a whole batch; with `warm` from the decisions of contexts a little away."""
         rows = self.contexts(batch)
-        seconds, decision = self.best(lambda: soctk.minimize(self.model, self.feasible_set, rows, tol=TOLERANCE))
+        seconds, decision = self._deciding(partial(soctk.minimize, self.model, self.feasible_set), rows, warm)
         total = float(decision.iterations.sum())
         flops = decision_flops(lambda: self.model.form_at(rows), self.feasible_set, total, TOLERANCE)
-        own = (float(decision.iterations.double().median()), flops / self.flops_per_second / batch)
-        return _scored(decision.relative_gap, seconds, batch, *own)
+        limit = float("nan") if warm else flops / self.flops_per_second / batch
+        return _scored(decision.relative_gap, seconds, batch, _median_iterations(decision), limit)
 
-    def prepared(self, batch: int) -> Measured:
-        """What `soctk.prepare` returns."""
-        ready, rows = soctk.prepare(self.model, self.feasible_set), self.contexts(batch)
-        seconds, decision = self.best(lambda: ready.minimize(rows, tol=TOLERANCE))
-        return _scored(decision.relative_gap, seconds, batch, float(decision.iterations.double().median()))
+    def prepared(self, batch: int, *, warm: bool = False) -> Measured:
+        """What `soctk.prepare` returns; with `warm` from the decisions of contexts a little away."""
+        ready = soctk.prepare(self.model, self.feasible_set)
+        seconds, decision = self._deciding(ready.minimize, self.contexts(batch), warm)
+        return _scored(decision.relative_gap, seconds, batch, _median_iterations(decision))
 
-    def newton_warm(self, batch: int) -> Measured:
-        """`soctk.minimize` for a whole batch, from the decisions of contexts a little away."""
-        rows, before = self.contexts(batch), self.contexts(batch, moved=True)
-        start = soctk.minimize(self.model, self.feasible_set, before, tol=TOLERANCE)
-        seconds, decision = self.best(
-            lambda: soctk.minimize(self.model, self.feasible_set, rows, tol=TOLERANCE, x0=start)
-        )
-        return _scored(decision.relative_gap, seconds, batch, float(decision.iterations.double().median()))
-
-    def prepared_warm(self, batch: int) -> Measured:
-        """What `soctk.prepare` returns, from the decisions of contexts a little away."""
-        ready, rows = soctk.prepare(self.model, self.feasible_set), self.contexts(batch)
-        start = ready.minimize(self.contexts(batch, moved=True), tol=TOLERANCE)
-        seconds, decision = self.best(lambda: ready.minimize(rows, tol=TOLERANCE, x0=start))
-        return _scored(decision.relative_gap, seconds, batch, float(decision.iterations.double().median()))
+    def _deciding(self, decide: Callable[..., Decision], rows: Tensor, warm: bool) -> tuple[float, Decision]:
+        start = decide(self.contexts(len(rows), moved=True), tol=TOLERANCE) if warm else None
+        return self.best(lambda: decide(rows, tol=TOLERANCE, x0=start))
 
     def layer(self, batch: int) -> Measured:
         """`soctk.DecisionLayer`, forward and backward; of the few decisions without a derivative forward alone."""
@@ -272,6 +260,10 @@ class Race:
         return _scored(certificate.relative_gap, seconds, count)
 
 
+def _median_iterations(decision: Decision) -> float:
+    return float(decision.iterations.double().median())
+
+
 def _scored(gap: Tensor, seconds: float, count: int, *own: float) -> Measured:
     return Measured(seconds / count, count, float(gap.max()), float((gap <= TOLERANCE).double().mean()), *own)
 
@@ -342,8 +334,8 @@ def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
     runs: dict[str, Callable[[], Measured]] = {
         "newton": lambda: race.newton(batch),
         "prepared": lambda: race.prepared(batch),
-        "newton_warm": lambda: race.newton_warm(batch),
-        "prepared_warm": lambda: race.prepared_warm(batch),
+        "newton_warm": lambda: race.newton(batch, warm=True),
+        "prepared_warm": lambda: race.prepared(batch, warm=True),
         "layer": lambda: race.layer(batch),
         "cvxpy_clarabel": lambda: race.cvxpy("CLARABEL", count),
         "cvxpy_scs": lambda: race.cvxpy("SCS", count),

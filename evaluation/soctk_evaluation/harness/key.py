@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from soctk_evaluation.harness.cell import Cell
-from soctk_evaluation.harness.names import FROM_DECISIONS
+from soctk_evaluation.harness.names import FROM_DECISIONS, split
 
 SHARED = ("soctk", "soctk_tasks", "soctk_evaluation.metrics", "soctk_evaluation.harness.recipe")
 """Data, models, terms, learning and tasks: of every result."""
@@ -78,7 +78,7 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
     are of a method and a task from outside, "setting_code" is of the settings that learn from decisions.
     """
     found, providers = {"code": code_version((*SHARED, *code))}, set()
-    method, _, setting = method.partition("+")
+    method, setting = split(method)
     if setting in FROM_DECISIONS:
         found["setting_code"] = code_version(DECISION_SOURCE)
     for kind, name in (("method", method), ("task", task)):

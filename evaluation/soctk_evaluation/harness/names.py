@@ -75,7 +75,13 @@ def decision_methods() -> tuple[str, ...]:
 
 def base_of(method: str) -> str:
     """Return a method's name without its setting."""
-    return method.partition("+")[0]
+    return split(method)[0]
+
+
+def split(method: str) -> tuple[str, str]:
+    """Return the two parts of METHOD+SETTING; the setting is "" where there is none."""
+    base, _, setting = method.partition("+")
+    return base, setting
 
 
 def in_order(methods: set[str]) -> list[str]:

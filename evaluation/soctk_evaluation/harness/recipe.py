@@ -15,7 +15,7 @@ LEFT_OUT = ("seed", "jobs", "threads", "progress", "optima_iterations", "optima_
 FIT_FIELDS = ("fit_status", "structure")
 """The fields of a row that `fit_fields` gives, both texts."""
 
-SWITCHES = ("optimizer", "choose_structure", "project_affine", "race", "level_regression", "members", "focus")
+SWITCHES = ("optimizer", "choose_structure", "project_affine", "reduce", "race", "level_regression", "members", "focus")
 """Fields that are one only where they differ from their defaults: rows from before there were any keep their cell."""
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -167,7 +167,7 @@ def _from_start(
     twice = [part if len(part) == 1 else np.concatenate([part, part]) for part in (packed.shared, sides)]
     both = replace(packed, shared=twice[0], data=np.concatenate([packed.data, packed.data]))
     state = np.concatenate([_fresh(packed, (1 - least) * start + least * center), state])
-    method, arrays = _method(both, common, twice[1], state)
+    method, arrays, _ = _method(both, common, twice[1], state)
     method(*arrays, 0, 2 * size, 0)
     near, middle = state[:size], state[size:]
     bound = np.maximum(near[:, at.best_bound], middle[:, at.best_bound])
@@ -217,8 +217,7 @@ def _common(packed: Packed, R: np.ndarray) -> np.ndarray:
 def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.ndarray, deadline: float) -> None:
     """Advance all instances, some at a time, until they are finished or the deadline has passed."""
     size, outcome = state.shape[0], state[:, packed.layout.state.outcome]
-    method, arrays = _method(packed, common, sides, state)
-    several = arrays[-2].ndim > 1
+    method, arrays, several = _method(packed, common, sides, state)
     piece, steps = between_checks(packed, WIDTH // 2 if several else 1)
     if several:
         piece = -(-piece // WIDTH) * WIDTH
@@ -234,15 +233,17 @@ def _iterate(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.nd
                 break
 
 
-def _method(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.ndarray) -> tuple[Any, tuple]:
-    """Return the compiled method and its arrays, the last but one for several instances at a time where it can."""
+def _method(packed: Packed, common: np.ndarray, sides: np.ndarray, state: np.ndarray) -> tuple[Any, tuple, bool]:
+    """Return the compiled method, its arrays and whether it takes several instances at a time."""
     method = method_for(packed.kinds)
     method.ready(several=False, wait=True)
     scratch = memory = np.zeros(packed.layout.sizes["memory_size"])
-    if _in_lanes(packed) and method.ready(several=True):
+    several = _in_lanes(packed) and method.ready(several=True)
+    if several:
         memory = aligned_zeros(scratch.size)
     places = np.zeros(WIDTH, dtype=np.int64)
-    return method, (packed.layout.numbers, packed.shared, common, sides, packed.data, state, scratch, memory, places)
+    arrays = (packed.layout.numbers, packed.shared, common, sides, packed.data, state, scratch, memory, places)
+    return method, arrays, several
 
 
 def between_checks(packed: Packed, at_once: int = 1) -> tuple[int, int]:

@@ -1,0 +1,37 @@
+"""Initial weights of the dense SOC-ICNN family."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from soctk.conditioning import NonNegative, Offset
+
+
+class InitialWeights:
+    """Makes initial weights from one stream of random numbers."""
+
+    def __init__(self, generator: torch.Generator, context_dim: int, conditioning: str, dtype: torch.dtype) -> None:
+        self.generator, self.context_dim, self.dtype = generator, context_dim, dtype
+        self.weight_context = context_dim if conditioning == "full" else 0
+
+    def offset(self, size: int, scale: float) -> Offset:
+        return Offset(self.context_dim, size, scale=scale, generator=self.generator, dtype=self.dtype)
+
+    def nonnegative(self, size: int, value: float) -> NonNegative:
+        return NonNegative(self.weight_context, size, value=value, dtype=self.dtype)
+
+    def normal(self, rows: int, columns: int) -> nn.Parameter:
+        noise = torch.randn(rows, columns, generator=self.generator, dtype=self.dtype)
+        return nn.Parameter(noise / math.sqrt(columns))
+
+    def around(self, value: float, rows: int, columns: int) -> nn.Parameter:
+        noise = torch.randn(rows, columns, generator=self.generator, dtype=self.dtype)
+        return nn.Parameter(value + 0.1 * noise)
+
+    def orthogonal(self, rows: int, columns: int, scale: float) -> nn.Parameter:
+        noise = torch.randn(max(rows, columns), min(rows, columns), generator=self.generator, dtype=self.dtype)
+        basis = torch.linalg.qr(noise).Q
+        return nn.Parameter(scale * (basis if rows >= columns else basis.mT).contiguous())
