@@ -160,7 +160,7 @@ class _Maker:
 
     def refine(self) -> Recipe:
         if self.apart:
-            smaller = (Reduce(self.rows, self.config.penalty, self.config.newton_weights),) if self.reduced else ()
+            smaller = (Reduce(self.rows, self.config.penalty),) if self.reduced else ()
             polish = replace(self.polish(1.0, self.config.rows), skipped=True)
             phases: Recipe = (*self.curved(), *smaller, Slope(), polish)
         else:

@@ -18,6 +18,7 @@ from soctk.learn.phases.level import Level
 from soctk.learn.phases.own import Own
 from soctk.learn.phases.phase import Phase
 from soctk.learn.phases.race import Race, redrawn
+from soctk.learn.phases.reduce import Reduce
 from soctk.learn.phases.refine import Refine
 from soctk.learn.phases.slope import Slope
 from soctk.learn.phases.structured_start import StructuredStart
@@ -54,17 +55,19 @@ def model(seed: int = 0) -> soctk.SOCICNN:
     )
 
 
-AFTER = [Curved, Curved, Slope, Everything, Level]
+AFTER = [Curved, Curved, Reduce, Slope, Everything, Level]
+ALL_OF_IT = [kind for kind in AFTER if kind is not Reduce]
 OUTLINES = {
     "dense": (model, {}, [(Race, [Adam, Curved]), (Refine, AFTER)]),
-    "one start, its own structure": (model, {"starts": 1, "choose_structure": False}, [Adam, (Refine, AFTER)]),
+    "one start, its own structure": (model, {"starts": 1, "choose_structure": False}, [Adam, (Refine, ALL_OF_IT)]),
     "no race": (model, {"race": False}, [(Race, [Adam, (Refine, AFTER)])]),
     "nothing projected out": (
         model,
         {"project_affine": False},
         [(Race, [Adam, Everything]), (Refine, [Everything, Level])],
     ),
-    "no level": (model, {"level_regression": False}, [(Race, [Adam, Curved]), (Refine, AFTER[:4])]),
+    "no level": (model, {"level_regression": False}, [(Race, [Adam, Curved]), (Refine, AFTER[:5])]),
+    "nothing reduced": (model, {"reduce": False}, [(Race, [Adam, Curved]), (Refine, ALL_OF_IT)]),
     "no AdamW": (model, {"epochs": 0}, [(Race, [Curved]), (Refine, AFTER)]),
     "AdamW alone": (model, {"newton_iterations": 0, "lbfgs_iterations": 0}, [(Race, [Adam])]),
     "nothing": (model, {"epochs": 0, "newton_iterations": 0, "lbfgs_iterations": 0}, []),

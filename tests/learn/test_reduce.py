@@ -155,7 +155,7 @@ def test_with_noise_nothing_is_left_out() -> None:
     surrogate = model()
     trainer = Trainer(surrogate, data(noise=0.3), data(noise=0.3, seed=1))
     before = trainer.state()
-    Reduce(4800, 1e-7, 3000).run(trainer)
+    Reduce(4800, 1e-7).run(trainer)
     assert surrogate.without == ()
     assert not trainer.reduced
     assert all(torch.equal(trainer.state()[name], tensor) for name, tensor in before.items())

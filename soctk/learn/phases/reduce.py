@@ -34,6 +34,8 @@ STEPS, ROUNDS = 10, 4
 """Steps between two looks at the validation loss, and looks at most."""
 SLOW = 0.8
 """A round that leaves more than this share of the loss is the last one of a structure that does as well."""
+MOST_WEIGHTS = 2000
+"""Weights of the curved part beyond which nothing is tried: a step of Levenberg-Marquardt takes seconds."""
 LAST_STEPS, LAST_ROUNDS, LAST_SLOW = 20, 6, 0.85
 """The same for the smallest structure, which is given the time to become exact."""
 
@@ -53,15 +55,15 @@ class Reduce(Phase):
     Attributes:
         rows: observed values in the end, about; half of them before.
         penalty: of the squared weights, at most.
-        most: weights beyond which nothing is tried: Levenberg-Marquardt would take long.
     """
 
     rows: int
     penalty: float
-    most: int
 
     def run(self, trainer: Trainer) -> None:
-        if not trainer.model.traits.reductions() or trainer.model.parameter_count > self.most:
+        affine = sum(weight.numel() for weight in trainer.affine.parameters())
+        curved = sum(weight.numel() for weight in trainer.weights()) - affine
+        if not trainer.model.traits.reductions() or curved > MOST_WEIGHTS:
             return
         first = self._reached(trainer, self._loss(trainer))
         start = self._settle(trainer, first.loss, math.inf)
