@@ -69,7 +69,8 @@ class FitConfig:
         choose_structure: whether validation data choose the structure; False leaves the model with its own.
         project_affine: whether the best affine function of every instance is projected out while the curved part is
             learned, where the model keeps the two apart; False learns all weights together from the start.
-        reduce: whether what a model with structures to choose from turns out not to need is left out of it.
+        reduce: whether blocks and rows that the structure chosen turns out not to need are left out of it, where that
+            makes the validation loss fall.
         race: whether starts and structures are only compared after a share of the iterations, and the best goes on;
             False trains each to the end.
         level_regression: whether b0 is left out of all other phases and learned last, where the model keeps it apart;

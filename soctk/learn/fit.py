@@ -49,7 +49,8 @@ def fit(
 
     A model whose first structures have one centre (`make_surrogate("soc")`) is first tried as the least-squares
     quadratic and what cross-validation adds to it; if larger structures are not clearly better, that is the fit,
-    learned in the end from all of `data` (`soctk.learn.ladder`).
+    learned in the end from all of `data` (`soctk.learn.ladder`). Of a larger structure, blocks and directions of norms
+    are left out again where that makes the validation loss fall (`soctk.learn.phases.reduce`).
 
     With `FitConfig.members` several surrogates are learned, `model` the first of them, and their mean is the report's
     `model`. Each learns from four fifths of the instances, so that twice their spread (`AverageSurrogate.spread`) is a
