@@ -82,6 +82,8 @@ class External(Solver):
         if limits.max_iter is not None and self.solver not in ITERATION_OPTIONS:
             raise ValueError(f"max_iter: what {self.solver} calls it is not known here; give it in solver_options")
         if isinstance(problem.feasible_set, SetAt):
+            if not problem.has_form:
+                return self._set_by_set(problem, problem.feasible_set, limits, start)
             return self._by_rows(problem, problem.feasible_set, limits, start)
         if problem.model is not None and problem.model.exports_expression:
             return self._by_expression(problem, limits, start)
@@ -172,6 +174,23 @@ class External(Solver):
             result.lower_bound[index] = torch.maximum(result.lower_bound[index], lower)
             result.judge(limits.tol)
         return result
+
+    def _set_by_set(self, problem: Problem, sets: SetAt, limits: Limits, start: Tensor | None) -> Result:
+        """Solve expressions over sets with right-hand sides of their own, each over its own set."""
+        whole = Result.unanswered(problem.center, problem.unit)
+        whole.solver = self.name
+        for row in range(problem.size):
+            index = torch.tensor([row], device=problem.device)
+            part = problem.select(index)
+            try:
+                part.feasible_set = sets.one(row)
+            except ValueError:  # it is empty
+                whole.refuse(index)
+                continue
+            found = self._by_expression(part, limits, None if start is None else start[row : row + 1])
+            for name in ("x", "value", "lower_bound", "status"):
+                getattr(whole, name)[row] = getattr(found, name)[0]
+        return whole
 
     def _solve_rows(
         self,

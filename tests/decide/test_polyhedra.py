@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import warnings
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tolerances import CERTIFIED, DOUBLE
+from tolerances import CERTIFIED, DOUBLE, VALUE
 from zoo import MODELS, SETS, shaken
 
 import soctk
@@ -355,3 +356,31 @@ def test_prepared_models_refuse_what_models_refuse(sides, message: str) -> None:
     context[2, 0] = torch.inf
     with pytest.raises(ValueError, match="context: expected finite"):
         ready.minimize(context, f=torch.ones(4, 1, dtype=DOUBLE))
+
+
+class Cubes(ConvexSurrogate):
+    """sum_i |x_i - theta|^3, known to CVXPY alone."""
+
+    decision_method = "cvxpy"
+
+    def _value(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        return (x - context.unsqueeze(1)).abs().pow(3).sum(dim=-1)
+
+    def _expression(self, x: cp.Expression, context: torch.Tensor) -> cp.Expression:
+        return cp.sum(cp.power(cp.abs(x - float(context[0, 0])), 3))
+
+
+def test_expressions_are_decided_over_sets_that_move() -> None:
+    """By symmetry x_i = total / 3; where no x has such a sum, the status says so."""
+    totals = torch.tensor([[0.6], [1.5], [9.0]], dtype=torch.float64)
+    sets = soctk.Polyhedron(3, 0.0, 1.0, E=np.ones(3), f=1.0).at(f=totals)
+    context = torch.tensor([[2.0], [-1.0], [0.0]], dtype=torch.float64)
+    decision = soctk.minimize(Cubes(3, 1), sets, context, method="cvxpy", tol=1e-4)
+    assert list(decision.status) == [soctk.Status.OPTIMAL, soctk.Status.OPTIMAL, soctk.Status.INFEASIBLE]
+    expected = totals[:2].expand(-1, 3) / 3
+    assert torch.allclose(decision.x[:2], expected, atol=1e-3)
+    best = 3 * (totals[:2, 0] / 3 - context[:2, 0]).abs() ** 3
+    assert (decision.lower_bound[:2] <= best + VALUE[DOUBLE]).all()
+    assert (decision.value[:2] >= best - VALUE[DOUBLE]).all()
+    late = soctk.minimize(Cubes(3, 1), sets, context, method="cvxpy", time_limit=1e-9)
+    assert set(late.status) == {soctk.Status.TIME_LIMIT}
