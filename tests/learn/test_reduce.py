@@ -159,3 +159,22 @@ def test_with_noise_nothing_is_left_out() -> None:
     assert surrogate.without == ()
     assert not trainer.reduced
     assert all(torch.equal(trainer.state()[name], tensor) for name, tensor in before.items())
+
+
+def test_an_interruption_leaves_structure_and_weights_that_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    surrogate = model()
+    trainer = Trainer(surrogate, data(), data(seed=1))
+    before = trainer.state()
+    apply = surrogate.set_structure
+
+    def interrupted(index: int, without: tuple[str, ...] = ()) -> None:
+        apply(index, without)
+        if without:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(surrogate, "set_structure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Reduce(4800, 1e-7).run(trainer)
+    trainer.finish()
+    assert surrogate.without == ()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in surrogate.state_dict().items())

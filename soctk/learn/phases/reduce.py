@@ -60,18 +60,26 @@ class Reduce(Phase):
     rows: int
     penalty: float
 
+    def steps(self, trainer: Trainer) -> int:
+        """Return the steps of one pass in which nothing can be left out, and the last ones."""
+        return (len(trainer.model.traits.reductions()) + 1) * 2 * STEPS + LAST_STEPS
+
     def run(self, trainer: Trainer) -> None:
         affine = sum(weight.numel() for weight in trainer.affine.parameters())
         curved = sum(weight.numel() for weight in trainer.weights()) - affine
         if not trainer.model.traits.reductions() or curved > MOST_WEIGHTS:
             return
-        first = self._reached(trainer, self._loss(trainer))
-        start = self._settle(trainer, first.loss, math.inf)
-        self._load(trainer, self._descend(trainer, start))
-        trainer.reduced = self._converge(trainer) < BETTER * start.loss
-        if not trainer.reduced:
-            self._load(trainer, first)
-        trainer.keep()
+        first, report = self._reached(trainer, self._loss(trainer)), trainer.report
+        before = report.status, report.best_validation
+        try:
+            start = self._settle(trainer, first.loss, math.inf)
+            self._load(trainer, self._descend(trainer, start))
+            trainer.reduced = self._converge(trainer) < BETTER * start.loss
+        finally:  # an interruption, too, leaves weights and structure that go together
+            if not trainer.reduced:
+                self._load(trainer, first)
+                report.status, report.best_validation = before
+            trainer.keep()
 
     def _descend(self, trainer: Trainer, start: _Reached) -> _Reached:
         """Return the smallest structure that does as well, all blocks tried in turn until none can become less."""
