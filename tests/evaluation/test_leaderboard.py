@@ -189,6 +189,8 @@ def test_a_row_says_how_its_fit_ended_and_which_structure_it_has() -> None:
     model = soctk.make_surrogate("soc", 4, load_problem("box_socp", 4, 0, *SIZES.values()).task.context_dim)
     number, *blocks = row["structure"].split()
     model.set_structure(int(number.removesuffix(":")))
-    assert set(blocks) == set(model.traits.blocks) == set(model.structures[model.structure])
+    assert set(model.traits.blocks) == set(model.structures[model.structure])
+    model.set_structure(model.structure, [block for block in model.traits.blocks if block not in blocks])
+    assert set(blocks) == set(model.traits.blocks)
     assert run_cell(one_cell("relu"))["structure"] == "backbone"
     assert run_cell(one_cell("oracle"))["fit_status"] is None
