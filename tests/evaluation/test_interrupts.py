@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,14 @@ import soctk
 from soctk.learn.search import Search
 from soctk_evaluation.cli import main
 from soctk_evaluation.cli.interrupts import first_interrupt
+
+
+@pytest.fixture(autouse=True)
+def usual_handler() -> Iterator[None]:
+    """Let SIGINT interrupt, also where the shell began this process in the background, with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

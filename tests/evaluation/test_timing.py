@@ -59,7 +59,7 @@ def test_every_method_decides_the_same():
 
 def test_a_warm_start_saves_iterations_and_decides_the_same():
     race = Race("compact", "box", 4, repeats=1)
-    pairs = [(race.newton(8), race.newton_warm(8)), (race.prepared(1), race.prepared_warm(1))]
+    pairs = [(race.newton(8), race.newton(8, warm=True)), (race.prepared(1), race.prepared(1, warm=True))]
     for cold, warm in pairs:
         assert warm.certified == cold.certified == 1.0
         assert warm.iterations < cold.iterations
