@@ -93,6 +93,11 @@ class Trainer:
         """Return the weights that may move."""
         return [weight for weight in self.model.parameters() if weight.requires_grad]
 
+    def curved_weights(self) -> list[nn.Parameter]:
+        """Return the weights that may move but those of b0 and v."""
+        affine = {id(weight) for weight in self.affine.parameters()}
+        return [weight for weight in self.weights() if id(weight) not in affine]
+
     def state(self) -> dict[str, Tensor]:
         """Return a copy of the model's state."""
         return {name: tensor.detach().double().clone() for name, tensor in self.model.state_dict().items()}

@@ -56,10 +56,10 @@ def model(seed: int = 0) -> soctk.SOCICNN:
 
 
 AFTER = [Curved, Curved, Reduce, Slope, Everything, Level]
-ALL_OF_IT = [kind for kind in AFTER if kind is not Reduce]
+UNREDUCED = [kind for kind in AFTER if kind is not Reduce]
 OUTLINES = {
     "dense": (model, {}, [(Race, [Adam, Curved]), (Refine, AFTER)]),
-    "one start, its own structure": (model, {"starts": 1, "choose_structure": False}, [Adam, (Refine, ALL_OF_IT)]),
+    "one start, its own structure": (model, {"starts": 1, "choose_structure": False}, [Adam, (Refine, UNREDUCED)]),
     "no race": (model, {"race": False}, [(Race, [Adam, (Refine, AFTER)])]),
     "nothing projected out": (
         model,
@@ -67,7 +67,7 @@ OUTLINES = {
         [(Race, [Adam, Everything]), (Refine, [Everything, Level])],
     ),
     "no level": (model, {"level_regression": False}, [(Race, [Adam, Curved]), (Refine, AFTER[:5])]),
-    "nothing reduced": (model, {"reduce": False}, [(Race, [Adam, Curved]), (Refine, ALL_OF_IT)]),
+    "nothing reduced": (model, {"reduce": False}, [(Race, [Adam, Curved]), (Refine, UNREDUCED)]),
     "no AdamW": (model, {"epochs": 0}, [(Race, [Curved]), (Refine, AFTER)]),
     "AdamW alone": (model, {"newton_iterations": 0, "lbfgs_iterations": 0}, [(Race, [Adam])]),
     "nothing": (model, {"epochs": 0, "newton_iterations": 0, "lbfgs_iterations": 0}, []),

@@ -141,10 +141,12 @@ class Race:
         """`soctk.minimize` for a whole batch; with `warm` from the decisions of contexts a little away."""
         rows = self.contexts(batch)
         seconds, decision = self._deciding(partial(soctk.minimize, self.model, self.feasible_set), rows, warm)
-        total = float(decision.iterations.sum())
-        flops = decision_flops(lambda: self.model.form_at(rows), self.feasible_set, total, TOLERANCE)
-        limit = float("nan") if warm else flops / self.flops_per_second / batch
-        return _scored(decision.relative_gap, seconds, batch, _median_iterations(decision), limit)
+        own = [_median_iterations(decision)]
+        if not warm:
+            total = float(decision.iterations.sum())
+            flops = decision_flops(lambda: self.model.form_at(rows), self.feasible_set, total, TOLERANCE)
+            own.append(flops / self.flops_per_second / batch)
+        return _scored(decision.relative_gap, seconds, batch, *own)
 
     def prepared(self, batch: int, *, warm: bool = False) -> Measured:
         """What `soctk.prepare` returns; with `warm` from the decisions of contexts a little away."""

@@ -29,8 +29,7 @@ class Curved(Phase):
         return trainer.projected(self.rows)[1]
 
     def run(self, trainer: Trainer) -> None:
-        affine = {id(weight) for weight in trainer.affine.parameters()}
-        weights = [weight for weight in trainer.weights() if id(weight) not in affine]
+        weights = trainer.curved_weights()
         train, held_out = trainer.projected(self.rows)
         if weights:
             self.optimizer.run(trainer, weights, train, held_out)

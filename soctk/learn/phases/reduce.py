@@ -2,8 +2,8 @@
 
 Sizes are guesses. Where the values come from fewer branches, or from a norm of fewer rows, the superfluous weights go
 on fitting what the others have not reached yet, and Levenberg-Marquardt creeps; without them it converges to the
-function itself. So blocks and directions are left out one by one (`soctk.models.reductions`), each time with some steps
-for the others to follow.
+function itself. So the structure is pruned: blocks and directions are left out one by one (`soctk.models.reductions`),
+each time with some steps for the others to follow.
 
 The penalty of the weights falls with the loss, as that of a normal prior does: the residuals' variance over that of the
 weights, divided by the number of values.
@@ -36,6 +36,8 @@ SLOW = 0.8
 """A round that leaves more than this share of the loss is the last one of a structure that does as well."""
 MOST_WEIGHTS = 2000
 """Weights of the curved part beyond which nothing is tried: a step of Levenberg-Marquardt takes seconds."""
+LEAST = 1e-300
+"""A loss below this is none, and none falls no further."""
 LAST_STEPS, LAST_ROUNDS, LAST_SLOW = 20, 6, 0.85
 """The same for the smallest structure, which is given the time to become exact."""
 
@@ -65,16 +67,16 @@ class Reduce(Phase):
         return (len(trainer.model.traits.reductions()) + 1) * 2 * STEPS + LAST_STEPS
 
     def run(self, trainer: Trainer) -> None:
-        affine = sum(weight.numel() for weight in trainer.affine.parameters())
-        curved = sum(weight.numel() for weight in trainer.weights()) - affine
+        curved = sum(weight.numel() for weight in trainer.curved_weights())
         if not trainer.model.traits.reductions() or curved > MOST_WEIGHTS:
             return
         first, report = self._reached(trainer, self._loss(trainer)), trainer.report
         before = report.status, report.best_validation
         try:
             start = self._settle(trainer, first.loss, math.inf)
-            self._load(trainer, self._descend(trainer, start))
-            trainer.reduced = self._converge(trainer) < BETTER * start.loss
+            reached = self._descend(trainer, start)
+            self._load(trainer, reached)
+            trainer.reduced = self._converge(trainer, reached.loss) < BETTER * start.loss
         finally:  # an interruption, too, leaves weights and structure that go together
             if not trainer.reduced:
                 self._load(trainer, first)
@@ -106,15 +108,14 @@ class Reduce(Phase):
         loss = math.inf
         for _ in range(ROUNDS):
             before, loss = loss, self._steps(trainer, STEPS, self.rows // 2, scale)
-            rate = loss / before if before < math.inf else 0.0
+            rate = loss / max(before, LEAST)  # 0 at first
             hopeless = loss > wanted and loss * rate**3 > wanted
             if hopeless or (loss <= wanted and rate > SLOW) or not trainer.time_left:
                 break
         return self._reached(trainer, loss)
 
-    def _converge(self, trainer: Trainer) -> float:
-        """Take the last steps; return the loss."""
-        loss = self._loss(trainer)
+    def _converge(self, trainer: Trainer, loss: float) -> float:
+        """Take the last steps from where the loss is `loss`; return what it becomes."""
         for _ in range(LAST_ROUNDS):
             before, loss = loss, self._steps(trainer, LAST_STEPS, self.rows, loss)
             if loss > LAST_SLOW * before or not trainer.time_left:
