@@ -145,15 +145,16 @@ class Perceptron(nn.Module):
 
     def forward(self, context: Tensor) -> Tensor:
         """Return the outputs at each context."""
-        return linear(self._units(context), self.outer)
+        return linear(self.hidden(context), self.outer)
 
     def derivatives(self, context: Tensor, slopes: Tensor) -> Iterator[Derivative]:
         """Yield the derivatives in the weights."""
-        units = self._units(context)
+        units = self.hidden(context)
         yield Derivative(self.inner, slopes @ self.outer * (1 - units.square()).unsqueeze(1), with_one(context))
         yield Derivative(self.outer, slopes, units)
 
-    def _units(self, context: Tensor) -> Tensor:
+    def hidden(self, context: Tensor) -> Tensor:
+        """Return the hidden units at each context, (N, hidden)."""
         return torch.tanh(linear(context, self.inner[:, :-1], self.inner[:, -1]))
 
 
@@ -185,7 +186,9 @@ class Squares(nn.Module):
 class AffinePart(nn.Module):
     """context -> (b0, v), the affine part b0 + v'x of a surrogate: its only coefficients free of any sign or shape.
 
-    b0 = linear + `Squares` + `Perceptron`; v = linear + `Ridges`, or constant where the conditioning is additive.
+    b0 = linear + `Squares` + `Perceptron`; v = linear + `Ridges` + `Perceptron`, or constant where the conditioning is
+    additive. A slope that saturates or switches in one direction is found by ridges of its own; slopes that bend
+    together, as those of a rotated quadratic whose centre moves, by a layer that they share.
 
     Attributes:
         conditioned: whether v depends on the context.
@@ -201,6 +204,7 @@ class AffinePart(nn.Module):
         ridges: int = 12,
         hidden: int = 64,
         squares: bool = False,
+        slope_hidden: int = 0,
         generator: torch.Generator,
         dtype: torch.dtype,
     ) -> None:
@@ -213,6 +217,8 @@ class AffinePart(nn.Module):
         self.level_squares = Squares(context_dim, dtype=dtype) if context_dim > 0 and squares else None
         self.slope = Offset(context_dim if self.conditioned else 0, dim, **options) if linear else None
         self.slope_ridges = Ridges(context_dim, dim, ridges, **options) if self.conditioned and ridges > 0 else None
+        shared = self.conditioned and slope_hidden > 0
+        self.slope_network = Perceptron(context_dim, dim, slope_hidden, **options) if shared else None
 
     def forward(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """Return b0 (N or 1, 1) and v (N or 1, 1, n)."""
@@ -230,7 +236,10 @@ class AffinePart(nn.Module):
         if self.slope is None:
             return self.level.constant.new_zeros(1, 1, self.dim)
         slope = self.slope(context)
-        return slope if self.slope_ridges is None else slope + self.slope_ridges(context).unsqueeze(1)
+        for module in (self.slope_ridges, self.slope_network):
+            if module is not None:
+                slope = slope + module(context).unsqueeze(1)
+        return slope
 
     def derivatives(self, context: Tensor, x: Tensor) -> Iterator[Derivative]:
         """Yield the derivatives of b0 + v'x at x (N, M, n) in the weights."""
@@ -238,12 +247,12 @@ class AffinePart(nn.Module):
         for module in (self.level, self.level_squares, self.level_network):
             if module is not None:
                 yield from module.derivatives(context, ones)
-        for module in (self.slope, self.slope_ridges):
+        for module in (self.slope, self.slope_ridges, self.slope_network):
             if module is not None:
                 yield from module.derivatives(context, x)
 
     def v_jacobian(self, context: Tensor) -> Tensor:
-        """Return the derivatives of each v_i in its own weights, in the order of `slope_parameters`: (n, N, P)."""
+        """Return the derivatives of each v_i in its own weights, in the order of `own_slope_parameters`: (n, N, P)."""
         columns = [context.new_zeros(self.dim, context.shape[0], 0)]
         ones = context.new_ones(context.shape[0], 1, self.dim)
         for module in (self.slope, self.slope_ridges):
@@ -257,38 +266,53 @@ class AffinePart(nn.Module):
         """The number of ridge functions in each entry of v."""
         return 0 if self.slope_ridges is None else self.slope_ridges.outer.shape[1]
 
-    def with_ridges(self, count: int, generator: torch.Generator) -> AffinePart:
-        """Return another one whose v has so many ridge functions, from fresh weights, and whose b0 is affine."""
+    @property
+    def slope_hidden(self) -> int:
+        """The number of hidden units that all entries of v share."""
+        return 0 if self.slope_network is None else self.slope_network.outer.shape[1]
+
+    def with_slope(self, generator: torch.Generator, *, ridges: int = 0, slope_hidden: int = 0) -> AffinePart:
+        """Return another one whose v is made of these, from fresh weights, and whose b0 is affine."""
         numbers = self.slope.constant if self.slope is not None else self.level.constant
         context_dim = 0 if self.slope is None or self.slope.slope is None else self.slope.slope.shape[1]
-        options = {"ridges": count, "hidden": 0, "generator": generator, "dtype": numbers.dtype}
-        return AffinePart(self.dim, context_dim, **options).to(numbers.device)
+        sizes = {"ridges": ridges, "slope_hidden": slope_hidden, "hidden": 0}
+        return AffinePart(self.dim, context_dim, **sizes, generator=generator, dtype=numbers.dtype).to(numbers.device)
 
     @torch.no_grad()
     def take(self, other: AffinePart, entries: Tensor) -> None:
-        """Take some entries of v, (n,) of booleans, from one with at most as many ridge functions."""
-        count = other.ridges
-        if self.slope is None or self.slope_ridges is None or other.slope is None:
-            raise ValueError("expected v that depends on the context through ridge functions")
+        """Take some entries of v, (n,) of booleans, from one with at most as many ridge functions.
+
+        If that has a layer that its entries share, it takes the place of this one's, whose entries have to be among
+        those taken or without a part in it.
+        """
+        if self.slope is None or self.slope.slope is None or other.slope is None or other.slope.slope is None:
+            raise ValueError("expected v that depends on the context")
         self.slope.constant[entries] = other.slope.constant[entries]
-        self.slope.slope[entries] = other.slope.slope[entries]  # type: ignore[index]
-        self.slope_ridges.outer[entries] = 0.0
-        if other.slope_ridges is not None:
+        self.slope.slope[entries] = other.slope.slope[entries]
+        if self.slope_ridges is not None:
+            self.slope_ridges.outer[entries] = 0.0
+        if self.slope_network is not None:
+            self.slope_network.outer[entries] = 0.0
+        if self.slope_ridges is not None and other.slope_ridges is not None:
+            count = other.ridges
             mine, theirs = (each.inner.unflatten(0, (self.dim, -1)) for each in (self.slope_ridges, other.slope_ridges))
             mine[entries, :count] = theirs[entries]
             self.slope_ridges.outer[entries, :count] = other.slope_ridges.outer[entries]
+        if self.slope_network is not None and other.slope_network is not None:
+            self.slope_network.inner.copy_(other.slope_network.inner)
+            self.slope_network.outer[entries] = other.slope_network.outer[entries]
 
     def level_parameters(self) -> list[nn.Parameter]:
         """Return the weights of b0."""
         return weights_of(self.level, self.level_squares, self.level_network)
 
-    def slope_parameters(self) -> list[nn.Parameter]:
-        """Return the weights of v."""
+    def own_slope_parameters(self) -> list[nn.Parameter]:
+        """Return the weights of v that belong to one entry each."""
         return weights_of(self.slope, self.slope_ridges)
 
     def network_parameters(self) -> list[nn.Parameter]:
         """Return the weights of the nonlinear responses to the context."""
-        return weights_of(self.level_network, self.slope_ridges)
+        return weights_of(self.level_network, self.slope_ridges, self.slope_network)
 
 
 def with_one(context: Tensor) -> Tensor:

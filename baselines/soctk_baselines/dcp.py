@@ -33,6 +33,7 @@ class DCP(ConvexSurrogate):
         context_dim: the context dimension p.
         logistics: number of logistic atoms.
         norms: rows of each norm atom; one norm of n rows by default.
+        slope_hidden: hidden units of v's response to the context (`soctk.conditioning.AffinePart`).
         seed: of the initial weights.
         dtype: of the weights.
     """
@@ -44,11 +45,14 @@ class DCP(ConvexSurrogate):
         *,
         logistics: int = 8,
         norms: Sequence[int] | None = None,
+        slope_hidden: int = 0,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(dim, context_dim, dtype=dtype)
         check_count(logistics, "logistics")
+        check_count(slope_hidden, "slope_hidden", minimum=0)
+        self.slope_hidden = slope_hidden
         self.logistics, self.norms, self.seed = logistics, as_counts((dim,) if norms is None else norms, "norms"), seed
         generator = seeded(seed)
         options: dict[str, Any] = {"generator": generator, "dtype": dtype}
@@ -56,7 +60,7 @@ class DCP(ConvexSurrogate):
         def matrix(rows: int) -> nn.Parameter:
             return nn.Parameter(torch.randn(rows, dim, **options) / math.sqrt(dim))
 
-        self.affine = AffinePart(dim, context_dim, **options)
+        self.affine = AffinePart(dim, context_dim, slope_hidden=slope_hidden, **options)
         self.curvature = NonNegative(context_dim, dim, value=1.0 / math.sqrt(dim), dtype=dtype)
         self.a = matrix(logistics)
         self.b = Offset(context_dim, logistics, scale=0.5, **options)
@@ -82,4 +86,6 @@ class DCP(ConvexSurrogate):
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {name: getattr(self, name) for name in ("dim", "context_dim", "logistics", "norms", "seed")}
+        return {
+            name: getattr(self, name) for name in ("dim", "context_dim", "logistics", "norms", "slope_hidden", "seed")
+        }

@@ -58,6 +58,7 @@ class ICKAN(ConvexSurrogate):
         segments: linear pieces P of every edge, at least 2.
         ridges: ridge functions of the context in each entry of v (`soctk.conditioning.AffinePart`).
         affine_hidden: hidden units of b0's response to the context.
+        slope_hidden: hidden units of v's response to the context, shared by its entries.
         seed: of the initial weights.
         dtype: of the weights.
 
@@ -77,27 +78,30 @@ class ICKAN(ConvexSurrogate):
         segments: int = 6,
         ridges: int = 12,
         affine_hidden: int = 64,
+        slope_hidden: int = 0,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(dim, context_dim, dtype=dtype)
         self.hidden, self.segments, self.seed = as_counts(hidden, "hidden"), segments, seed
-        self.ridges, self.affine_hidden = ridges, affine_hidden
+        self.ridges, self.affine_hidden, self.slope_hidden = ridges, affine_hidden, slope_hidden
         if not self.hidden:
             raise ValueError("hidden: expected at least one width, got none")
         check_count(segments, "segments", minimum=2)
         check_count(ridges, "ridges", minimum=0)
         check_count(affine_hidden, "affine_hidden", minimum=0)
+        check_count(slope_hidden, "slope_hidden", minimum=0)
         self.register_buffer("range_low", torch.full((dim,), -FIRST_RANGE, dtype=dtype))
         self.register_buffer("range_high", torch.full((dim,), FIRST_RANGE, dtype=dtype))
         generator = seeded(seed)
         options: dict[str, Any] = {"generator": generator, "dtype": dtype}
-        self.affine = AffinePart(dim, context_dim, ridges=ridges, hidden=affine_hidden, **options)
-        sizes = [dim, *self.hidden]
-        self.knots = nn.ModuleList(_Knots(size, segments, context_dim, dtype) for size in sizes)
+        sizes: dict[str, int] = {"ridges": ridges, "hidden": affine_hidden, "slope_hidden": slope_hidden}
+        self.affine = AffinePart(dim, context_dim, **sizes, **options)
+        widths = [dim, *self.hidden]
+        self.knots = nn.ModuleList(_Knots(width, segments, context_dim, dtype) for width in widths)
         self.edges = nn.ModuleList(
             _Edges(inputs, outputs, segments, first=level == 0, **options)
-            for level, (inputs, outputs) in enumerate(pairwise(sizes))
+            for level, (inputs, outputs) in enumerate(pairwise(widths))
         )
         last = self.hidden[-1]
         self.read_slope = NonNegative(context_dim, last, value=1.0 / last, dtype=dtype)
@@ -185,7 +189,7 @@ class ICKAN(ConvexSurrogate):
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        names = ("dim", "context_dim", "hidden", "segments", "ridges", "affine_hidden", "seed")
+        names = ("dim", "context_dim", "hidden", "segments", "ridges", "affine_hidden", "slope_hidden", "seed")
         return {name: getattr(self, name) for name in names}
 
 

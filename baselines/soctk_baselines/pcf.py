@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from soctk import ConicForm, ConvexSurrogate
-from soctk.checks import as_counts, check_choice, check_flag, seeded
+from soctk.checks import as_counts, check_choice, check_count, check_flag, seeded
 from soctk.conditioning import AffinePart
 from soctk.maps.linear import DenseMap
 from soctk.terms import Network, Quadratic, Term
@@ -43,6 +43,7 @@ class PCF(ConvexSurrogate):
         activation: of the main network, "relu" or "logistic"; psi uses the same, as in lpcf.
         quadratic: adds ||U(theta) x||^2.
         affine: adds b0(theta) + v(theta)'x, which lpcf's network has not.
+        slope_hidden: hidden units of v's response to the context (`soctk.conditioning.AffinePart`).
         seed: of the initial weights.
         dtype: of the weights.
     """
@@ -57,6 +58,7 @@ class PCF(ConvexSurrogate):
         activation: Literal["relu", "logistic"] = "relu",
         quadratic: bool = False,
         affine: bool = False,
+        slope_hidden: int = 0,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
@@ -67,6 +69,8 @@ class PCF(ConvexSurrogate):
         check_choice(activation, "activation", ("relu", "logistic"))
         check_flag(quadratic, "quadratic")
         check_flag(affine, "affine")
+        check_count(slope_hidden, "slope_hidden", minimum=0)
+        self.slope_hidden = slope_hidden
         self._sections = self._layout()
         outputs = sum(count for _, count in self._sections)
         sizes = [*self.widths_psi, outputs]
@@ -74,7 +78,8 @@ class PCF(ConvexSurrogate):
         self.W_psi = nn.ParameterList(_uniform(o, i, generator, dtype) for i, o in pairwise(sizes))
         self.V_psi = nn.ParameterList(_uniform(size, context_dim, generator, dtype) for size in sizes)
         self.omega_psi = nn.ParameterList(_uniform(size, 1, generator, dtype).flatten() for size in sizes)
-        self.affine = AffinePart(dim, context_dim, generator=generator, dtype=dtype) if affine else None
+        options: dict[str, Any] = {"generator": generator, "dtype": dtype}
+        self.affine = AffinePart(dim, context_dim, slope_hidden=slope_hidden, **options) if affine else None
 
     def _layout(self) -> list[tuple[tuple[int, ...], int]]:
         """Return the shape and size of each section of psi's output: W_2.., V_1.., omega_1.., U."""
@@ -144,7 +149,7 @@ class PCF(ConvexSurrogate):
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        names = ("dim", "context_dim", "widths", "widths_psi", "activation", "quadratic", "seed")
+        names = ("dim", "context_dim", "widths", "widths_psi", "activation", "quadratic", "slope_hidden", "seed")
         return {name: getattr(self, name) for name in names} | {"affine": self.affine is not None}
 
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from soctk import ConvexSurrogate
+from soctk.models.presets import SLOPE_HIDDEN, largest_within
 from soctk_baselines.dcp import DCP
 from soctk_baselines.ickan import ICKAN
 from soctk_baselines.pcf import PCF
 from soctk_baselines.pcf_template import PCFTemplate
 from soctk_baselines.quadratic import QuadraticRegression
 
+SHARED = {"slope_hidden": SLOPE_HIDDEN}
+"""What all but the smallest have beside their own."""
 
-def dcp(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
+
+def dcp(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> DCP:
     """Return the disciplined template."""
-    return _within(DCP(dim, context_dim, seed=seed), max_parameters)
+    return largest_within(lambda sizes: DCP(dim, context_dim, seed=seed, **sizes), [SHARED, {}], max_parameters)
 
 
-def pcf(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
+def pcf(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> PCF:
     """Return the LPCF paper's network with its quadratic term, and an affine part that can be learned apart."""
-    return _within(PCF(dim, context_dim, widths_psi=(16, 16), quadratic=True, affine=True, seed=seed), max_parameters)
+    kind: dict[str, Any] = {"widths_psi": (16, 16), "quadratic": True, "affine": True}
+    return largest_within(lambda sizes: PCF(dim, context_dim, seed=seed, **kind, **sizes), [SHARED, {}], max_parameters)
 
 
 def pcf_template(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
@@ -34,18 +39,11 @@ def lpcf(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> C
     return _within(LPCF(dim, context_dim, seed=seed), max_parameters)
 
 
-def ickan(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
+def ickan(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ICKAN:
     """Return a P1-ICKAN with one hidden layer: the largest of a ladder of sizes within `max_parameters`."""
-    ladder: list[dict[str, Any]] = [{"hidden": (width,), "segments": 6} for width in (8, 4, 2)]
+    ladder: list[dict[str, Any]] = [{"hidden": (width,), "segments": 6, **SHARED} for width in (8, 4, 2)]
     ladder.append({"hidden": (1,), "segments": 2, "ridges": 0, "affine_hidden": 0})
-    models = (ICKAN(dim, context_dim, **sizes, seed=seed) for sizes in ladder)
-    model = next(models)
-    while max_parameters is not None and model.parameter_count > max_parameters:
-        smaller = next(models, None)
-        if smaller is None:
-            break
-        model = smaller
-    return _within(model, max_parameters)
+    return largest_within(lambda sizes: ICKAN(dim, context_dim, **sizes, seed=seed), ladder, max_parameters)
 
 
 def quadratic(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:

@@ -33,7 +33,7 @@ class PackedModel:
         template: the packed form of one function without what a context changes.
         mean: of the context, (p,).
         scale: of the context, (p,).
-        outer: the map's ridges, units and index as arrays.
+        outer: the map's ridges and index as arrays.
         columns: for each weight its column of `Packed.data`.
         gain: of each column.
         bias: of each column.
@@ -73,7 +73,7 @@ class PackedModel:
         bias, gain = template.data[0].copy(), np.ones(template.data.shape[1])
         bias[0], bias[columns] = float(model.value_mean), 0.0
         gain[0], gain[1 : 1 + form.dim], gain[columns] = scale, scale * factor, scale
-        outer = to_numpy(coefficients.ridges), to_numpy(coefficients.units), coefficients.index.numpy()
+        outer = to_numpy(coefficients.ridges), coefficients.index.numpy()
         mean, unit = to_numpy(model.context_mean), to_numpy(model.context_scale)
         numbers, sizes = coefficients.as_arrays(), coefficients.sizes
         return cls(numbers, sizes, template, mean, unit, outer, columns, gain, bias, shift)
@@ -97,6 +97,7 @@ class PackedModel:
         for first in range(0, data.shape[0], AT_A_TIME):
             here = slice(first, first + AT_A_TIME)
             found = responses((rows[here] - self.mean) / self.scale, self.numbers, self.sizes)
+            found = map(np.ascontiguousarray, found)  # so that the compiled code is there once
             finite &= assemble(*found, *self.outer, self.columns, self.gain, self.bias, self.shift, data[here])
         return self.template.given(data) if finite else None
 

@@ -73,12 +73,12 @@ def search_of(template: Packed, feasible_set: FeasibleSet) -> Search:
 
 def add_context(packed: PackedModel, search: Search) -> None:
     """Add what coefficients are made from."""
-    ridges, units, index = packed.outer
+    ridges, index = packed.outer
     search.arrays |= {"mean": packed.mean, "unit": packed.scale, "gain": packed.gain, "bias": packed.bias}
-    search.arrays |= {"outer_ridges": ridges, "outer_units": units, "index": index}
+    search.arrays |= {"outer_ridges": ridges, "index": index}
     search.arrays |= {name: part for name, part in packed.numbers._asdict().items() if part is not None}
-    rows, weights, inner, tanhs, squares = search.header["rows"] = packed.sizes
-    counts = {"rows": rows, "weights": weights, "ridges": inner, "units": tanhs + squares}
+    search.header["rows"] = packed.sizes
+    counts = dict(zip(("rows", "weights", "ridges"), packed.sizes, strict=False))
     search.room |= {name: [1, count] for name, count in counts.items()}
     search.numbers["shift"] = packed.shift
     search.calls["assemble"] = ASSEMBLE

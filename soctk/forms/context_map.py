@@ -4,8 +4,9 @@ Of a model whose coefficients are made by the modules of `soctk.conditioning`, e
 theta is affine in it but for the weights and the nonlinear responses of b0 and v, whose arguments are. So
 
     r       = S theta + s                               one product
-    b0      = r_b0 + w'(tanh(r_units), r_squares^2)
-    v_i     = r_v,i + W_i'relu(r_ridges,i)
+    units   = (tanh(r_units), r_squares^2)
+    b0      = r_b0 + M_0'units
+    v_i     = r_v,i + M_i'units + W_i'relu(r_ridges,i)
     d       = r_d                                       the offsets of all terms
     weights = (floors + softplus(r_weights))[index]     the weights of all terms, non-negative
 
@@ -88,7 +89,7 @@ class ContextMap:
         floors: the part of the weights that no context moves.
         index: for each weight of the terms, one term's after the other's, its place among the weights.
         ridges: W, (n, count).
-        units: w, (hidden,), of the units and then of the squares.
+        mixing: M, (1 + n, hidden), of the units and then of the squares; (1, hidden) where v has no part in them.
         matrix: A of all terms, (K, n).
         shells: the terms.
         moves: whether a context moves v, and any weight; what none moves is there once for all contexts.
@@ -103,7 +104,7 @@ class ContextMap:
     floors: Tensor
     index: Tensor
     ridges: Tensor
-    units: Tensor
+    mixing: Tensor
     matrix: Tensor
     shells: list[Shell]
     moves: tuple[bool, bool]
@@ -117,7 +118,7 @@ class ContextMap:
         Raises:
             TypeError: a module inside has hooks, or is of another kind: its numbers do not tell what it computes.
         """
-        level, slope, inner, outer = _affine(affine)
+        level, slope, inner, counts, ridges, mixing = _affine(affine)
         none, p = level[1].new_zeros(0), 0 if level[0] is None else level[0].shape[1]
         offsets = [_read(module, Offset, "slope", "constant") for part in parts for module in part.offsets]
         modules = {id(part.weights): part.weights for part in parts}
@@ -132,32 +133,31 @@ class ContextMap:
             dim=affine.dim,
             slope=torch.cat([slope for slope, _ in rows]),
             constant=torch.cat([constant for _, constant in rows]),
-            sizes=[1 + affine.dim + sum(heights), sum(map(len, floors)), *(each.numel() for each in outer)],
+            sizes=[1 + affine.dim + sum(heights), sum(map(len, floors)), *counts],
             floors=softplus(torch.cat([none, *floors])),
             index=torch.tensor(places, dtype=torch.int64, device=none.device),
-            ridges=outer[0],
-            units=torch.cat([outer[1][0], outer[2][0]]),
+            ridges=ridges,
+            mixing=mixing,
             matrix=torch.cat(matrices) if matrices else none.reshape(0, affine.dim),
             shells=[Shell(p.kind, p.more, k, p.used, len(p.index)) for p, k in zip(parts, heights, strict=True)],
             moves=(affine.conditioned, any(slope is not None for slope, *_ in weights)),
         )
 
     def responses(self, context: Tensor) -> tuple[Tensor, ...]:
-        """Return the rows of b0, v and d at contexts (N, p), the weights, and ridges, units and squares."""
-        numbers = self.slope, self.constant, self.floors, self.gains, self.tilt
-        return responses(context, Responses(*numbers), self.sizes, TENSORS)
+        """Return the rows of b0, v and d at contexts (N, p), but for the ridges of v, the weights and the ridges."""
+        return responses(context, self._numbers(), self.sizes, TENSORS)
 
     def as_arrays(self) -> Responses:
         """Return what `soctk.forms.responses` computes responses of arrays from, without derivatives."""
-        numbers = self.slope, self.constant, self.floors, self.gains, self.tilt
-        return Responses(*(None if part is None else to_numpy(part) for part in numbers))
+        return Responses(*(None if part is None else to_numpy(part) for part in self._numbers()))
+
+    def _numbers(self) -> Responses:
+        return Responses(self.slope, self.constant, self.floors, self.mixing, self.gains, self.tilt)
 
     def form(self, context: Tensor) -> ConicForm:
         """Return the form at contexts (N, p), differentiable in the context and in whatever the map was made of."""
-        rows, weights, ridges, units = self.responses(context)
+        rows, weights, ridges = self.responses(context)
         b0, v, d = rows.split([1, self.dim, len(self.matrix)], dim=-1)
-        if self.units.numel() > 0:
-            b0 = b0 + linear(units, self.units.unsqueeze(0))
         if self.ridges.numel() > 0:
             v = v + (ridges.unflatten(-1, self.ridges.shape) * self.ridges).sum(dim=-1)
         v_moves, weights_move = self.moves
@@ -186,20 +186,31 @@ class ContextMap:
         return ConicForm(b0, v.unsqueeze(1), terms, (b0.shape[0],))
 
 
-def _affine(affine: AffinePart) -> tuple[list[Any], list[Any], list[tuple[Tensor, Tensor]], list[Tensor]]:
-    """Return E and e of b0 and of v, those of the arguments of ridges, units and squares, and their outer weights."""
+def _affine(affine: AffinePart) -> tuple[list[Any], list[Any], list[tuple[Tensor, Tensor]], list[int], Tensor, Tensor]:
+    """Return E and e of b0 and of v and of the arguments of ridges, units and squares, how many, W and M."""
     _read(affine, AffinePart)
     level = _read(affine.level, Offset, "slope", "constant")
     slope = [None, level[1].new_zeros(affine.dim)]
     if affine.slope is not None:
         slope = _read(affine.slope, Offset, "slope", "constant")
-    inner, outer = [], [level[1].new_zeros(rows, 0) for rows in (affine.dim, 1, 1)]
-    modules = ((affine.slope_ridges, Ridges), (affine.level_network, Perceptron), (affine.level_squares, Squares))
+    inner, outer = [], [level[1].new_zeros(rows, 0) for rows in (affine.dim, 1, affine.dim, 1)]
+    modules = (
+        (affine.slope_ridges, Ridges),
+        (affine.level_network, Perceptron),
+        (affine.slope_network, Perceptron),
+        (affine.level_squares, Squares),
+    )
     for k, (module, kind) in enumerate(modules):
         if module is not None:
             arguments, outer[k] = _read(module, kind, "inner", "outer")
             inner.append((arguments[:, :-1], arguments[:, -1]))
-    return level, slope, inner, outer
+    ridges, of_level, of_slope, squares = outer
+    sizes = [ridges.numel(), of_level.shape[1] + of_slope.shape[1], squares.shape[1]]
+    mixing = torch.cat([of_level, squares.new_zeros(1, of_slope.shape[1]), squares], dim=1)
+    if of_slope.shape[1] > 0:
+        before, after = of_level.shape[1], squares.shape[1]
+        mixing = torch.cat([mixing, torch.nn.functional.pad(of_slope, (before, after))])
+    return level, slope, inner, sizes, ridges, mixing
 
 
 def _read(module: nn.Module, kind: type[nn.Module], *names: str) -> list[Any]:

@@ -59,11 +59,12 @@ def in_units(
         offsets=rows.offsets + moved * _in_last(source.matrix.sum(dim=-1), rows.offsets),
     )
     tilt = scale * moved * source.ridges.flatten()
+    mixing = torch.cat([source.mixing[:1] + moved * source.mixing[1:].sum(dim=0), factor * source.mixing[1:]])
     return _with_rows(
         dataclasses.replace(
             source,
             ridges=scale * factor * source.ridges,
-            units=scale * source.units,
+            mixing=scale * mixing,
             matrix=factor * source.matrix,
             gains=scale * (torch.ones_like(source.floors) if source.gains is None else source.gains),
             tilt=tilt if source.tilt is None else tilt + scale * source.tilt,
@@ -83,7 +84,8 @@ def total(maps: Sequence[ContextMap]) -> ContextMap:
     gains = [torch.ones_like(each.floors) if each.gains is None else each.gains for each in maps]
     tilts = [0 * m.ridges if m.tilt is None else m.tilt.reshape(m.ridges.shape) for m in maps]
     arguments = [each.ridges.unflatten(0, m.ridges.shape) for each, m in zip(rows, maps, strict=True)]
-    outer = [each.units.split(each.sizes[3:]) for each in maps]
+    height = max(len(each.mixing) for each in maps)
+    outer = [torch.nn.functional.pad(m.mixing, (0, 0, 0, height - len(m.mixing))).split(m.sizes[3:], 1) for m in maps]
     terms = joined(_numbered(maps))
     order, index = (_joint(first.index, [getattr(term, name) for term in terms]) for name in ("offset", "weights"))
     return _with_rows(
@@ -92,7 +94,7 @@ def total(maps: Sequence[ContextMap]) -> ContextMap:
             floors=torch.cat([each.floors for each in maps]),
             index=index,
             ridges=torch.cat([each.ridges for each in maps], dim=1),
-            units=torch.cat([part for parts in zip(*outer, strict=True) for part in parts]),
+            mixing=torch.cat([part for parts in zip(*outer, strict=True) for part in parts], dim=1),
             matrix=torch.cat([each.matrix for each in maps])[order],
             shells=[_shell(term) for term in terms],
             moves=(any(each.moves[0] for each in maps), any(each.moves[1] for each in maps)),

@@ -45,12 +45,13 @@ class Responses(NamedTuple):
     slope: Any
     constant: Any
     floors: Any
+    mixing: Any
     gains: Any
     tilt: Any
 
 
 def responses(context: Any, numbers: Responses, sizes: list[int], functions: Elementary = ARRAYS) -> tuple[Any, ...]:
-    """Return the rows of b0, v and d at contexts (N, p), the weights, and ridges, units and squares.
+    """Return the rows of b0, v and d at contexts (N, p), but for the ridges of v, the weights and the ridges.
 
     Args:
         context: (N, p), an array, or a tensor.
@@ -58,15 +59,22 @@ def responses(context: Any, numbers: Responses, sizes: list[int], functions: Ele
         sizes: see `ContextMap`.
         functions: of arrays, or of tensors.
     """
-    slope, constant, floors, gains, tilt = numbers
+    slope, constant, floors, mixing, gains, tilt = numbers
     rows, weights, ridges, units, squares = functions.split(functions.linear(context, slope, constant), sizes)
     weights = floors + functions.softplus(weights)
     ridges = functions.relu(ridges) if sizes[2] > 0 else ridges
-    units = functions.tanh(units) if sizes[3] > 0 else units
-    if sizes[4] > 0:
-        units = functions.join([units, squares * squares])
+    if sizes[3] + sizes[4] > 0:
+        units = functions.tanh(units) if sizes[3] > 0 else units
+        units = functions.join([units, squares * squares]) if sizes[4] > 0 else units
+        rows = _plus(rows, units @ mixing.T, functions)
     if gains is not None:
         weights = gains * weights
     if tilt is not None:  # a matrix of one column: a product with a vector is exported to ONNX as something else
-        rows = functions.join([rows[:, :1] + ridges @ tilt[:, None], rows[:, 1:]])
-    return rows, weights, ridges, units
+        rows = _plus(rows, ridges @ tilt[:, None], functions)
+    return rows, weights, ridges
+
+
+def _plus(rows: Any, first: Any, functions: Elementary) -> Any:
+    """Return rows (N, R) with (N, k) added to the first k of them."""
+    k = first.shape[1]
+    return functions.join([rows[:, :k] + first, rows[:, k:]])

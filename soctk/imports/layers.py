@@ -82,7 +82,7 @@ class ImportedICNN(ConvexSurrogate):
             floors=c,
             index=torch.arange(len(c), device=c.device),
             ridges=c.new_zeros(self.dim, 0),
-            units=c.new_zeros(0),
+            mixing=c.new_zeros(1, 0),
             matrix=W,
             shells=[Shell(Network, more, len(b), used, len(c))],
             moves=(self.context_dim > 0, False),

@@ -44,6 +44,10 @@ BEFORE_NEWTON_SHARE = 0.25
 LATER_PENALTY = 1e-3
 """Branches over windows are fitted once more with this share of the penalty, which by then is what holds them up."""
 
+REDUCE_ROWS = 9_600
+"""Observed values that tell what a structure does not need, if not more are needed for its weights: there are many
+steps, and the function itself, where it is found, is found from few."""
+
 LEVEL_PATIENCE = 3
 """L-BFGS on b0 alone, which is cheap, is given this many times as long to improve."""
 
@@ -71,7 +75,7 @@ def recipe_for(
 
 
 def _projected_rows(model: ConvexSurrogate, config: FitConfig, candidates: int, instances: int | None) -> int:
-    """Return how many observed values the phases of the curved part take.
+    """Return how many observed values tell the weights of the curved part.
 
     The weights of all structures count: structures are compared on the same values. No more than there are, so that
     half of them are half of the data.
@@ -81,7 +85,7 @@ def _projected_rows(model: ConvexSurrogate, config: FitConfig, candidates: int, 
     weights = sum(weight.numel() for weight in model.parameters())
     weights -= 0 if affine is None else sum(weight.numel() for weight in affine.parameters())
     wanted = math.ceil(config.values_per_weight * weights * share / (share - model.dim - 1))
-    return max(config.rows, wanted if instances is None else min(wanted, instances * share))
+    return wanted if instances is None else min(wanted, instances * share)
 
 
 class _Maker:
@@ -100,7 +104,8 @@ class _Maker:
         self.level_weight = 0.0 if self.regressed else config.level_weight
         newton = config.newton_iterations > 0 and config.optimizer != "lbfgs" and traits.gauss_newton
         self.newton_follows = self.apart and newton and model.parameter_count <= config.newton_weights
-        self.rows = _projected_rows(model, config, candidates, instances) if self.apart else config.rows
+        needed = _projected_rows(model, config, candidates, instances) if self.apart else 0
+        self.rows, self.reduce_rows = max(config.rows, needed), max(min(config.rows, REDUCE_ROWS), needed)
         self.starts = config.starts if can_redraw(model) else 1
         self.structures = traits.structures if config.choose_structure else 1
         self.reduced = config.reduce and self.structures > 1 and self.apart and newton and config.optimizer == "auto"
@@ -160,7 +165,7 @@ class _Maker:
 
     def refine(self) -> Recipe:
         if self.apart:
-            smaller = (Reduce(self.rows, self.config.penalty),) if self.reduced else ()
+            smaller = (Reduce(self.reduce_rows, self.config.penalty),) if self.reduced else ()
             polish = replace(self.polish(1.0, self.config.rows), skipped=True)
             phases: Recipe = (*self.curved(), *smaller, Slope(), polish)
         else:

@@ -51,6 +51,7 @@ class SOCICNN(ConvexSurrogate):
         hidden: backbone widths h_1, ..., h_L; () for no backbone.
         quadratics: rows m_h of each quadratic block ||B_h x + e_h||^2; () for no quadratic branch.
         diagonal: adds the quadratic block 1/2 ||diag(g) x + e||^2.
+        diagonal_weights: whether it is n blocks of one row, each with a weight alpha of its own.
         norms: rows k_g of each conic block ||A_g x + d_g||; () for none.
         hyperbolics: number of hyperbolic blocks.
         activation: "relu" or "softplus".
@@ -59,6 +60,7 @@ class SOCICNN(ConvexSurrogate):
         conditioning: "full", "affine" or "additive", see the module.
         ridges: ridge functions of the context in each entry of v (`soctk.conditioning.AffinePart`).
         affine_hidden: hidden units of b0's response to the context.
+        slope_hidden: hidden units of v's response to the context, shared by its entries, beside the ridges.
         level_squares: whether b0 is quadratic in the context beside them.
         structures: sets of blocks, the smallest first, of which `fit` chooses one on validation data. Blocks are
             named "diagonal", "quadratic0", ..., "norm0", ..., "hyperbolics" and "backbone"; those in no set are always
@@ -85,6 +87,7 @@ class SOCICNN(ConvexSurrogate):
         hidden: Sequence[int] = (8,),
         quadratics: Sequence[int] = (),
         diagonal: bool = False,
+        diagonal_weights: bool = False,
         norms: Sequence[int] = (),
         hyperbolics: int = 0,
         activation: Activation = "relu",
@@ -93,6 +96,7 @@ class SOCICNN(ConvexSurrogate):
         conditioning: Conditioning = "full",
         ridges: int = 12,
         affine_hidden: int = 64,
+        slope_hidden: int = 0,
         level_squares: bool = False,
         structures: Sequence[Sequence[str]] = (),
         centred: int = 0,
@@ -104,10 +108,11 @@ class SOCICNN(ConvexSurrogate):
         super().__init__(dim, context_dim, dtype=dtype)
         self.hidden, self.quadratics = as_counts(hidden, "hidden"), as_counts(quadratics, "quadratics")
         self.norms = as_counts(norms, "norms")
-        self.diagonal, self.hyperbolics = diagonal, hyperbolics
+        self.diagonal, self.diagonal_weights, self.hyperbolics = diagonal, diagonal_weights, hyperbolics
         self.activation: Activation = activation
         self.passthrough, self.linear, self.conditioning, self.seed = passthrough, linear, conditioning, seed
-        self.ridges, self.affine_hidden, self.level_squares = ridges, affine_hidden, level_squares
+        self.ridges, self.affine_hidden, self.slope_hidden = ridges, affine_hidden, slope_hidden
+        self.level_squares = level_squares
         self._check_arguments()
         generator = seeded(seed)
         self.affine = AffinePart(
@@ -118,6 +123,7 @@ class SOCICNN(ConvexSurrogate):
             ridges=ridges,
             hidden=affine_hidden,
             squares=level_squares,
+            slope_hidden=slope_hidden,
             generator=generator,
             dtype=dtype,
         )
@@ -158,6 +164,11 @@ class SOCICNN(ConvexSurrogate):
             centred=self._centred,
             place_centred=self.place_centred,
         )
+
+    @property
+    def diagonal_count(self) -> int:
+        """The number of weights of the diagonal block."""
+        return int(self.diagonal) * (self.dim if self.diagonal_weights else 1)
 
     @property
     def structure_count(self) -> int:
@@ -210,9 +221,9 @@ class SOCICNN(ConvexSurrogate):
         return [matrices[number_of(block)], *weights_of(offsets[number_of(block)])]
 
     def _check_arguments(self) -> None:
-        for name in ("hyperbolics", "ridges", "affine_hidden"):
+        for name in ("hyperbolics", "ridges", "affine_hidden", "slope_hidden"):
             check_count(getattr(self, name), name, minimum=0)
-        for name in ("diagonal", "passthrough", "linear", "level_squares"):
+        for name in ("diagonal", "diagonal_weights", "passthrough", "linear", "level_squares"):
             check_flag(getattr(self, name), name)
         check_choice(self.activation, "activation", get_args(Activation))
         check_choice(self.conditioning, "conditioning", get_args(Conditioning))
@@ -268,8 +279,9 @@ class SOCICNN(ConvexSurrogate):
         else:
             self.B[number_of(block)].copy_(weights.factor)
             place_offset(self.e[number_of(block)], offset)
-        place = len(self.quadratics) if block == "diagonal" else number_of(block)
-        place_weight(self.alpha, place, *weights.alpha)  # type: ignore[arg-type]
+        first = len(self.quadratics) if block == "diagonal" else number_of(block)
+        for place in range(first, first + (self.diagonal_count if block == "diagonal" else 1)):
+            place_weight(self.alpha, place, *weights.alpha)  # type: ignore[arg-type]
 
     # -- weights ---------------------------------------------------------------------------------------
 
@@ -292,7 +304,7 @@ class SOCICNN(ConvexSurrogate):
         self.B = nn.ParameterList(make.orthogonal(rows, self.dim, scale) for rows in self.quadratics)
         self.e = nn.ModuleList(make.offset(rows, 0.0) for rows in self.quadratics)
         blocks = len(self.quadratics) + int(self.diagonal)
-        self.alpha = make.nonnegative(blocks, 1.0 / blocks) if blocks else None
+        self.alpha = make.nonnegative(len(self.quadratics) + self.diagonal_count, 1.0 / blocks) if blocks else None
 
     def _make_norms(self, make: InitialWeights) -> None:
         self.A = nn.ParameterList(make.normal(rows, self.dim) for rows in self.norms)
@@ -338,9 +350,12 @@ class SOCICNN(ConvexSurrogate):
             offsets.append(self.e_diagonal)
         if self.alpha is None or not index:
             return []
-        blocks = tuple(matrix.shape[0] for matrix in matrices)
+        blocks = [matrix.shape[0] for matrix in matrices]
+        if self.diagonal_weights and index[-1] == len(self.quadratics):  # a block for every coordinate
+            blocks[-1:] = [1] * self.dim
+            index.extend(range(index[-1] + 1, index[-1] + self.dim))
         spread = [k for k, rows in zip(index, blocks, strict=True) for _ in range(rows)]
-        return [Part(Quadratic, {"blocks": blocks}, matrices, offsets, self.alpha, spread)]
+        return [Part(Quadratic, {"blocks": tuple(blocks)}, matrices, offsets, self.alpha, spread)]
 
     def _norms(self) -> list[Part]:
         parts = []
@@ -357,18 +372,10 @@ class SOCICNN(ConvexSurrogate):
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        names = (
-            "dim",
-            "context_dim",
-            "hidden",
-            "quadratics",
-            "diagonal",
-            "norms",
-            "hyperbolics",
-            "activation",
-        )
-        more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "level_squares", "seed")
-        return {name: getattr(self, name) for name in (*names, *more, "structures", "centred", "structure", "without")}
+        blocks = ("hidden", "quadratics", "diagonal", "diagonal_weights", "norms", "hyperbolics", "activation")
+        more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "slope_hidden", "level_squares")
+        names = ("dim", "context_dim", *blocks, *more, "seed", "structures", "centred", "structure", "without")
+        return {name: getattr(self, name) for name in names}
 
 
 class ReLUICNN(SOCICNN):

@@ -2,26 +2,32 @@
 
 General, not tuned to any task. `fit` chooses SOC's structure on the data. Three with one centre for all branches, which
 few or noisy values can tell: a dense quadratic, with a norm of n rows, with a few hyperbolic branches (beyond dimension
-32 a diagonal quadratic, without and with these). Three with hyperbolic branches and no such tie: a diagonal quadratic
-and one norm of n / 2 rows; a dense quadratic (beyond dimension 32: of rank 16 beside the diagonal one) and two such
-norms; with a norm of n rows and a small ReLU backbone. Norms of few rows are found from more starts than those of n
-rows. Beyond dimension 100 norms have 16 rows, so that the number of weights grows like n. The ablations keep what their
-name says and get backbone width until they have at least SOC's number of weights; the wide networks until they have
-three times as many, which ReLU units put to use.
+32 a diagonal quadratic, without and with these). Three with hyperbolic branches and no such tie: a diagonal quadratic,
+each coordinate with a weight of its own, and two norms of n / 2 rows (beyond dimension 32: with one weight and one
+norm); a dense quadratic (beyond dimension 32: of rank 16 beside the diagonal one) and two such norms; with a norm of n
+rows and a small ReLU backbone. Norms of few rows are found from more starts than those of n rows. Beyond dimension 100
+norms have 16 rows, so that the number of weights grows like n. The ablations keep what their name says and get backbone
+width until they have at least SOC's number of weights; the wide networks until they have three times as many, which
+ReLU units put to use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
+from soctk.surrogate import ConvexSurrogate
+
+Model = TypeVar("Model", bound=ConvexSurrogate)
 
 FULL_RANK_DIM = 32
 LOW_RANK = 16
 WIDE_DIM = 100
 HYPERBOLICS = 8
 SOC_HIDDEN = 4
+SLOPE_HIDDEN = 64
+"""Hidden units that the entries of v share, in all models but the smallest."""
 MIN_WIDTH = 16
 WIDE = 3
 """How many times SOC's number of weights the wide networks have."""
@@ -34,8 +40,10 @@ def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SO
     full: dict[str, Any] = {
         "hidden": (SOC_HIDDEN,),
         "diagonal": True,
+        "diagonal_weights": dim <= FULL_RANK_DIM,
         "quadratics": (rank,),
         "norms": (half, half, whole),
+        "slope_hidden": SLOPE_HIDDEN,
     }
     dense = ("quadratic0", *(("diagonal",) if rank < dim else ()))
     loose = ("norm0", "hyperbolics")
@@ -43,7 +51,7 @@ def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SO
         "level_squares": True,
         "structures": (
             *_with_one_centre(dim),
-            ("diagonal", *loose),
+            ("diagonal", *loose, *(("norm1",) if rank == dim else ())),
             (*dense, *loose, "norm1"),
             (*dense, *loose, "norm1", "norm2", "backbone"),
         ),
@@ -55,7 +63,7 @@ def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SO
         {"hidden": (2,), "norms": (whole - 1,), "diagonal": True},
         {"hidden": (1,), "norms": (1,), "diagonal": True, "affine_hidden": 0, "ridges": 0},
     ]
-    return _largest(lambda sizes: SOCICNN(dim, context_dim, seed=seed, **sizes), ladder, max_parameters)
+    return largest_within(lambda sizes: SOCICNN(dim, context_dim, seed=seed, **sizes), ladder, max_parameters)
 
 
 def _with_one_centre(dim: int) -> list[tuple[str, ...]]:
@@ -108,21 +116,25 @@ def _widened(
     if max_parameters is None:
         wanted = times * soc(dim, context_dim, None, seed).parameter_count
         width = MIN_WIDTH
-        model = kind(dim, context_dim, hidden=(width, width), seed=seed, **options)
+        model = kind(dim, context_dim, hidden=(width, width), slope_hidden=SLOPE_HIDDEN, seed=seed, **options)
         while model.parameter_count < wanted:
             width += 2
-            model = kind(dim, context_dim, hidden=(width, width), seed=seed, **options)
+            model = kind(dim, context_dim, hidden=(width, width), slope_hidden=SLOPE_HIDDEN, seed=seed, **options)
         return model
     widths = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-    ladder: list[dict[str, Any]] = [{"hidden": (width, width)} for width in widths]
+    ladder: list[dict[str, Any]] = [{"hidden": (width, width), "slope_hidden": SLOPE_HIDDEN} for width in widths]
     ladder.append({"hidden": (1,), "affine_hidden": 0, "ridges": 0})
-    return _largest(lambda sizes: kind(dim, context_dim, seed=seed, **sizes, **options), ladder, max_parameters)
+    return largest_within(lambda sizes: kind(dim, context_dim, seed=seed, **sizes, **options), ladder, max_parameters)
 
 
-def _largest(
-    make: Callable[[dict[str, Any]], SOCICNN], ladder: list[dict[str, Any]], max_parameters: int | None
-) -> SOCICNN:
-    """Return the first model of a ladder of falling sizes that has at most `max_parameters` weights."""
+def largest_within(
+    make: Callable[[dict[str, Any]], Model], ladder: Sequence[dict[str, Any]], max_parameters: int | None
+) -> Model:
+    """Return the first model of a ladder of falling sizes that has at most `max_parameters` weights.
+
+    Raises:
+        ValueError: the smallest has more.
+    """
     model = make(ladder[0])
     for sizes in ladder:
         model = make(sizes)

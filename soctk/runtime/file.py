@@ -14,7 +14,7 @@ import numpy as np
 
 from soctk.runtime.code import MachineCode
 
-FORMAT = "soctk-decisions-1"
+FORMAT = "soctk-decisions-2"
 
 
 class RuntimeFileError(ValueError):

@@ -68,7 +68,7 @@ class Work:
             return True
         row = (context[None] - arrays["mean"]) / arrays["unit"]
         found = responses(row, self._numbers, self._header["rows"])
-        arrays["rows"][:], arrays["weights"][:], arrays["ridges"][:], arrays["units"][:] = found
+        arrays["rows"][:], arrays["weights"][:], arrays["ridges"][:] = found
         return call() != 0
 
     def rescale(self, level: float, unit: float) -> tuple[float, float]:

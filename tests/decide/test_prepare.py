@@ -44,6 +44,7 @@ MAPPED: dict[str, Callable[[], ConvexSurrogate]] = {
     **{name: lambda name=name: MODELS[name](4) for name in MODELS if isinstance(MODELS[name](4), SOCICNN)},
     "additive": lambda: SOCICNN(4, 3, conditioning="additive", **BLOCKS),
     "no_context": lambda: SOCICNN(4, 0, affine_hidden=0, **BLOCKS),
+    "shared_slope": lambda: SOCICNN(4, 3, slope_hidden=5, level_squares=True, diagonal_weights=True, **BLOCKS),
     "no_linear": lambda: SOCICNN(4, 3, linear=False, ridges=0, **BLOCKS),
     "switched_off": lambda: SOCICNN(4, 3, **BLOCKS, structures=[("diagonal", "norm0")]),
     "frozen": lambda: freeze(SOCICNN(4, 3, **BLOCKS)),

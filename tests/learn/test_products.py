@@ -23,6 +23,7 @@ MODELS = {
     "additive": lambda: soctk.SOCICNN(DIM, P, diagonal=True, norms=(2,), conditioning="additive"),
     "no context": lambda: soctk.SOCICNN(DIM, 0, diagonal=True, quadratics=(2,), norms=(2, 3), hyperbolics=2),
     "norms of two sizes": lambda: soctk.SOCICNN(DIM, P, hidden=(), norms=(2, 3, 2), level_squares=True),
+    "shared slope": lambda: soctk.SOCICNN(DIM, P, diagonal=True, diagonal_weights=True, slope_hidden=3),
     "no slope": lambda: soctk.SOCICNN(DIM, P, quadratics=(DIM,), linear=False),
 }
 
@@ -91,12 +92,12 @@ def test_a_model_that_computes_something_else_is_differentiated_value_by_value()
     assert Doubled(DIM, P).traits.parts is None
 
 
-@pytest.mark.parametrize("name", ["soc", "additive", "no context", "no slope"])
+@pytest.mark.parametrize("name", ["soc", "additive", "no context", "shared slope", "no slope"])
 def test_the_slopes_jacobian_is_that_of_each_coordinate_in_its_own_weights(name: str) -> None:
     model = moved(name)
     context, part = data(model.context_dim).context, model.traits.affine
     assert part is not None
-    weights, found = part.slope_parameters(), part.v_jacobian(context)
+    weights, found = part.own_slope_parameters(), part.v_jacobian(context)
     v = part.v(context).expand(len(context), 1, DIM)[:, 0]
     for row, i in ((0, 0), (3, DIM - 1), (6, 1)):
         gradients = torch.autograd.grad(v[row, i], weights, retain_graph=True) if weights else ()

@@ -69,9 +69,9 @@ def unlike() -> ConvexSurrogate:
     return average(
         apart(
             ReLUICNN(3, 2, hidden=(5, 4), **SMALL),
-            SoftplusICNN(3, 2, hidden=(4,), **SMALL),
+            SoftplusICNN(3, 2, hidden=(4,), slope_hidden=5, **SMALL),
             QuadICNN(3, 2, hidden=(3,), linear=False, **SMALL),
-            NormICNN(3, 2, hidden=(), diagonal=True, hyperbolics=2, **SMALL),
+            NormICNN(3, 2, hidden=(), diagonal=True, diagonal_weights=True, hyperbolics=2, **SMALL),
             soc(hidden=(3, 2), passthrough=False, norms=(1, 2)),
         )
     )

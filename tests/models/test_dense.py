@@ -34,6 +34,8 @@ class TestOptions(SurrogateContract):
         "hyperbolic": lambda: SOCICNN(3, 2, hidden=(), diagonal=True, hyperbolics=4),
         "no_backbone": lambda: SOCICNN(3, 2, hidden=(), quadratics=(2,), norms=(1, 2)),
         "no_affine_part": lambda: SOCICNN(3, 2, hidden=(4,), linear=False),
+        "shared_slope": lambda: SOCICNN(3, 2, hidden=(4,), slope_hidden=5, level_squares=True),
+        "diagonal_weights": lambda: SOCICNN(3, 2, hidden=(), quadratics=(2,), diagonal=True, diagonal_weights=True),
         "width_one": lambda: SOCICNN(3, 1, hidden=(1,), quadratics=(1,), norms=(1,), hyperbolics=1),
         "one_dimension": lambda: SOCICNN(1, 1, hidden=(3,), quadratics=(1,), norms=(1,), hyperbolics=2, diagonal=True),
     }

@@ -148,6 +148,8 @@ CONFIGURATIONS = {
         {"conditioning": "half"},
         {"ridges": -1},
         {"affine_hidden": 1.5},
+        {"slope_hidden": -1},
+        {"diagonal_weights": 1},
         {"structures": [["norm9"]]},
         {"structures": 3},
         {"structure": 2},
@@ -172,9 +174,9 @@ CONFIGURATIONS = {
         {"quadratics": "3"},
     ],
     "recurrent": [{"time_varying": "no"}, {"hidden": [3]}, {"context_channels": "a"}, {"norm_size": 0}, {"steps": 0}],
-    "dcp": [{"logistics": 0}, {"norms": 3}, {"norms": [0]}, {"seed": None}],
-    "pcf": [{"activation": "relU"}, {"quadratic": "no"}, {"widths": 3}, {"widths_psi": [2, 0]}],
-    "ickan": [{"segments": 1}, {"hidden": []}, {"ridges": -1}, {"affine_hidden": "64"}],
+    "dcp": [{"logistics": 0}, {"norms": 3}, {"norms": [0]}, {"slope_hidden": -1}, {"seed": None}],
+    "pcf": [{"activation": "relU"}, {"quadratic": "no"}, {"widths": 3}, {"widths_psi": [2, 0]}, {"slope_hidden": 1.5}],
+    "ickan": [{"segments": 1}, {"hidden": []}, {"ridges": -1}, {"affine_hidden": "64"}, {"slope_hidden": -1}],
 }
 CASES = [(name, change) for name, changes in CONFIGURATIONS.items() for change in changes]
 
@@ -197,6 +199,7 @@ LARGE = [
     ("dense", {"context_dim": 2**27}),
     ("dense", {"hidden": [2**16, 2**16]}),
     ("dense", {"ridges": 2**27}),
+    ("dense", {"slope_hidden": 2**27}),
     ("dense", {"hidden": [1] * 30_000}),
     ("exact", {"dim": 2**28}),
     ("conv", {"shape": [2**14, 2**14], "quadratics": 3}),

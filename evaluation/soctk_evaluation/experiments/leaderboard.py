@@ -47,8 +47,9 @@ MEASURED = (
 )
 """The measurements in a row."""
 
-RECIPE = FitConfig(starts=2, level_iterations=100)
-"""The recipe of every method: `soctk.fit`'s with half the starts, and few iterations of b0, which decides nothing."""
+RECIPE = FitConfig(starts=2, level_iterations=100, rows=24_000)
+"""The recipe of every method: `soctk.fit`'s with half the starts, few iterations of b0, which decides nothing, and as
+many values as let the curved part see all instances at d = 10."""
 
 OWN_RECIPES: dict[str, dict[str, int]] = {
     name: {"rows": rows, "lbfgs_iterations": 1000}

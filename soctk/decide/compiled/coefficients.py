@@ -10,12 +10,12 @@ from soctk.simd.options import FREE, called_from_python
 
 
 @partial(called_from_python, fastmath=FREE)
-def assemble(rows, weights, ridges, units, outer_ridges, outer_units, index, columns, gain, bias, shift, data):
+def assemble(rows, weights, ridges, outer_ridges, index, columns, gain, bias, shift, data):
     """Fill `data` (N, D) with the coefficients at N contexts, in the user's units; return whether all is finite.
 
     Args:
-        rows, weights, ridges, units: of `ContextMap.responses`, (N, 1 + n + K), (N, W), (N, n count), (N, hidden).
-        outer_ridges, outer_units, index: the map's `ridges` (n, count), `units` (hidden,) and `index`.
+        rows, weights, ridges: of `ContextMap.responses`, (N, 1 + n + K), (N, W), (N, n count).
+        outer_ridges, index: the map's `ridges` (n, count) and `index`.
         columns: for each weight of the terms its column in `data`, those of b0, v and the offsets being the first.
         gain, bias: data = gain * coefficient + bias, (D,).
         shift: b0 gains as much as this times the sum of v.
@@ -23,8 +23,6 @@ def assemble(rows, weights, ridges, units, outer_ridges, outer_units, index, col
     finite, (n, count), first = True, outer_ridges.shape, rows.shape[1]
     for i in range(rows.shape[0]):
         out, level, total = data[i], rows[i, 0], 0.0
-        for k in range(units.shape[1]):
-            level += units[i, k] * outer_units[k]
         for j in range(n):
             slope = rows[i, 1 + j]
             for k in range(count):
