@@ -98,11 +98,11 @@ def place_offset(offset: Offset, numbers: Tensor) -> None:
         offset.slope.copy_(numbers[:, :-1])
 
 
-def place_weight(module: NonNegative, index: int, floor: Tensor, argument: Tensor) -> None:
-    """Give one weight the arguments of its softplus."""
+def place_weight(module: NonNegative, index: slice, floor: Tensor, argument: Tensor) -> None:
+    """Give weights the same arguments of their softplus."""
     if module.slope is None or module.constant is None:  # no context moves it: one softplus does for both
         value = torch.nn.functional.softplus(torch.stack([floor, argument[-1]])).sum()
-        place_constants(module, slice(index, index + 1), value.reshape(1))
+        place_constants(module, index, value.reshape(1))
         return
     module.floor[index] = floor
     module.constant[index] = argument[-1]

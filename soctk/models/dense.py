@@ -166,11 +166,6 @@ class SOCICNN(ConvexSurrogate):
         )
 
     @property
-    def diagonal_count(self) -> int:
-        """The number of weights of the diagonal block."""
-        return int(self.diagonal) * (self.dim if self.diagonal_weights else 1)
-
-    @property
     def structure_count(self) -> int:
         """The number of structures to choose from."""
         return max(1, len(self.structures))
@@ -279,9 +274,9 @@ class SOCICNN(ConvexSurrogate):
         else:
             self.B[number_of(block)].copy_(weights.factor)
             place_offset(self.e[number_of(block)], offset)
-        first = len(self.quadratics) if block == "diagonal" else number_of(block)
-        for place in range(first, first + (self.diagonal_count if block == "diagonal" else 1)):
-            place_weight(self.alpha, place, *weights.alpha)  # type: ignore[arg-type]
+        last, k = len(self.quadratics), number_of(block)
+        places = slice(last, None) if block == "diagonal" else slice(k, k + 1)
+        place_weight(self.alpha, places, *weights.alpha)  # type: ignore[arg-type]
 
     # -- weights ---------------------------------------------------------------------------------------
 
@@ -304,7 +299,8 @@ class SOCICNN(ConvexSurrogate):
         self.B = nn.ParameterList(make.orthogonal(rows, self.dim, scale) for rows in self.quadratics)
         self.e = nn.ModuleList(make.offset(rows, 0.0) for rows in self.quadratics)
         blocks = len(self.quadratics) + int(self.diagonal)
-        self.alpha = make.nonnegative(len(self.quadratics) + self.diagonal_count, 1.0 / blocks) if blocks else None
+        count = blocks + (self.dim - 1 if self.diagonal and self.diagonal_weights else 0)
+        self.alpha = make.nonnegative(count, 1.0 / blocks) if blocks else None
 
     def _make_norms(self, make: InitialWeights) -> None:
         self.A = nn.ParameterList(make.normal(rows, self.dim) for rows in self.norms)
