@@ -166,6 +166,7 @@ class SharedLayer:
 
     @torch.no_grad()
     def _best(self, features: Tensor) -> Tensor:
-        count, width = features.shape
-        curvature = features.mT @ features / count + self.decay * torch.eye(width, dtype=features.dtype)
+        count = len(features)
+        curvature = features.mT @ features / count
+        curvature.diagonal().add_(self.decay)
         return torch.linalg.solve(curvature, features.mT @ self.regression.slope / count)
