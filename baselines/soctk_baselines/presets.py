@@ -13,7 +13,7 @@ from soctk_baselines.pcf_template import PCFTemplate
 from soctk_baselines.quadratic import QuadraticRegression
 
 SHARED = {"slope_hidden": SLOPE_HIDDEN}
-"""What all but the smallest have beside their own."""
+"""What they have beside their own, unless `max_parameters` keeps them small."""
 
 
 def dcp(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> DCP:
@@ -29,32 +29,23 @@ def pcf(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> PC
 
 def pcf_template(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
     """Return the SOC-ICNN paper's PCF, a template of atoms, at its sizes."""
-    return _within(PCFTemplate(dim, context_dim, seed=seed), max_parameters)
+    return largest_within(lambda _: PCFTemplate(dim, context_dim, seed=seed), [{}], max_parameters)
 
 
 def lpcf(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
     """Return the real lpcf with its quadratic term; it chooses its widths itself."""
     from soctk_baselines.lpcf_surrogate import LPCF
 
-    return _within(LPCF(dim, context_dim, seed=seed), max_parameters)
+    return largest_within(lambda _: LPCF(dim, context_dim, seed=seed), [{}], max_parameters)
 
 
 def ickan(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ICKAN:
     """Return a P1-ICKAN with one hidden layer: the largest of a ladder of sizes within `max_parameters`."""
-    ladder: list[dict[str, Any]] = [{"hidden": (width,), "segments": 6, **SHARED} for width in (8, 4, 2)]
+    ladder: list[dict[str, Any]] = [{"hidden": (w,), "segments": 6, **more} for more in (SHARED, {}) for w in (8, 4, 2)]
     ladder.append({"hidden": (1,), "segments": 2, "ridges": 0, "affine_hidden": 0})
     return largest_within(lambda sizes: ICKAN(dim, context_dim, **sizes, seed=seed), ladder, max_parameters)
 
 
 def quadratic(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
     """Return the least-squares quadratic; it has no random start."""
-    return _within(QuadraticRegression(dim, context_dim), max_parameters)
-
-
-def _within(model: ConvexSurrogate, max_parameters: int | None) -> ConvexSurrogate:
-    if max_parameters is not None and model.parameter_count > max_parameters:
-        raise ValueError(
-            f"max_parameters: expected at least {model.parameter_count} for {type(model).__name__} at these "
-            f"dimensions, got {max_parameters}"
-        )
-    return model
+    return largest_within(lambda _: QuadraticRegression(dim, context_dim), [{}], max_parameters)

@@ -34,8 +34,8 @@ class FitConfig:
         threads: cores that one fit takes on a CPU. A second one saves about a tenth of the time, and where other work
             shares the cores it costs many times as much (`soctk.learn.threads`).
         starts: initial weights tried: the model's own and others drawn afresh; the best on validation data goes on.
-        epochs: AdamW passes over the data, a quarter of them where Levenberg-Marquardt on the curved part follows;
-            0 skips the phase.
+        epochs: AdamW passes over the data, a quarter of them where Levenberg-Marquardt on the curved part of a model
+            with at most `newton_weights` in all follows; 0 skips the phase.
         learning_rate: peak of the one-cycle schedule (10 % warm-up).
         weight_decay: AdamW's.
         batch_rows: observed values in a mini-batch; whole instances are drawn, so with all their candidates.
@@ -44,7 +44,8 @@ class FitConfig:
         newton_weights: phases of more weights use L-BFGS instead, as do models that say so (`gauss_newton`).
         lbfgs_iterations: L-BFGS steps of a second-order phase.
         level_iterations: of L-BFGS on b0 alone, each as cheap as evaluating it.
-        rows: observed values a second-order phase uses, at least.
+        rows: observed values a second-order phase uses, at least; to tell what a structure does not need, at most
+            9,600, if its weights do not need more.
         values_per_weight: where the affine part is projected out, residuals that are left for each weight of the curved
             part, at least, where the data have as many. With fewer, many variables leave weights and structure open.
         focus: on the best candidates of every instance, for values without noise that grow steeply away from the

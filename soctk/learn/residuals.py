@@ -6,8 +6,7 @@ affine function of each instance can be projected out of the residual: with X_i 
     min over (b0, v) of ||y_i - h_i - X_i (b0, v)||^2  =  ||(I - Q_i Q_i') (y_i - h_i)||^2.
 
 1. h is learned on the right-hand side, undisturbed by how well b0 and v follow the context;
-2. then every coordinate of v is a plain regression on the context, with targets R_i^-1 Q_i'(y_i - h_i): small
-   problems of their own, which cost next to nothing;
+2. then v is a plain regression on the context, with targets R_i^-1 Q_i'(y_i - h_i);
 3. and all weights are polished together.
 
 The level b0 never moves a decision: it is projected out of every phase (the column 1) and fitted last.

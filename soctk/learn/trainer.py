@@ -13,7 +13,7 @@ from soctk.learn.data import ValueData
 from soctk.learn.deadline import Deadline
 from soctk.learn.progress import Progress
 from soctk.learn.report import FitReport, FitStatus
-from soctk.learn.residuals import Residuals, projected_share
+from soctk.learn.residuals import Residuals, can_project, projected_share
 from soctk.learn.search import Run, Search
 from soctk.learn.units import Standardized, standardize
 from soctk.surrogate import ConvexSurrogate
@@ -90,8 +90,17 @@ class Trainer:
         return windowed
 
     def weights(self) -> list[nn.Parameter]:
-        """Return the weights that may move."""
-        return [weight for weight in self.model.parameters() if weight.requires_grad]
+        """Return the weights that may move.
+
+        The layer that v's entries share is learned from slopes (`soctk.learn.phases.slope`). Where instances have too
+        few candidates to tell these, it stays out: learned with all other weights it fits what they have not reached.
+        """
+        part = self.model.traits.affine
+        layer = None if part is None else part.slope_network
+        candidates = min(self.data.candidates, self.validation.candidates)
+        stays = layer is not None and not can_project(self.model, candidates) and not bool(layer.outer.any())
+        out = {id(weight) for weight in layer.parameters()} if stays and layer is not None else set()
+        return [weight for weight in self.model.parameters() if weight.requires_grad and id(weight) not in out]
 
     def curved_weights(self) -> list[nn.Parameter]:
         """Return the weights that may move but those of b0 and v."""

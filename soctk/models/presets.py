@@ -27,7 +27,7 @@ WIDE_DIM = 100
 HYPERBOLICS = 8
 SOC_HIDDEN = 4
 SLOPE_HIDDEN = 64
-"""Hidden units that the entries of v share, in all models but the smallest."""
+"""Hidden units that the entries of v share, but in models that `max_parameters` keeps small."""
 MIN_WIDTH = 16
 WIDE = 3
 """How many times SOC's number of weights the wide networks have."""
@@ -59,7 +59,7 @@ def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SO
     }
     ladder = [
         {**full, **choice, "hyperbolics": HYPERBOLICS},
-        {**full, "hyperbolics": 2, "norms": (whole - 1,)},
+        *({**full, "hyperbolics": 2, "norms": (whole - 1,), "slope_hidden": shared} for shared in (SLOPE_HIDDEN, 0)),
         {"hidden": (2,), "norms": (whole - 1,), "diagonal": True},
         {"hidden": (1,), "norms": (1,), "diagonal": True, "affine_hidden": 0, "ridges": 0},
     ]
@@ -122,7 +122,8 @@ def _widened(
             model = kind(dim, context_dim, hidden=(width, width), slope_hidden=SLOPE_HIDDEN, seed=seed, **options)
         return model
     widths = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-    ladder: list[dict[str, Any]] = [{"hidden": (width, width), "slope_hidden": SLOPE_HIDDEN} for width in widths]
+    sizes = (SLOPE_HIDDEN, 0)
+    ladder: list[dict[str, Any]] = [{"hidden": (w, w), "slope_hidden": shared} for shared in sizes for w in widths]
     ladder.append({"hidden": (1,), "affine_hidden": 0, "ridges": 0})
     return largest_within(lambda sizes: kind(dim, context_dim, seed=seed, **sizes, **options), ladder, max_parameters)
 

@@ -11,6 +11,7 @@ from tolerances import DOUBLE, LEARNED_VALUE, VALUE
 import soctk
 from soctk.checks import seeded
 from soctk.conditioning import AffinePart
+from soctk.learn.deadline import Deadline
 from soctk.learn.phases.slope import Regression, SharedLayer, Slope
 from soctk.learn.trainer import Trainer
 
@@ -110,3 +111,31 @@ def test_entries_are_taken_as_they_are(count: int, hidden: int) -> None:
     assert (part.ridges, part.slope_hidden) == (3, 4)
     assert torch.allclose(part.v(context)[..., entries], few.v(context)[..., entries])
     assert torch.equal(part.v(context)[..., ~entries], before[..., ~entries])
+
+
+def test_without_time_what_was_learned_stays() -> None:
+    model = soctk.SOCICNN(DIM, P, hidden=(), diagonal=True, slope_hidden=16)
+    train, held_out = data(0, bent_together), data(1, bent_together)
+    soctk.fit(model, train, soctk.FitConfig(starts=1), validation=held_out)
+    before = error(model)
+    Slope().run(Trainer(model, train, held_out, Deadline(0.0)))
+    assert error(model) < 1.1 * before
+
+
+def error(model: soctk.SOCICNN) -> float:
+    """Return the mean error of values on new data."""
+    test = data(2, bent_together)
+    return float((model(test.x, test.context.unsqueeze(1).expand(-1, 8, -1)) - test.value).detach().abs().mean())
+
+
+@pytest.mark.parametrize("candidates", [1, 4, 8])
+def test_the_layer_stays_out_where_candidates_tell_no_slopes(candidates: int) -> None:
+    model = soctk.SOCICNN(DIM, P, hidden=(), diagonal=True, slope_hidden=16)
+    few = [soctk.ValueData(d.context, d.x[:, :candidates], d.value[:, :candidates]) for d in (data(0), data(1))]
+    trainer = Trainer(model, *few)
+    weights = {id(weight) for weight in trainer.weights()}
+    layer = model.affine.slope_network
+    assert layer is not None
+    assert (id(layer.outer) in weights) == (candidates == 8)
+    torch.nn.init.normal_(layer.outer)
+    assert id(layer.outer) in {id(weight) for weight in trainer.weights()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +30,7 @@ class Slope(Phase):
     - A hidden layer that all coordinates share, from several starts: where they bend together, as those of a rotated
       quadratic whose centre moves, every unit is learned from all of them.
 
-    Each coordinate keeps what is best on validation data.
+    Each coordinate keeps what is best on validation data, and all keep what they had if time runs out before.
 
     Attributes:
         iterations: Levenberg-Marquardt steps.
@@ -38,6 +39,7 @@ class Slope(Phase):
         starts: of each of them.
         shared: how the shared layer is learned.
         shared_starts: of it.
+        shared_instances: that it is learned from, at most.
         decay: penalty of its squared weights, those inside in units of the slopes' variance.
     """
 
@@ -47,6 +49,7 @@ class Slope(Phase):
     starts: int = 8
     shared: LBFGS = SHARED_LAYER
     shared_starts: int = 4
+    shared_instances: int = 4_000
     decay: float = 1e-6
 
     def run(self, trainer: Trainer) -> None:
@@ -56,16 +59,19 @@ class Slope(Phase):
             *(each.context for each in data),
             *(Residuals.projected(each).slope_targets(model, part) for each in data),
         )
+        before, error = copy.deepcopy(part.state_dict()), regression.errors(part).sum()
         if part.slope_network is not None:
             torch.nn.init.zeros_(part.slope_network.outer)
         trainer.record(self._learn(trainer, part, regression), whole=False)
         for count in (count for count in self.counts if count < part.ridges):
             for start in range(self.starts if count > 0 else 1):
-                if trainer.time_left:
+                if not trainer.deadline.passed:
                     few = part.with_slope(seeded(start), ridges=count)
                     self._learn(trainer, few, regression)
                     part.take(few, regression.errors(few) < regression.errors(part))
         self._share(trainer, part, regression)
+        if not regression.errors(part).sum() < error:
+            part.load_state_dict(before)
         trainer.keep()
 
     def _learn(self, trainer: Trainer, part: AffinePart, regression: Regression) -> Run:
@@ -82,11 +88,11 @@ class Slope(Phase):
 
     def _share(self, trainer: Trainer, part: AffinePart, regression: Regression) -> None:
         """Learn the shared layer, and take it for the coordinates where it is better."""
-        layers = []
+        layers, few = [], regression.first(self.shared_instances)
         for start in range(self.shared_starts if part.slope_network is not None else 0):
-            if trainer.time_left:
+            if not trainer.deadline.passed:
                 other = part.with_slope(seeded(start), slope_hidden=part.slope_hidden)
-                layer = SharedLayer(other, regression, self.decay)
+                layer = SharedLayer(other, few, self.decay)
                 self.shared.minimize(trainer, [layer.inner], [layer.loss], layer.validate, shown=False)
                 layer.settle()
                 layers.append(other)
@@ -112,6 +118,11 @@ class Regression:
     def errors(self, part: AffinePart) -> Tensor:
         """Return the mean squares on validation data, (n,)."""
         return (part.v(self.held_out_context)[:, 0] - self.held_out_slope).square().mean(dim=0)
+
+    def first(self, instances: int) -> Regression:
+        """Return the part with so many instances at most, to learn from and to validate by."""
+        parts = self.context, self.held_out_context, self.slope, self.held_out_slope
+        return Regression(*(each[:instances] for each in parts))
 
     @property
     def variance(self) -> Tensor:
