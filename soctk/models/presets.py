@@ -43,7 +43,6 @@ def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SO
         "diagonal_weights": dim <= FULL_RANK_DIM,
         "quadratics": (rank,),
         "norms": (half, half, whole),
-        "slope_hidden": SLOPE_HIDDEN,
     }
     dense = ("quadratic0", *(("diagonal",) if rank < dim else ()))
     loose = ("norm0", "hyperbolics")
@@ -58,8 +57,8 @@ def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SO
         "centred": len(_with_one_centre(dim)),
     }
     ladder = [
-        {**full, **choice, "hyperbolics": HYPERBOLICS},
-        *({**full, "hyperbolics": 2, "norms": (whole - 1,), "slope_hidden": shared} for shared in (SLOPE_HIDDEN, 0)),
+        *({**full, **choice, "hyperbolics": HYPERBOLICS, "slope_hidden": shared} for shared in (SLOPE_HIDDEN, 0)),
+        {**full, "hyperbolics": 2, "norms": (whole - 1,), "slope_hidden": 0},
         {"hidden": (2,), "norms": (whole - 1,), "diagonal": True},
         {"hidden": (1,), "norms": (1,), "diagonal": True, "affine_hidden": 0, "ridges": 0},
     ]

@@ -27,6 +27,8 @@ from soctk_baselines import (
 needs_lpcf = pytest.mark.skipif(importlib.util.find_spec("lpcf") is None, reason='needs the extra "pcf"')
 SURROGATES = {
     "dcp": lambda: DCP(4, 3, logistics=3, norms=(4, 2), seed=1),
+    "dcp shared slope": lambda: DCP(4, 3, slope_hidden=5, seed=1),
+    "pcf shared slope": lambda: PCF(4, 3, widths=(5, 4), widths_psi=(6,), affine=True, slope_hidden=5, seed=1),
     "pcf": lambda: PCF(4, 3, widths=(5, 4), widths_psi=(6,), seed=1),
     "pcf affine": lambda: PCF(4, 3, widths=(5, 4), widths_psi=(6,), affine=True, seed=1),
     "pcf template": lambda: PCFTemplate(4, 3, norms=(3, 2), seed=1),
@@ -277,3 +279,11 @@ def test_missing_lpcf_names_the_extra():
 def test_importing_the_baselines_does_not_need_jax():
     code = "import sys, soctk, soctk_baselines; sys.exit('jax' in sys.modules or 'lpcf' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["soc", "relu", "quad", "norm", "dcp", "ickan"])
+def test_a_small_limit_costs_the_shared_layer_first(name: str) -> None:
+    """And not all that a model is made of besides."""
+    limit = 3200
+    found = soctk.make_surrogate(name, 10, 8, max_parameters=limit).parameter_count
+    assert 0.75 * limit < found <= limit
