@@ -19,8 +19,8 @@ from soctk.function import ConvexFunction
 from soctk.models.frozen import FrozenSurrogate
 from soctk.terms import Term
 
-AT_A_TIME = 256
-"""Contexts whose intermediate numbers stay in a second-level cache."""
+AT_A_TIME = 2**16
+"""Numbers that the responses to contexts made at a time have: half a megabyte, which stays in a second-level cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +94,9 @@ class PackedModel:
 
         rows, finite = to_numpy(contexts), True
         data = np.empty((rows.shape[0], self.gain.size))
-        for first in range(0, data.shape[0], AT_A_TIME):
-            here = slice(first, first + AT_A_TIME)
+        count = max(1, AT_A_TIME // len(self.numbers.slope))
+        for first in range(0, data.shape[0], count):
+            here = slice(first, first + count)
             found = responses((rows[here] - self.mean) / self.scale, self.numbers, self.sizes)
             found = map(np.ascontiguousarray, found)  # so that the compiled code is there once
             finite &= assemble(*found, *self.outer, self.columns, self.gain, self.bias, self.shift, data[here])
