@@ -13,7 +13,7 @@ from soctk_baselines.pcf_template import PCFTemplate
 from soctk_baselines.quadratic import QuadraticRegression
 
 SHARED = {"slope_hidden": SLOPE_HIDDEN}
-"""What they have beside their own, unless `max_parameters` keeps them small."""
+"""The size that DCP, PCF and P1-ICKAN have in common, unless `max_parameters` keeps them small."""
 
 
 def dcp(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> DCP:

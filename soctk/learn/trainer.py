@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from soctk.conditioning import AffinePart
+from soctk.conditioning import AffinePart, weights_of
 from soctk.learn.data import ValueData
 from soctk.learn.deadline import Deadline
 from soctk.learn.progress import Progress
@@ -98,8 +98,8 @@ class Trainer:
         part = self.model.traits.affine
         layer = None if part is None else part.slope_network
         candidates = min(self.data.candidates, self.validation.candidates)
-        stays = layer is not None and not can_project(self.model, candidates) and not bool(layer.outer.any())
-        out = {id(weight) for weight in layer.parameters()} if stays and layer is not None else set()
+        learned = layer is not None and (can_project(self.model, candidates) or bool(layer.outer.any()))
+        out = {id(weight) for weight in weights_of(None if learned else layer)}
         return [weight for weight in self.model.parameters() if weight.requires_grad and id(weight) not in out]
 
     def curved_weights(self) -> list[nn.Parameter]:
