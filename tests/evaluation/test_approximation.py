@@ -126,7 +126,7 @@ def test_tables_show_errors_pooled_over_seeds_and_leave_the_leaderboard_out() ->
     soc = next(line for line in table.learned if line.method == "soc")
     assert soc.regrets[0].mean == pytest.approx(0.2)
     assert soc.regrets[0].stderr == pytest.approx(0.1)  # of two seeds: their distance over two
-    assert table.best() == "soc"
+    assert table.best() == {"soc"}
     assert [line.method for line in table.trivial] == ["constant"]
     assert "2000 test points a cell; 2 seeds" in table.notes
     text = to_markdown([table])

@@ -7,6 +7,7 @@ import io
 import math
 import re
 import statistics
+from dataclasses import replace
 
 import fake_cells
 import pytest
@@ -39,7 +40,7 @@ def test_trivial_rows_stand_apart_and_never_win() -> None:
     found = table(grid())
     assert [line.method for line in found.learned] == ["relu", "soc"]
     assert [line.method for line in found.trivial] == ["quadratic", "oracle"]
-    assert found.best() == found.best(0) == "soc"
+    assert found.best() == found.best(0) == {"soc"}
 
 
 def test_methods_that_lose_to_a_trivial_row_are_named() -> None:
@@ -52,6 +53,24 @@ def test_methods_that_lose_to_a_trivial_row_are_named() -> None:
         "lose to quadratic: relu on task0",
         "lose to constant: relu on task0, task1, the mean; soc on task0, task1, the mean",
     ]
+
+
+def test_scores_below_the_floor_are_equally_good_and_a_single_method_is_not_the_best() -> None:
+    floor = REGRET.floor
+    found = table(grid({"relu": 0.3 * floor, "soc": 0.1 * floor, "constant": 0.2 * floor}))
+    assert found.floor == floor
+    assert found.best() == found.best(0) == {"relu", "soc"}
+    assert not any(note.startswith("lose to") for note in found.notes)
+    assert table(grid({"soc": 0.2, "constant": 0.1})).best() == frozenset()
+
+
+def test_a_suite_has_its_own_floor() -> None:
+    measure = replace(REGRET, suites={" in kW": ("task0",)}, floors={" in kW": 0.3})
+    by_title = {found.title: found for found in build_tables(Contents(grid(), []), measure)}
+    in_kilowatts = next(found for title, found in by_title.items() if "kW" in title)
+    assert in_kilowatts.floor == 0.3
+    assert in_kilowatts.best() == {"soc"}
+    assert next(found for title, found in by_title.items() if "kW" not in title).floor == REGRET.floor
 
 
 def test_the_standard_error_is_that_of_the_seeds_means() -> None:
@@ -84,8 +103,8 @@ def test_how_the_fits_ended_is_counted() -> None:
 def test_missing_seeds_are_said_and_an_incomplete_method_is_not_the_best() -> None:
     rows = [one for one in grid() if not (one["method"] == "soc" and one["task"] == "task1" and one["seed"] == 2)]
     found = table(rows)
-    assert found.best(0) == "soc"
-    assert found.best(1) == found.best() == "relu"
+    assert found.best(0) == {"soc"}
+    assert found.best(1) == found.best() == {"relu"}
     assert "(2 of 3 seeds)" in to_markdown([found])
     assert "missing: 1 of 24 cells (task1 soc seed 2)" in found.notes
 
@@ -117,7 +136,11 @@ def test_a_later_code_version_replaces_earlier_rows_and_a_mixture_is_said() -> N
     rows = [*grid(), support.row(method="soc", task="task0", regret_mean=0.8, versions={"code": "bbb"})]
     found = table(rows)
     assert found.learned[1].regrets[0].mean == pytest.approx((0.8 + 0.2 + 0.2) / 3)
-    assert any("2 code versions" in note for note in found.notes)
+    assert (
+        "rows are of 2 code versions, not strictly comparable (aaa: relu, soc, quadratic, oracle; bbb: soc)"
+        in found.notes
+    )
+    assert "all rows are of code aaa" in table(grid()).notes
     renewed = [support.row(**{**one, "versions": {"code": "bbb"}}) for one in grid()]
     assert not any("code versions" in note for note in table([*grid(), *renewed]).notes)
 
@@ -144,7 +167,7 @@ def test_latex_has_every_entry_and_no_character_of_its_own_is_left_bare() -> Non
     assert len(rows) == 1 + len(REGRETS) + len(found.solver)
     assert len({len(re.findall(r"(?<!\\)&", row)) for row in rows}) == 1
     assert "a\\_b\\&c" in rows[0]
-    assert first.count("\\textbf{") == 2  # the one task and the mean
+    assert first.count("\\textbf{") == 2 * 2  # two that are as good, on the one task and in the mean
     assert first.count("\\midrule") == 1 + 2  # under the heading, before the trivial rows and the solver's
 
 

@@ -28,7 +28,6 @@ from soctk_evaluation.harness.request import check_methods, check_names
 from soctk_evaluation.metrics import Policy, Scores, evaluate, solver_regret
 from soctk_evaluation.tables.leaderboard import write_leaderboard
 from soctk_tasks import TASKS, Task, make_task, task_names
-from soctk_tasks.registry import OPF
 
 PROTOCOLS: dict[str, Method | None] = {"exact": "newton", "paper": "projected_adam", "cvxpylayers": None}
 """How decisions are made: to a certificate, by the paper's 5 restarts of 200 projected Adam steps, by cvxpylayers."""
@@ -37,8 +36,12 @@ TOLERANCE = 1e-6
 SIZES = {"train": 1000, "validation": 1000, "test": 200, "candidates": 64}
 """Instances of each data set, and candidates of each instance (the paper's)."""
 
-OWN_SIZES = {name: {"train": 600, "validation": 150, "test": 100, "candidates": 16} for name in OPF}
-"""Departures where every value is a cone program."""
+FEW = {"train": 600, "validation": 150, "test": 100, "candidates": 16}
+OWN_SIZES = {
+    **{"opf_case14": FEW, "opf_case30": FEW},
+    "opf_case118": {"train": 1000, "validation": 250, "test": 100, "candidates": 40},
+}
+"""Departures where every value is a cone program: few decide case14 and case30, and one of case118 takes 14 ms."""
 
 MEASURED = (
     *("params", "relative_error", "regret_mean", "regret_median", "regret_max", "regret_stderr", "regret_n"),

@@ -24,15 +24,12 @@ from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.paired import Ratio
 from soctk_evaluation.tables.summary import Line, Table
 
-PAPER = {"relu": 0.234, "softplus": 0.507, "norm": 0.229, "quad": 0.179, "soc": 0.197}
-PAPER |= {"dcp": 0.284, "pcf_template": 0.139}
-"""The paper's mean regrets over the six tasks at d = 10 (arXiv 2604.22355, Experiment 3)."""
-INK, LEARNED, TRIVIAL, PUBLISHED = "#333333", "#1f6fb4", "#8a8a8a", "#c0392b"
+INK, LEARNED, TRIVIAL, CONTRAST = "#333333", "#1f6fb4", "#8a8a8a", "#c0392b"
 METHOD_STYLES = tuple(
     {"marker": marker, "color": color}
-    for marker, color in zip("os^Dv", (LEARNED, PUBLISHED, "#d98e04", "#5b3a8c", "#2e7d32"), strict=True)
+    for marker, color in zip("os^Dv", (LEARNED, CONTRAST, "#d98e04", "#5b3a8c", "#2e7d32"), strict=True)
 )
-STYLES, STYLE_COLORS = ("o-", "o--", "s-", "^-", "D-"), (LEARNED, LEARNED, PUBLISHED, "#d98e04", "#5b3a8c")
+STYLES, STYLE_COLORS = ("o-", "o--", "s-", "^-", "D-"), (LEARNED, LEARNED, CONTRAST, "#d98e04", "#5b3a8c")
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
@@ -53,15 +50,13 @@ def open_frame(axes: Axes, grid: Literal["both", "x", "none"] = "none") -> None:
 
 
 def regret_figure(table: Table, path: Path) -> None:
-    """Draw the mean regret of every method over the tasks, each task as a dot; at d = 10 the paper's means too."""
+    """Draw the mean regret of every method over the tasks, each task as a dot."""
     lines = [line for line in (*table.learned, *table.trivial) if line.mean is not None]
     lines.sort(key=lambda line: -(line.mean or 0.0))
     trivial = {line.method for line in table.trivial}
     figure, axes = plt.subplots(figsize=(7.2, 0.36 * len(lines) + 1.3), layout="constrained")
     for row, line in enumerate(lines):
         _draw(axes, row, line, TRIVIAL if line.method in trivial else LEARNED)
-        if table.dim == 10 and line.method in PAPER:
-            axes.plot([PAPER[line.method]], [row], marker="D", ms=6, mfc="none", mec=PUBLISHED, mew=1.3, zorder=4)
     axes.set_xscale("log")
     axes.set_yticks(range(len(lines)), [line.method for line in lines])
     for label, line in zip(axes.get_yticklabels(), lines, strict=True):
@@ -74,8 +69,6 @@ def regret_figure(table: Table, path: Path) -> None:
         Line2D([], [], marker="o", ls="", color=TRIVIAL, ms=8, label="trivial row"),
         Line2D([], [], marker="o", ls="", color=LEARNED, ms=4, alpha=0.35, label="one task"),
     ]
-    if table.dim == 10:
-        handles.append(Line2D([], [], marker="D", ls="", mfc="none", mec=PUBLISHED, label="mean in the paper"))
     axes.legend(handles=handles, fontsize=8, frameon=False, loc="lower left")
     save_figure(figure, path)
 
@@ -217,7 +210,7 @@ def polyhedra_figure(races: Mapping[str, Mapping[str, float]], path: Path) -> No
     save_figure(figure, path)
 
 
-SOURCES = {"closed form": LEARNED, "Clarabel": PUBLISHED, "SCS": "#8a6d1f"}
+SOURCES = {"closed form": LEARNED, "Clarabel": CONTRAST, "SCS": "#8a6d1f"}
 """The colour of each source of a diagnostic."""
 SMALLEST = 1e-18
 

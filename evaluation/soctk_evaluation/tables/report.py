@@ -46,7 +46,7 @@ def render(table: Table) -> Rendered:
     overall = table.best()
     columns = [name for name in table.measure.columns if name != "mean"]
     learned, trivial = (
-        [_entries(line, columns, [name == line.method for name in best], overall == line.method) for line in lines]
+        [_entries(line, columns, [line.method in names for names in best], line.method in overall) for line in lines]
         for lines in (table.learned, table.trivial)  # no trivial method is among the best
     )
     solver = [_solver_entries(name, values, len(columns)) for name, values in table.solver.items()]
@@ -64,7 +64,7 @@ def render_paired(table: Table) -> Rendered | None:
     notes = [
         "cells are (task, seed); least of all: cells that every method has in which none is below",
         f"÷ {reference}: geometric mean of the ratio over tasks, with an interval of {INTERVAL}",
-        f"values below {table.measure.floor:.0e} count as that",
+        f"values below {table.floor:.0e} count as that",
     ]
     return Rendered(f"{table.title}: compared in pairs", header, [rows], notes)
 

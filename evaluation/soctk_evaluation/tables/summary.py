@@ -42,10 +42,11 @@ class Measure:
         columns: the measurements after the tasks, with their headings; "mean" is the mean score.
         stderr: the score's standard error within a seed, where it is a mean over instances.
         count: the number of instances (or points) it was measured on.
-        floor: in ratios of scores, smaller ones count as this: what measuring them leaves.
+        floor: smaller scores count as this where methods are compared: what measuring them leaves.
         reference: the method that the others' ratios are to.
         suites: tasks with a table of their own, since a mean over them and others would say nothing, by its words in
             the title; all other tasks are together in one, before them.
+        floors: of suites whose scores are of another size, by the suite's words.
     """
 
     experiment: str
@@ -58,10 +59,15 @@ class Measure:
     floor: float = 1e-9
     reference: str = "soc"
     suites: Mapping[str, Collection[str]] = field(default_factory=dict)
+    floors: Mapping[str, float] = field(default_factory=dict)
 
     def suite_of(self, task: str) -> str:
         """Return the words for a task's suite, "" for that of most."""
         return next((words for words, tasks in self.suites.items() if task in tasks), "")
+
+    def floor_of(self, task: str) -> float:
+        """Return the floor of a task's suite."""
+        return self.floors.get(self.suite_of(task), self.floor)
 
 
 @dataclass(frozen=True)
@@ -122,18 +128,24 @@ class Table:
         suite = self.measure.suite_of(self.tasks[0])
         return self.measure.title.format(suite=suite, dim=self.dim, protocol=self.protocol)
 
-    def best(self, column: int | None = None) -> str | None:
-        """Return the learned method with the least score on task `column`, or on the mean over tasks (None).
+    @property
+    def floor(self) -> float:
+        """The score below which methods are not told apart."""
+        return self.measure.floor_of(self.tasks[0])
 
-        Only methods with every seed take part; None where there are none.
+    def best(self, column: int | None = None) -> frozenset[str]:
+        """Return the learned methods with the least score on task `column`, or on the mean over tasks (None).
+
+        Several where they are below the floor, none of a single method. Only methods with every seed take part.
         """
         scores: dict[str, float] = {}
         for line in self.learned:
             regret = None if column is None else line.regrets[column]
             score = line.mean if regret is None else (regret.mean if regret.complete else None)
             if score is not None:
-                scores[line.method] = score
-        return min(scores, key=scores.__getitem__) if scores else None
+                scores[line.method] = max(score, self.floor)
+        least = min(scores.values(), default=0.0)
+        return frozenset(name for name, score in scores.items() if score == least and len(self.learned) > 1)
 
 
 def build_tables(contents: Contents, measure: Measure, expected: Sequence[Cell] = ()) -> list[Table]:
@@ -171,6 +183,7 @@ def _table(measure: Measure, rows: list[Row], wanted: list[Which], bad: list[Bad
         for method in methods
     ]
     learned = [row for row in measured if row["method"] not in TRIVIAL]
+    floor = measure.floor_of(tasks[0])
     scores = cell_scores(sorted(learned, key=lambda row: methods.index(row["method"])), measure.score)
     return Table(
         measure=measure,
@@ -180,8 +193,8 @@ def _table(measure: Measure, rows: list[Row], wanted: list[Which], bad: list[Bad
         learned=[line for line in lines if line.method not in TRIVIAL],
         trivial=[line for line in lines if line.method in TRIVIAL],
         solver=_solver(measured, tasks),
-        notes=[*_beaten(lines, tasks), *_notes(measure, rows, (methods, tasks, seeds), bad)],
-        paired=compare(scores, measure.reference, measure.floor) if len(scores) > 1 else [],
+        notes=[*_beaten(lines, tasks, floor), *_notes(measure, rows, (methods, tasks, seeds), bad)],
+        paired=compare(scores, measure.reference, floor) if len(scores) > 1 else [],
     )
 
 
@@ -247,32 +260,30 @@ def _notes(measure: Measure, rows: list[Row], grid: Grid, bad: list[BadLine]) ->
         notes.append(f"fits: {', '.join(f'{count} {status}' for status, count in sorted(ended.items()))}")
     notes += _missing(measured, grid)
     notes += _troubles(rows)
-    codes = code_versions(rows)
-    if len(codes) > 1:
-        notes.append(f"rows come from {len(codes)} code versions ({', '.join(codes)}): not strictly comparable")
+    notes += _versions(measured)
     if bad:
         notes.append(f"{_plural(len(bad), 'damaged line')} skipped (line {bad[0].number}: {bad[0].reason})")
     return notes
 
 
-def _beaten(lines: list[Line], tasks: list[str]) -> list[str]:
-    """Name the learned methods that a trivial row is below, and where."""
+def _beaten(lines: list[Line], tasks: list[str], floor: float) -> list[str]:
+    """Name the learned methods that a trivial row is below, and where; the floor is below nothing."""
     found = []
     for trivial in (line for line in lines if line.method in TRIVIAL and line.method != "oracle"):
-        lost = {line.method: _where_below(trivial, line, tasks) for line in lines if line.method not in TRIVIAL}
+        lost = {line.method: _where_below(trivial, line, tasks, floor) for line in lines if line.method not in TRIVIAL}
         named = [f"{method} on {', '.join(places)}" for method, places in lost.items() if places]
         if named:
             found.append(f"lose to {trivial.method}: {'; '.join(named)}")
     return found
 
 
-def _where_below(line: Line, other: Line, tasks: list[str]) -> list[str]:
+def _where_below(line: Line, other: Line, tasks: list[str], floor: float) -> list[str]:
     """Return the tasks on which a method's score is below another's, and "the mean" where that is."""
     own = [*(regret.mean if regret.complete else None for regret in line.regrets), line.mean]
     theirs = [*(regret.mean if regret.complete else None for regret in other.regrets), other.mean]
     places = [*tasks, "the mean"] if len(tasks) > 1 else tasks
     pairs = zip(places, own, theirs, strict=False)
-    return [place for place, a, b in pairs if a is not None and b is not None and a < b]
+    return [place for place, a, b in pairs if a is not None and b is not None and max(a, floor) < b]
 
 
 def _troubles(rows: list[Row]) -> list[str]:
@@ -298,6 +309,16 @@ def _missing(measured: list[Row], grid: Grid) -> list[str]:
     else:
         named = ", ".join(f"{method} {count}" for method, count in Counter(which[0] for which in absent).items())
     return [f"missing: {len(absent)} of {math.prod(map(len, grid))} cells ({named})"]
+
+
+def _versions(rows: list[Row]) -> list[str]:
+    """Say which code has measured the rows of a table, and which method's where there are several."""
+    codes = list(code_versions(rows))
+    if len(codes) < 2:
+        return [f"all rows are of code {code}" for code in codes]
+    methods = {code: in_order({row["method"] for row in rows if row["versions"].get("code") == code}) for code in codes}
+    named = "; ".join(f"{code}: {', '.join(names)}" for code, names in methods.items())
+    return [f"rows are of {len(codes)} code versions, not strictly comparable ({named})"]
 
 
 def _plural(count: int, noun: str) -> str:
