@@ -81,7 +81,7 @@ def test_report_alone_writes_the_projects_pages_from_their_rows(tmp_path: Path, 
         assert main(["report"]) == 0
         readme = (tmp_path / "README.md").read_text()
         assert readme.startswith("before\n<!-- begin leaderboard -->\n\n| method |")
-        assert readme.endswith("(2).\n\n<!-- end leaderboard -->\nafter\n")
+        assert readme.endswith("- all rows are of code aaa\n\n<!-- end leaderboard -->\nafter\n")
         assert "| soc |" in readme
         assert "old" not in readme
     assert "| norm |" in (tmp_path / "docs/factorial.md").read_text()

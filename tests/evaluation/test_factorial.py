@@ -147,5 +147,5 @@ def test_the_page_says_what_was_chosen_and_by_which_code(tmp_path: Path) -> None
     (line,) = [line for line in text.splitlines() if line.startswith("| soc_lbfgs | L-BFGS")]
     assert line.split("|")[3].strip().startswith("3.00 (3 to 3)")
     assert "| soc | 0 1 | 0 1 | 0% | 0: diagonal norm0; 1: diagonal norm0 |" in text
-    assert "Code versions of the rows (and how many): aaa (12)." in text
+    assert "(how many, when): aaa (12, " in text
     assert figure.stat().st_size > 0

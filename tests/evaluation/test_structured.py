@@ -79,7 +79,7 @@ def test_the_better_model_is_bold_and_missing_seeds_are_said() -> None:
     (first,) = cells("smoothing", ["soc"])
     numbers = {"regret_mean": 0.1, "regret_stderr": 0.01, "decision_error": 0.2, "relative_error": 0.3, "gap_max": 1e-5}
     rows = [
-        first.identity | dict.fromkeys(MEASURED) | numbers | {"method": name, "regret_mean": regret}
+        first.identity | dict.fromkeys(MEASURED) | numbers | {"method": name, "regret_mean": regret, "versions": {}}
         for name, regret in (("soc", 0.1), ("relu", 0.4))
     ]
     text = structured_table("smoothing", rows, "structured", expected=3)

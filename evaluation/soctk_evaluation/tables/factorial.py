@@ -22,16 +22,17 @@ Written by `soctk factorial{quick} --markdown docs/factorial.md --figure docs/im
 rows are in `evaluation/results/factorial.jsonl`. Tasks, data, decisions and regret are the leaderboard's
 (`evaluation/README.md` says what a row means).
 
-The row `soc` is the leaderboard's: two starts, 100 iterations of b0, the other numbers `soctk.fit`'s own. The rows
-`soc_...` are the SOC-ICNN with one factor changed and everything else as it is; those of other methods get
-what SOC has. "÷ soc" is the geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the change costs
-regret; "÷ beside" is the ratio to the row that it differs from by this change alone. Structures with one centre for all
-branches (`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so `soc_no_quadratic`
-lacks them, and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside `soc_no_one_centre`.
+These rows are of an earlier recipe, with second-order steps on 9,600 values, without the layer that v's entries share
+and with nothing left out of a structure: their `soc` is not the leaderboard's present one. The row `soc` is what
+everything is compared with: two starts, 100 iterations of b0, the other numbers `soctk.fit`'s own. The rows `soc_...`
+are the SOC-ICNN with one factor changed and everything else as it is; those of other methods get what SOC has. "÷ soc"
+is the geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the change costs regret; "÷ beside" is
+the ratio to the row that it differs from by this change alone. Structures with one centre for all branches
+(`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so `soc_no_quadratic` lacks them,
+and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside `soc_no_one_centre`.
 `soc_no_quadratic` is a norm network with all that SOC has, `soc_no_norms` a quadratic one. A branch that is taken out
-shifts the random initial weights of the others, and with them the structure that is chosen: on one
-task with one seed a ratio of two or three either way may be chance, as `soc_no_backbone` shows where no structure with
-a backbone is chosen.
+shifts the random initial weights of the others, and with them the structure that is chosen: on one task with one seed a
+ratio of two or three either way may be chance, as `soc_no_backbone` shows where no structure with a backbone is chosen.
 
 ![Regret of every variant as a multiple of SOC's](images/factorial.svg)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from soctk_evaluation.harness.names import in_order
 from soctk_evaluation.harness.request import UsageError
 from soctk_evaluation.harness.store import Row
 
@@ -58,8 +59,25 @@ def write_page(path: Path, text: str, rows: Sequence[Row]) -> None:
 
 def versions_line(rows: Sequence[Row]) -> str:
     """Return the code versions of rows in words."""
-    found = [f"{escape(code)} ({count})" for code, count in code_versions(rows).items()]
-    return f"Code versions of the rows (and how many): {', '.join(found) or 'unknown'}."
+    found = [f"{escape(code)} ({len(own)}, {_days(own)})" for code, own in by_code(rows).items()]
+    return (
+        f"Code versions of the rows, hashes of what determines them (how many, when): {', '.join(found) or 'unknown'}."
+    )
+
+
+def _days(rows: Sequence[Row]) -> str:
+    days = sorted({str(row.get("started", ""))[:10] for row in rows})
+    return escape(days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}")
+
+
+def code_notes(rows: Sequence[Row]) -> list[str]:
+    """Say which code has measured the rows of a table, and which method's where there are several."""
+    versions = by_code(rows)
+    if len(versions) < 2:
+        return [f"all rows are of code {code}" for code in versions]
+    methods = {code: ", ".join(in_order({row["method"] for row in own})) for code, own in versions.items()}
+    named = "; ".join(f"{code}: {names}" for code, names in methods.items())
+    return [f"rows are of {len(versions)} code versions, not strictly comparable ({named})"]
 
 
 def machines(rows: Sequence[Row]) -> str:
@@ -67,11 +85,10 @@ def machines(rows: Sequence[Row]) -> str:
     return escape(" and ".join(dict.fromkeys(row["machine"] for row in rows)))
 
 
-def code_versions(rows: Sequence[Row]) -> dict[str, int]:
-    """Return how many rows each version of the code has measured, in the order of the first."""
-    found: dict[str, int] = {}
+def by_code(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each version of the code, in the order of the first."""
+    found: dict[str, list[Row]] = {}
     for row in rows:
         if "code" in row["versions"]:
-            code = str(row["versions"]["code"])
-            found[code] = found.get(code, 0) + 1
+            found.setdefault(str(row["versions"]["code"]), []).append(row)
     return found

@@ -18,10 +18,10 @@ Written by `soctk rates --markdown docs/rates.md --figure docs/images/rates.svg`
 
 Left: a function with a quadratic, a norm and a smooth convex rest h (log-sum-exp). The first two are held exactly, h is
 replaced by its tangent planes on a net of N points; the largest error over [-1, 1]^d falls like N^(-2/d), as the
-structural absorption theorem says, and stays below M d / 2 N^(-2/d), with M a bound of h's curvature (lines). Right:
-ReLU-ICNNs trained on ||x||²/2 over [-1, 1]^d, their affine pieces counted exactly, above the paper's lower bound for
-any function of so many pieces (lines). A SOC-ICNN has this function exactly, with no piece at all. Errors are looked
-for on a grid, so the largest may be a little larger.
+structural absorption theorem says (at d = 3 with scatter, as the nets are coarse), and stays below M d / 2 N^(-2/d),
+with M a bound of h's curvature (lines). Right: ReLU-ICNNs trained on ||x||²/2 over [-1, 1]^d, their affine pieces
+counted exactly, above the paper's lower bound for any function of so many pieces (lines). A SOC-ICNN has this
+function exactly, with no piece at all. Errors are looked for on a grid, so the largest may be a little larger.
 
 ![Largest error against the number of affine pieces](images/rates.svg)
 

@@ -10,7 +10,7 @@ from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.names import STRUCTURED as LEARNED
 from soctk_evaluation.harness.names import STRUCTURED_TRIVIAL as TRIVIAL
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
+from soctk_evaluation.tables.markdown import code_notes, escape, head, line, machines, write_page
 
 PAPER = {
     "smoothing": {
@@ -149,7 +149,8 @@ def structured_table(experiment: str, rows: Sequence[Row], protocol: str, expect
         group = [row for row in rows if row["method"] == name]
         if group:
             lines.append(_line(f"*{name.replace('_', ' ')}*", group, expected, None, bold=False))
-    return "\n".join(lines) + "\n"
+    notes = code_notes([row for group in learned.values() for row in group])
+    return "\n".join([*lines, "", *[f"- {escape(note)}" for note in notes]]) + "\n"
 
 
 def _line(name: str, group: Sequence[Row], expected: int, paper: tuple[float, ...] | None, *, bold: bool) -> str:

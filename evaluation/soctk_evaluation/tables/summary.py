@@ -15,7 +15,7 @@ import numpy as np
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.names import TRIVIAL, in_order
 from soctk_evaluation.harness.store import BadLine, Contents, Row, is_measured, last_by
-from soctk_evaluation.tables.markdown import code_versions
+from soctk_evaluation.tables.markdown import code_notes
 from soctk_evaluation.tables.paired import Comparison, cell_scores, compare
 from soctk_tasks import TARGETS, TASKS
 
@@ -260,7 +260,7 @@ def _notes(measure: Measure, rows: list[Row], grid: Grid, bad: list[BadLine]) ->
         notes.append(f"fits: {', '.join(f'{count} {status}' for status, count in sorted(ended.items()))}")
     notes += _missing(measured, grid)
     notes += _troubles(rows)
-    notes += _versions(measured)
+    notes += code_notes(measured)
     if bad:
         notes.append(f"{_plural(len(bad), 'damaged line')} skipped (line {bad[0].number}: {bad[0].reason})")
     return notes
@@ -309,16 +309,6 @@ def _missing(measured: list[Row], grid: Grid) -> list[str]:
     else:
         named = ", ".join(f"{method} {count}" for method, count in Counter(which[0] for which in absent).items())
     return [f"missing: {len(absent)} of {math.prod(map(len, grid))} cells ({named})"]
-
-
-def _versions(rows: list[Row]) -> list[str]:
-    """Say which code has measured the rows of a table, and which method's where there are several."""
-    codes = list(code_versions(rows))
-    if len(codes) < 2:
-        return [f"all rows are of code {code}" for code in codes]
-    methods = {code: in_order({row["method"] for row in rows if row["versions"].get("code") == code}) for code in codes}
-    named = "; ".join(f"{code}: {', '.join(names)}" for code, names in methods.items())
-    return [f"rows are of {len(codes)} code versions, not strictly comparable ({named})"]
 
 
 def _plural(count: int, noun: str) -> str:

@@ -13,10 +13,11 @@ PAGE = """# What a decision takes
 
 Measured by `soctk timing`, with `--dims`, `--models` and `--sets` as the headings say, on {machine};
 the rows are in `evaluation/results/timing.jsonl`. One process, one thread, the best of at least three repeats; every
-method decides the same contexts of the same SOC-ICNN. The *compact* model is the leaderboard's with every branch on,
-the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a full norm, both with random weights; the
-*trained* one has the leaderboard's sizes and is learned from 400 instances of the paper's task over that set. Warm
-starts are from the decisions of contexts .01 standard deviations away; an interior-point method takes none.
+method decides the same contexts of the same SOC-ICNN. The *trained* model has the sizes that the leaderboard's `soc`
+had when this was measured (dates below), and is learned from 400 instances of the paper's task over that set; the
+*compact* one is the same with every branch on, the *wide* one has a backbone of two layers of 64 ReLUs, a full
+quadratic and a full norm, both with random weights. Warm starts are from the decisions of contexts .01 standard
+deviations away; an interior-point method takes none.
 
 Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised program; the
 solvers alone are called on the cone data that CVXPY makes of it, and only their own solve time counts;
