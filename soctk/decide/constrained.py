@@ -33,7 +33,7 @@ from soctk.sets import FeasibleSet
 from soctk.status import Status
 
 SATISFIED = 1e-7
-"""What a constraint may exceed 0 by, in units of max(1, |f|)."""
+"""What a constraint may exceed 0 by, in units of max(1, |its value at the centre|), and x the set, of max(1, |x|)."""
 
 
 def decide_under(
@@ -54,19 +54,18 @@ def decide_under(
     lifted = _Lifted(problem.form, forms, problem.feasible_set)
     size, count = problem.size, len(forms)
     x, u = problem.center.clone(), torch.zeros(size, count, dtype=torch.float64)
-    status, value = np.full(size, Status.TIME_LIMIT, dtype=object), torch.full((size,), torch.nan, dtype=torch.float64)
+    status = np.full(size, Status.TIME_LIMIT, dtype=object)
     for row in range(size):
         if limits.late:
             break
         status[row] = lifted.solve(row, x, u)
     bound = _bounds(problem, forms, u, limits)
     x = problem.feasible_set._project(torch.where(torch.isfinite(x), x, problem.center))
-    above = torch.stack([form.evaluate(x.unsqueeze(1)).squeeze(-1) for form in forms], dim=1).amax(dim=1)
-    value = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1)
-    violation = torch.maximum(problem.feasible_set._violation(x), above.clamp(min=0))
-    good = (relative_gap(value, bound, problem.unit) <= limits.tol) & (
-        violation <= SATISFIED * value.abs().clamp(min=1)
-    )
+    above, units = _values(forms, x), _values(forms, problem.center).abs().clamp(min=1)
+    value, outside = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1), problem.feasible_set._violation(x)
+    met = (above <= SATISFIED * units).all(dim=1) & (outside <= SATISFIED * x.abs().amax(dim=1).clamp(min=1))
+    violation = torch.maximum(outside, above.amax(dim=1).clamp(min=0))
+    good = met & (relative_gap(value, bound, problem.unit) <= limits.tol)
     solved = np.isin(status, (Status.OPTIMAL, Status.INACCURATE))
     status[solved] = np.where(good.numpy()[solved], Status.OPTIMAL, Status.INACCURATE)
     for row in np.flatnonzero(status == Status.INFEASIBLE):
@@ -143,6 +142,11 @@ class _Lifted:
         zero = dataclasses.replace(parts[0], constant=0 * parts[0].constant, linear=0 * parts[0].linear, terms=())
         bound = _bounds(Problem(zero, problem.feasible_set), parts, u / u.sum().clamp(min=1e-300), limits)
         return Status.INFEASIBLE if float(bound) > 0 else Status.INACCURATE
+
+
+def _values(forms: Sequence[ConicForm], x: Tensor) -> Tensor:
+    """Return the forms' values at one point of every instance, (N, n) -> (N, K)."""
+    return torch.stack([form.evaluate(x.unsqueeze(1)).squeeze(-1) for form in forms], dim=1)
 
 
 def _form(constraint: ConvexFunction, contexts: Tensor | None, size: int) -> ConicForm:

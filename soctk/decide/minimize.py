@@ -125,10 +125,10 @@ def minimize(
         if isinstance(feasible_set, SetAt) or not (method is x0 is max_iter is None):
             raise ValueError("subject_to: expected one feasible set, and neither method, x0 nor max_iter beside it")
         check_constraints(subject_to, model)
-        deadline = float("inf") if time_limit is None else started + time_limit
-        return decide_under(problem, subject_to, Limits(tol, None, deadline), batch, started)
-    start = check_start(x0, problem, batch)
     limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
+    if subject_to and problem.size > 0:
+        return decide_under(problem, subject_to, limits, batch, started)
+    start = check_start(x0, problem, batch)
     solver = chosen_solver(problem, make)
     decision = answer(problem, solver, limits, start, batch, started)
     if infeasible == "nearest" and isinstance(feasible_set, SetAt):

@@ -44,3 +44,4 @@ def side_by_side(decide: Callable[[slice], Answer], size: int) -> Iterator[Answe
         yield from pool.map(one, parts)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(threads)  # a thread's own number is also what later threads begin with

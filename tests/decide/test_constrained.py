@@ -73,3 +73,18 @@ def test_what_does_not_go_together_is_refused() -> None:
         soctk.minimize(model, feasible_set, CONTEXT, subject_to=[MODELS["soc"](3)], method="newton")
     with pytest.raises(TypeError, match=r"subject_to\[0\]: expected a soctk surrogate"):
         soctk.minimize(model, feasible_set, CONTEXT, subject_to=[torch.nn.Linear(3, 1)])
+
+
+def test_a_constraint_is_judged_by_its_own_size_whatever_the_costs() -> None:
+    """min 1e9 x_0 subject to 1 - x_0 <= 0: what is missing of the constraint may not grow with the cost."""
+    f = soctk.from_quadratic(np.zeros((2, 2)), np.array([1e9, 0.0]), 0.0)
+    least = soctk.from_quadratic(np.zeros((2, 2)), np.array([-1.0, 0.0]), 1.0)
+    decision = soctk.minimize(f, Box(2, 0.0, 5.0), subject_to=[least])
+    good = decision.status == Status.OPTIMAL
+    assert (float(decision.violation) <= 1e-7 * 2) == bool(good)
+
+
+def test_no_context_has_no_decision() -> None:
+    model = shaken(MODELS["soc"](4))
+    none = soctk.minimize(model, Box(4), CONTEXT[:0], subject_to=[shaken(MODELS["relu"](4))])
+    assert none.x.shape == (0, 4)

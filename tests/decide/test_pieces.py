@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -25,6 +26,17 @@ def small_pieces(request, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(module, "PIECE", 8)
     yield
     torch.set_num_threads(before)
+
+
+def test_threads_that_begin_later_have_the_number_of_before() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        list(side_by_side(lambda part: part, 2 * pieces.PIECE))
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def check_same(mine: soctk.Decision, other: soctk.Decision, tolerance: float = 1e-12) -> None:

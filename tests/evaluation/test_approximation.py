@@ -156,7 +156,7 @@ def test_the_command_writes_rows_page_and_figure_and_runs_nothing_twice(
         (["--targets", "Hubert"], "unknown target 'Hubert' (did you mean Huber?)"),
         (["--methods", "oracle"], "unknown method 'oracle'"),
         (["--dims", "0"], "--dims: expected integers of at least 1, got 0"),
-        (["--jobs", "-1"], "--jobs: expected a positive number"),
+        (["--jobs", "-1"], "--jobs: expected the number of workers"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_2(

@@ -319,6 +319,25 @@ def test_an_entry_that_is_added_again_replaces_itself_and_damage_is_skipped(tmp_
     assert next(one for one in board.lines if one.name == "constant").summary.score == pytest.approx(1.0)
 
 
+def test_an_entry_that_lost_a_problem_is_named_and_not_ranked(tmp_path: Path) -> None:
+    store, path = ResultsStore(tmp_path / "store.jsonl"), written(tmp_path / "mine.npz", best())
+    rows = rows_of(About(name="whole", who="me"), [score_problem(PROBLEM, best())], TRIAL, path)
+    other = [row | {"task": "box_huber", "key": f"other{row['key']}"} for row in rows]
+    part = [row | {"method": "part", "key": f"part{row['key']}"} for row in rows]
+    store.append(*rows, *other, *part)
+    (board,), skipped = read_boards(store)
+    assert [line.name for line in board.lines if not line.trivial] == ["whole"]
+    assert skipped == ["entry part of me: 1 of 2 problems"]
+
+
+def test_numbers_of_other_languages_are_numbers_and_a_wrong_selection_is_said() -> None:
+    assert About(fit_seconds={"a": 1}, decide_ms={"a": 0.5}).fit_seconds == {"a": 1}
+    with pytest.raises(UsageError, match="fit_seconds: expected a number for each problem"):
+        About(fit_seconds={"a": True})
+    with pytest.raises(UsageError, match="selection: expected version"):
+        from_selection(selection_of(TRIAL) | {"cases": [["box_socp", "ten"]]})
+
+
 def test_what_entries_are_given_holds_no_test_optimum(tmp_path: Path) -> None:
     assert main(["benchmark", "data", str(tmp_path / "data"), *SMALL, "--track", "optima"]) == 0
     with np.load(tmp_path / "data" / f"{PROBLEM.name}.npz") as file:

@@ -29,8 +29,10 @@ from soctk_evaluation.harness.store import ResultsStore
         ),
         (["--dims", "0"], "--dims: expected integers of at least 1, got 0"),
         (["--seeds", "-1"], "--seeds: expected integers of at least 0, got -1"),
-        (["--jobs", "-2"], "--jobs: expected a positive number"),
-        (["--cell-time-limit", "0"], "--cell-time-limit: expected a positive number of seconds, got 0.0"),
+        (["--jobs", "-2"], "--jobs: expected the number of workers"),
+        (["--cell-time-limit", "0"], "--cell-time-limit: expected a positive number of seconds, got 0"),
+        (["--cell-time-limit", "inf"], "--cell-time-limit: expected a positive number of seconds, got inf"),
+        (["--figure", "regret.jpeg"], "--figure: expected a file ending in .svg or .png, got regret.jpeg"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_2(

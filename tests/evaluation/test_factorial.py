@@ -138,6 +138,22 @@ def test_the_verdict_names_a_change_only_where_its_interval_excludes_one() -> No
     assert "`soc_lbfgs`" not in neither
 
 
+def test_each_suite_has_a_table_of_its_own_rows(tmp_path: Path) -> None:
+    own = {"box_socp": 2.0, "box_dense": 16.0}
+    found = [
+        support.row(experiment="factorial", method=name, task=task, regret_mean=0.1 * factor ** (name != "soc"))
+        for task, factor in own.items()
+        for name in ("soc", "soc_lbfgs")
+    ]
+    store, page = ResultsStore(tmp_path / "rows.jsonl"), tmp_path / "page.md"
+    store.append(*found)
+    assert main(["report", str(store.path), "--markdown", str(page)]) == 0
+    first, second = page.read_text().split("## Mean regret on three tasks of our own, d = ")
+    for text, factor in ((first, 2), (second, 16)):
+        (line,) = [line for line in text.splitlines() if line.startswith("| soc_lbfgs | L-BFGS")]
+        assert line.split("|")[3].strip() == f"{factor:.2f}"
+
+
 def test_the_page_says_what_was_chosen_and_by_which_code(tmp_path: Path) -> None:
     store = ResultsStore(tmp_path / "rows.jsonl")
     store.append(*rows({"soc": 0.1, "soc_lbfgs": 0.3, "norm": 0.4}))

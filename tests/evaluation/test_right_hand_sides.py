@@ -216,3 +216,15 @@ def test_mistakes_are_one_line_and_exit_2(name: str, files: pd.DataFrame, capsys
     assert message in said
     assert said.count("\n") == 1
     assert sorted(Path().iterdir()) == before
+
+
+def test_a_price_and_a_column_that_is_kept_do_not_share_a_name(files: pd.DataFrame, capsys) -> None:
+    pd.read_csv("days.csv").assign(price_total=55.0).to_csv("days.csv", index=False)
+    asked = ["--set", "budget", "--total", "1.2", "--prices", "--keep", "price_total"]
+    assert main(["decide", "model.st", "days.csv", *asked, "--output", "plan.csv"]) == 2
+    assert "one column price_total" in capsys.readouterr().err
+
+
+def test_a_file_may_say_that_there_are_no_rows(files: pd.DataFrame) -> None:
+    Path("none.json").write_text(json.dumps({"lower": 0.0, "upper": 1.0, "E": [], "f": None}))
+    assert (decided("--set", "none.json", code=0)["status"] == "optimal").all()

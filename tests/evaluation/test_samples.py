@@ -9,6 +9,7 @@ import support
 
 import soctk
 from soctk_evaluation.cli import main
+from soctk_evaluation.cli.commands import Samples
 from soctk_evaluation.experiments import leaderboard, samples
 from soctk_evaluation.harness.store import ResultsStore
 from soctk_evaluation.tables.samples import curves
@@ -36,11 +37,22 @@ def test_a_mean_is_over_the_same_cells_for_every_method() -> None:
     assert found["dcp"] == pytest.approx({8: 4.0}), "one of two tasks is no mean of both"
 
 
+def test_a_setting_changes_the_recipe_as_in_the_leaderboard() -> None:
+    asked = Samples(methods=("pcf", "pcf+average", "soc+optima"), tasks=("box_socp",), dims=(3,), seeds=(0,))
+    cells = {
+        cell.method: dict(cell.config) for cell in samples.sample_cells(asked) if dict(cell.config)["train"] == 500
+    }
+    assert "fit.members" not in cells["pcf"]
+    assert cells["pcf+average"] == cells["pcf"] | {"fit.members": 6}
+    known = dict(leaderboard.config_of("soc+optima", "box_socp"))
+    assert cells["soc+optima"] == known | {"train": 500, "validation": 500}
+
+
 def test_the_command_measures_every_size_and_writes_page_and_picture(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(samples, "SIZES", {"train": 12, "validation": 12, "test": 4, "candidates": 4})
     monkeypatch.setattr(samples, "CANDIDATES", (2, 4))
     monkeypatch.setattr(samples, "INSTANCES", (6, 12))
-    monkeypatch.setattr(samples, "RECIPE", soctk.FitConfig(epochs=1, lbfgs_iterations=2, newton_iterations=1))
+    monkeypatch.setattr(leaderboard, "RECIPE", soctk.FitConfig(epochs=1, lbfgs_iterations=2, newton_iterations=1))
     store, page, picture = tmp_path / "rows.jsonl", tmp_path / "page.md", tmp_path / "page.svg"
     asked = ["samples", "--quick", "--tasks", "box_socp", "--dims", "3", "--methods", "soc", "quadratic"]
     written = ["--store", str(store), "--markdown", str(page), "--figure", str(picture)]

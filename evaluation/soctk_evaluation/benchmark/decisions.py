@@ -62,12 +62,21 @@ class About:
                 raise UsageError(f"{name}: expected one line of at most {LONGEST} characters, got {str(text)[:60]!r}")
         if self.track not in TRACKS:
             raise UsageError(f"track: expected one of {' '.join(TRACKS)}, got {self.track!r}")
-        for name, kind in (("fit_seconds", float), ("decide_ms", float), ("ended", str), ("data", str)):
+        for name, kind in (("fit_seconds", "number"), ("decide_ms", "number"), ("ended", "text"), ("data", "text")):
             values = getattr(self, name)
-            if not isinstance(values, dict) or not all(isinstance(value, kind) for value in values.values()):
-                raise UsageError(f"{name}: expected a {kind.__name__} for each problem")
+            is_one = _is_number if kind == "number" else _is_text
+            if not isinstance(values, dict) or not all(map(is_one, values.values())):
+                raise UsageError(f"{name}: expected a {kind} for each problem, got {str(values)[:60]}")
         if not isinstance(self.selection, dict):
             raise UsageError("selection: expected the options that chose the problems")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def write_decisions(path: Path, about: About, decisions: Mapping[str, np.ndarray]) -> None:

@@ -130,11 +130,26 @@ def read_boards(store: ResultsStore) -> tuple[list[Board], list[str]]:
     for row in contents.rows:
         groups[row["choice"], row["method"], row["who"], row["protocol"]].append(row)
     boards: dict[str, list[list[Row]]] = defaultdict(list)
+    skipped = [f"line {bad.number}: {bad.reason}" for bad in contents.bad]
     for (choice, *_), rows in groups.items():
         boards[choice].append([row for row in rows if row["submission"] == rows[-1]["submission"]])
-    found = [_board(entries) for entries in boards.values()]
-    skipped = [f"line {bad.number}: {bad.reason}" for bad in contents.bad]
+    found = []
+    for entries in boards.values():
+        # A problem that is missing would not count: an entry without its worst would be the better one.
+        problems = set().union(*map(_problems, entries))
+        whole = [entry for entry in entries if _problems(entry) == problems]
+        skipped += [
+            f"entry {entry[0]['method']} of {entry[0]['who']}: {len(_problems(entry))} of {len(problems)} problems"
+            for entry in entries
+            if entry not in whole
+        ]
+        if whole:
+            found.append(_board(whole))
     return sorted(found, key=lambda board: -len(board.cases) * len(board.seeds)), skipped
+
+
+def _problems(entry: Sequence[Row]) -> set[tuple[str, int, int]]:
+    return {(row["task"], row["dim"], row["seed"]) for row in entry}
 
 
 def board_of(rows: Sequence[Row]) -> Board:

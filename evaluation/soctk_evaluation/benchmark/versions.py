@@ -131,7 +131,9 @@ def from_selection(selection: Mapping[str, Any]) -> Version:
         cases = tuple((str(task), int(dim)) for task, dim in selection["cases"])
         seeds, test_seed = tuple(map(int, selection["seeds"])), int(selection["test_seed"])
         whole = choose(str(selection["version"]), [task for task, _ in cases], (), seeds, test_seed)
-    except (KeyError, TypeError) as error:
+    except UsageError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"selection: expected version, cases, seeds and test_seed ({error})") from None
     return replace(whole, cases=cases)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from soctk_evaluation.benchmark.decisions import About, read_about, read_decisions, write_decisions
 from soctk_evaluation.benchmark.folder import write_folder
 from soctk_evaluation.benchmark.page import print_board, to_html
-from soctk_evaluation.benchmark.results import board_of, read_boards, rows_of
+from soctk_evaluation.benchmark.results import Board, board_of, read_boards, rows_of
 from soctk_evaluation.benchmark.runner import failures, run_entry
 from soctk_evaluation.benchmark.scoring import judge_of, score_all
 from soctk_evaluation.benchmark.versions import Version, checked_hash, choose, from_selection
 from soctk_evaluation.cli.benchmark_commands import Add, Benchmark, Data, Page, RunEntry, Score, Selection, Template
-from soctk_evaluation.harness.request import UsageError
+from soctk_evaluation.harness.request import UsageError, check_seconds
 from soctk_evaluation.harness.store import ResultsStore, Row
 from soctk_evaluation.tables.markdown import write_text
 
@@ -33,8 +33,7 @@ def benchmark(command: Benchmark) -> int:
 
 def run(command: RunEntry) -> int:
     """Run an entry, write its decisions, print its score; 1 where it failed on every problem."""
-    if not command.time_limit > 0:
-        raise UsageError(f"--time-limit: expected a positive number of seconds, got {command.time_limit:g}")
+    check_seconds(command.time_limit, "--time-limit")
     if command.output is not None and command.output.suffix != ".npz":
         raise UsageError(f"--output: expected a file ending in .npz, got {command.output}")
     version = _chosen(command.selection)
@@ -64,7 +63,9 @@ def add(command: Add) -> int:
     store.append(*rows)
     print_board(board_of(rows))
     _tell(f"added {rows[0]['method']} to {store.path}")
-    return _show(store, command.html) if command.html is not None else 0
+    if command.html is not None:
+        write_text(command.html, to_html(*_boards(store)))
+    return 0
 
 
 def data(command: Data) -> int:
@@ -79,9 +80,12 @@ def page(command: Page) -> int:
     if not command.store.is_file():
         raise UsageError(f"no store {command.store}; `soctk benchmark add` makes one")
     store = ResultsStore(command.store)
-    for board in read_boards(store)[0]:
+    boards, skipped = _boards(store)
+    for board in boards:
         print_board(board)
-    return _show(store, command.html) if command.html is not None else 0
+    if command.html is not None:
+        write_text(command.html, to_html(boards, skipped))
+    return 0
 
 
 def template(command: Template) -> int:
@@ -125,12 +129,12 @@ def _chosen(asked: Selection, about: About | None = None) -> Version:
     return choose(asked.version or "1", asked.tasks, asked.dims, asked.seeds, asked.test_seed or 0)
 
 
-def _show(store: ResultsStore, html: Path) -> int:
+def _boards(store: ResultsStore) -> tuple[list[Board], int]:
+    """Return a store's boards and how many lines and entries were skipped, which are named."""
     boards, skipped = read_boards(store)
     for line in skipped:
         _tell(f"skipped {line}")
-    write_text(html, to_html(boards, len(skipped)))
-    return 0
+    return boards, len(skipped)
 
 
 def _tell(text: str) -> None:

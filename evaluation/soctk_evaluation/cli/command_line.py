@@ -66,7 +66,9 @@ def run_experiment(experiment: Experiment, request: Run) -> int:
     """Run the cells asked for that the store lacks, show all that were asked for, return the exit code."""
     check_request(request)
     cells = experiment.cells(request)
-    store, limit = ResultsStore(request.store), request.cell_time_limit
+    # A cluster's workers have other folders to begin at: what they are told is the whole path.
+    store = ResultsStore(request.store.resolve() if _on_cluster(request) else request.store)
+    limit = request.cell_time_limit
     rows = store.read().newest() if request.any_code else []
     earlier = {cell_of(row): row["key"] for row in rows if is_done(row, limit)}
     asked = {cell: earlier.get(cell_of(cell.identity)) for cell in cells}
@@ -84,10 +86,14 @@ def run_experiment(experiment: Experiment, request: Run) -> int:
     if stored:
         print(f"{stored} of {len(asked)} cells were in {store.path} already", file=sys.stderr)
     show(experiment, store, request, cells, keys)
-    if report.failed:
-        print(f"soctk: {len(report.failed)} cells failed; the same command tries them again", file=sys.stderr)
-    if report.late:
-        print(f"soctk: {len(report.late)} cells reached the time limit; a larger one tries them again", file=sys.stderr)
+    remedies = {
+        "failed; the same command tries them again": report.failed,
+        "reached the time limit; a larger one tries them again": report.late,
+        f"killed their worker twice and are not tried again; their rows in {store.path} say how": report.quarantined,
+    }
+    for what, outcomes in remedies.items():
+        if outcomes:
+            print(f"soctk: {sum(len(each.job.cells) for each in outcomes)} cells {what}", file=sys.stderr)
     return 1 if report.failed or report.late or report.quarantined else 0
 
 
@@ -98,13 +104,17 @@ def _workers(request: Run) -> Iterator[tuple[int, str]]:
         yield 1, "loky"
         return
     jobs = request.jobs or os.cpu_count() or 1
-    if request.backend != "dask" and request.scheduler is None:
+    if not _on_cluster(request):
         yield jobs, request.backend
         return
     from soctk_evaluation.harness.dask_client import connected
 
     with connected(request.scheduler):
         yield jobs, "dask"
+
+
+def _on_cluster(request: Run) -> bool:
+    return isinstance(request, Sweep) and (request.backend == "dask" or request.scheduler is not None)
 
 
 def _fail(message: str, code: int) -> int:

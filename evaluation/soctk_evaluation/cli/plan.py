@@ -19,9 +19,9 @@ WRITTEN = ("value", "lower_bound", "gap", "status", "outside", "relaxation")
 moved."""
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Raise UsageError where two columns of a plan would have the same name."""
-    seen = set(WRITTEN)
+def check_names(names: Iterable[str], beside: Iterable[str] = WRITTEN) -> None:
+    """Raise UsageError where two columns of a plan would have the same name, or that of one written beside them."""
+    seen = set(beside)
     for name in names:
         if name in seen:
             raise UsageError(f"a plan has one column {name}: expected another name, as it writes {', '.join(WRITTEN)}")

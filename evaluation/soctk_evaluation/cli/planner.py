@@ -18,7 +18,7 @@ from soctk.tables.arrays import Arrays, read_arrays
 from soctk.tables.table import Table, check_file
 from soctk_evaluation.cli.feasible import Region, column_names, make_region
 from soctk_evaluation.cli.log_commands import Decide
-from soctk_evaluation.cli.plan import Tally, plan_columns
+from soctk_evaluation.cli.plan import Tally, check_names, plan_columns
 from soctk_evaluation.harness.request import UsageError
 
 
@@ -98,7 +98,9 @@ class Planner:
                 raise UsageError("--keep: expected a table with a row for each decision")
             source.check_names(command.keep)
             plan = {name: source.frame[name].to_numpy() for name in command.keep}
-        return plan | plan_columns(decision, self.columns.x, region, prices=command.prices), Tally.of(decision)
+        written = plan_columns(decision, self.columns.x, region, prices=command.prices)
+        check_names([*plan, *written], beside=())
+        return plan | written, Tally.of(decision)
 
     def _where(self, source: Table | Arrays | None) -> Region:
         """Return where to decide: made once where no column gives right-hand sides."""

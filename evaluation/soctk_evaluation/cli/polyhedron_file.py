@@ -21,6 +21,8 @@ _ENDLESS = {"lower": -np.inf, "upper": np.inf}
 def read_polyhedron(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a polyhedron's file, float64; which shapes go together is not checked.
 
+    An empty list, and null for rows, say that there are none.
+
     Raises:
         UsageError: no such file, one that cannot be read, other names, or something that is not a number.
     """
@@ -44,7 +46,8 @@ def _json(path: Path) -> dict[str, np.ndarray]:
         raise UsageError(f"{path}: not a readable .json file: {error}") from None
     if not isinstance(given, dict):
         raise UsageError(f"{path}: expected an object with {', '.join(FILE)}, got {type(given).__name__}")
-    return {name: _numbers(value, name, path) for name, value in given.items()}
+    none = {name for name, value in given.items() if value == [] or (value is None and name not in BOUNDS)}
+    return {name: _numbers(value, name, path) for name, value in given.items() if name not in none}
 
 
 def _numbers(value: Any, name: str, path: Path) -> np.ndarray:

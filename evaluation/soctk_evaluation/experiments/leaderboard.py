@@ -79,20 +79,29 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
     check_names(asked.tasks, task_names(), "task")
     check_names([asked.protocol], list(PROTOCOLS), "protocol")
     dims, seeds = ((10,), (0,)) if asked.quick else ((10, 20, 50), (0, 1, 2))
-
-    def config_of(method: str, task: str) -> Config:
-        base, setting = split(method)
-        own = replace(fit or replace(RECIPE, **OWN_RECIPES.get(base, {})), **SETTINGS.get(setting, {}))
-        more = setting_config(own, asked.protocol) if setting in FROM_DECISIONS else {}
-        return cell_config(own, OWN_SIZES.get(task, {}) | dict(sizes or {}), more)
-
     methods = asked.methods or default_methods()
     grid = itertools.product(asked.dims or dims, methods, asked.seeds or seeds, asked.tasks or TASKS)
     cells = [
-        Cell("leaderboard", task, dim, method, seed, asked.protocol, config_of(method, task))
+        Cell(
+            "leaderboard", task, dim, method, seed, asked.protocol, config_of(method, task, asked.protocol, sizes, fit)
+        )
         for dim, method, seed, task in grid
     ]
     return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(base_of(cell.method), 0)))
+
+
+def config_of(
+    method: str,
+    task: str,
+    protocol: str = "exact",
+    sizes: Mapping[str, int] | None = None,
+    fit: FitConfig | None = None,
+) -> Config:
+    """Return the configuration of a method's cell, METHOD or METHOD+SETTING; arguments as of `leaderboard_cells`."""
+    base, setting = split(method)
+    own = replace(fit or replace(RECIPE, **OWN_RECIPES.get(base, {})), **SETTINGS.get(setting, {}))
+    more = setting_config(own, protocol) if setting in FROM_DECISIONS else {}
+    return cell_config(own, OWN_SIZES.get(task, {}) | dict(sizes or {}), more)
 
 
 def cell_config(recipe: FitConfig, sizes: Mapping[str, int] | None, more: Mapping[str, Any]) -> Config:

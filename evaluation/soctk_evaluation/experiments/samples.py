@@ -8,17 +8,14 @@ instance is what a log of decisions holds.
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from soctk_evaluation.experiments.leaderboard import (
     MEASURED,
-    OWN_RECIPES,
-    RECIPE,
     SIZES,
     TEXT,
-    cell_config,
+    config_of,
     measure,
     protocol_code,
 )
@@ -59,8 +56,7 @@ def sample_cells(asked: Any) -> list[Cell]:
         dims, data_sizes(), methods, seeds, tasks
     ):
         sizes = {"train": instances, "validation": instances, "candidates": candidates}
-        config = cell_config(replace(RECIPE, **OWN_RECIPES.get(method, {})), sizes, {})
-        cells.append(Cell("samples", task, dim, method, seed, "exact", config))
+        cells.append(Cell("samples", task, dim, method, seed, "exact", config_of(method, task, sizes=sizes)))
     return sorted(cells, key=lambda cell: -dict(cell.config)["train"] * dict(cell.config)["candidates"])
 
 

@@ -12,6 +12,7 @@ from soctk_evaluation.harness.names import default_methods
 
 LEAST = {"dims": 1, "seeds": 0, "batches": 1, "count": 1}
 """The least integer that an option of this name may hold."""
+FIGURE_FORMATS = (".svg", ".png")
 
 
 class UsageError(ValueError):
@@ -63,10 +64,23 @@ def check_request(request: Run) -> None:
         values = given if isinstance(given, tuple) else (given,)
         if any(value < least for value in values):
             raise UsageError(f"--{name}: expected integers of at least {least}, got {' '.join(map(str, values))}")
-    if request.cell_time_limit is not None and not request.cell_time_limit > 0:
-        raise UsageError(f"--cell-time-limit: expected a positive number of seconds, got {request.cell_time_limit}")
+    if request.cell_time_limit is not None:
+        check_seconds(request.cell_time_limit, "--cell-time-limit")
     if isinstance(request, Sweep) and request.jobs < 0:
-        raise UsageError(f"--jobs: expected a positive number, got {request.jobs}")
+        raise UsageError(f"--jobs: expected the number of workers, or 0 for one a core, got {request.jobs}")
+    check_figure(request.figure)
+
+
+def check_seconds(seconds: float, option: str) -> None:
+    """Raise UsageError unless a time limit is a positive, finite number of seconds."""
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{option}: expected a positive number of seconds, got {seconds:g}")
+
+
+def check_figure(path: Path | None) -> None:
+    """Raise UsageError at a picture's file whose ending is no format that is drawn."""
+    if path is not None and path.suffix.lower() not in FIGURE_FORMATS:
+        raise UsageError(f"--figure: expected a file ending in {' or '.join(FIGURE_FORMATS)}, got {path}")
 
 
 def check_names(given: Sequence[str], known: Sequence[str], kind: str) -> None:

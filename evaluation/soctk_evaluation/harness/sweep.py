@@ -14,7 +14,7 @@ from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import Experiment
 from soctk_evaluation.harness.marks import marks_of
 from soctk_evaluation.harness.progress import shown
-from soctk_evaluation.harness.store import ResultsStore
+from soctk_evaluation.harness.store import ResultsStore, StoreError
 from soctk_evaluation.harness.workers import LATE, Job, Outcome, Work, run_alone, run_parallel
 
 BACKENDS = ("loky", "dask")
@@ -79,8 +79,7 @@ def run_cells(
 
     Raises:
         ValueError: an unknown backend, jobs < 1, or a time limit that is not positive.
-        StoreError: the store or its folder cannot be written.
-        RuntimeError: workers die before they start any cell.
+        StoreError: the store or its folder cannot be written, or workers die before they start any cell.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
@@ -130,7 +129,7 @@ def _outcomes(work: Work, queue: list[Job], jobs: int, backend: str) -> Iterator
             found = [(pending.pop(key), seconds) for key, seconds in work.marks.left().items() if key in pending]
             blind = 0 if found else blind + 1
             if blind == BLIND_CRASHES:
-                raise RuntimeError(f"workers die before they start a cell ({error})") from None
+                raise StoreError(f"workers die before they start a cell ({error})") from None
             yield from (work.late(job, seconds) for job, seconds in found if work.overdue(seconds))
             suspects += [job for job, seconds in found if not work.overdue(seconds)]
     for job in suspects:

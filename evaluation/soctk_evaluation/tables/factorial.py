@@ -15,7 +15,7 @@ from soctk_evaluation.tables.paired import INTERVAL, LEVEL, CellScores, Ratio, c
 from soctk_evaluation.tables.report import ABSENT, regret_entry
 from soctk_evaluation.tables.summary import WHICH, Line, Table, build_tables
 
-FACTORIAL = replace(REGRET, experiment="factorial", title="Mean regret, d = {dim}")
+FACTORIAL = replace(REGRET, experiment="factorial", title="Mean regret{suite}, d = {dim}")
 PAGE = """# What each factor is worth
 
 Written by `soctk factorial{quick} --markdown docs/factorial.md --figure docs/images/factorial.svg` on {machine}; the
@@ -58,23 +58,23 @@ def ratios(rows: Sequence[Row], beside: str | None = "soc") -> dict[str, tuple[R
     """Return every variant's ratio to another's regret and the ratio on each task, in the order of `VARIANTS`.
 
     Args:
-        rows: of one dimension.
+        rows: of one table.
         beside: the other variant; None for each one's `Variant.beside`.
     """
-    scores = cell_scores(rows, FACTORIAL.score)
+    scores, floor = cell_scores(rows, FACTORIAL.score), _floor(rows)
     found: dict[str, tuple[Ratio, list[float]]] = {}
     for name in _in_order(scores):
         other = beside or VARIANTS[name].beside
-        ratio = None if name == other else _ratio(scores[name], scores.get(other, {}))
+        ratio = None if name == other else ratio_of(scores[name], scores.get(other, {}), floor)
         if ratio is not None:
             tasks = dict.fromkeys(task for task, _ in scores[name])
-            own = [_ratio(_of_task(scores[name], task), scores[other]) for task in tasks]
+            own = [ratio_of(_of_task(scores[name], task), scores[other], floor) for task in tasks]
             found[name] = ratio, [each.mean for each in own if each is not None]
     return found
 
 
-def _ratio(scores: CellScores, other: CellScores) -> Ratio | None:
-    return ratio_of(scores, other, FACTORIAL.floor)
+def _floor(rows: Sequence[Row]) -> float:
+    return FACTORIAL.floor_of(rows[0]["task"]) if rows else FACTORIAL.floor
 
 
 def _of_task(scores: CellScores, task: str) -> CellScores:
@@ -82,7 +82,8 @@ def _of_task(scores: CellScores, task: str) -> CellScores:
 
 
 def _rows(results: Results, table: Table) -> list[Row]:
-    own = [row for row in results.measured if row["dim"] == table.dim and row["method"] in VARIANTS]
+    own = [row for row in results.measured if row["method"] in VARIANTS]
+    own = [row for row in own if row["dim"] == table.dim and row["task"] in table.tasks]
     return list(last_by(own, lambda row: tuple(row[name] for name in WHICH)).values())
 
 
@@ -94,7 +95,7 @@ def _text(table: Table, rows: Sequence[Row]) -> str:
     notes = [
         *table.notes,
         f"intervals are of {INTERVAL}",
-        f"regrets below {FACTORIAL.floor:.0e}, which is the decisions' tolerance, count as that in ratios",
+        f"regrets below {table.floor:.0e}, which is the decisions' tolerance, count as that in ratios",
     ]
     parts = [
         f"## {escape(table.title)}",

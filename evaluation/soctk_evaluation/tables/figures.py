@@ -62,7 +62,8 @@ def regret_figure(table: Table, path: Path) -> None:
     for label, line in zip(axes.get_yticklabels(), lines, strict=True):
         label.set_color(TRIVIAL if line.method in trivial else INK)
     axes.set_xlabel("mean regret f(x̂) − f(x*), log scale")
-    axes.set_title(f"Six decision tasks, d = {table.dim}: smaller is better", loc="left", fontsize=10)
+    tasks = "one decision task" if len(table.tasks) == 1 else f"{len(table.tasks)} decision tasks"
+    axes.set_title(f"{tasks.capitalize()}, d = {table.dim}: smaller is better", loc="left", fontsize=10)
     open_frame(axes, "x")
     handles = [
         Line2D([], [], marker="o", ls="", color=LEARNED, ms=8, label="learned, mean of tasks"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.batch_sizes import at_their_best
 from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
+from soctk_evaluation.tables.races import at_their_best, largest_gap
 
 PAGE = """# What a decision over a polyhedron takes
 
@@ -106,8 +106,7 @@ def _race(name: str, model: str, race: list[Row]) -> str:
             f"{row['decide_ms'] / times[own]:.3g}" if own in times else ""
             for own in (("newton", 1024), ("prepared", 1))
         ]
-        gap = "inf" if row["gap_max"] is None else f"{row['gap_max']:.0e}"  # of a point outside: below its own bound
-        quality = [f"{row['certified']:.1%}", gap, f"{row['violation_max']:.0e}"]
+        quality = [f"{row['certified']:.1%}", largest_gap(row), f"{row['violation_max']:.0e}"]
         steps = "" if row["iterations"] is None else f"{row['iterations']:.0f}"
         lines.append(line(label, f"{row['decide_ms']:.3g}", *ratios, *quality, steps))
     return "\n".join(lines)

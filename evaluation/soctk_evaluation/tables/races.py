@@ -1,4 +1,4 @@
-"""Which batch sizes of a method a table shows."""
+"""What the tables of races share: which batch sizes of a method are shown, and how large a gap is."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def at_their_best(race: Sequence[Row], methods: Sequence[str]) -> list[Row]:
         best = min(rows, key=lambda row: row["decide_ms"], default=None)
         shown += [row for row in rows if row["config"]["batch"] == 1 or row is best]
     return shown
+
+
+def largest_gap(row: Row) -> str:
+    """Return the largest gap in words; stores keep none where it is infinite, as that of a point outside may be."""
+    return "inf" if row["gap_max"] is None else f"{row['gap_max']:.0e}"
