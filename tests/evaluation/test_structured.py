@@ -83,12 +83,33 @@ def test_the_better_model_is_bold_and_missing_seeds_are_said() -> None:
         for name, regret in (("soc", 0.1), ("relu", 0.4))
     ]
     text = structured_table("smoothing", rows, "structured", expected=3)
-    assert "**1.00e-01**" in text  # one seed of three says nothing of the spread between seeds
+    assert "| 1.00e-01 |" in text  # one seed of three says nothing of the spread between seeds, nor which is the best
     assert "**1.00e-01 ± 1e-02**" in structured_table("smoothing", rows, "structured", expected=1)
     seeds = [rows[0] | {"seed": seed, "regret_mean": mean} for seed, mean in enumerate((0.1, 0.3))]
     assert "**2.00e-01 ± 1e-01**" in structured_table("smoothing", seeds, "structured", expected=2)
     assert "**4.00e-01" not in text
     assert "soc (1 of 3 seeds)" in text
+
+
+def test_photographs_and_drawn_faces_have_tables_of_their_own_and_the_newest_rows_count(capsys) -> None:
+    (first, *_) = cells("restoration", ["relu"], ["plain"])
+    numbers = {
+        "regret_stderr": 0.01,
+        "reference_gap": 1e-9,
+        "spread": 1.0,
+        "status": "ok",
+        "machine": "m",
+        "versions": {},
+    }
+    row = first.identity | dict.fromkeys(MEASURED) | numbers
+    rows = [row | {"seed": seed, "regret_mean": 1.0, "key": f"a{seed}"} for seed in (0, 1)]
+    other = row["config"] | {"images": "photographs"}
+    rows += [
+        row | {"seed": seed, "regret_mean": mean, "config": other} for seed, mean in ((0, 9.0), (0, 3.0), (1, 3.0))
+    ]
+    write_structured(Results(rows, []), {})
+    text = capsys.readouterr().out
+    assert text.count("1.00e+00 ± 0e+00") == text.count("3.00e+00 ± 0e+00") == 1
 
 
 def test_the_commands(tmp_path, monkeypatch, capsys) -> None:

@@ -6,7 +6,6 @@ which appears only when it is whole (`soctk_evaluation.cli.pieces`), so that non
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from soctk_evaluation.cli.in_pieces import Do, own_files
 from soctk_evaluation.cli.log_commands import Decide
 from soctk_evaluation.cli.pieces import digest
 from soctk_evaluation.cli.planner import Planner
+from soctk_evaluation.harness.compiling import wait_for_compiled_code
 from soctk_evaluation.harness.request import UsageError
 from soctk_evaluation.harness.workers import one_line
 
@@ -121,7 +121,7 @@ _one_at_a_time = threading.Lock()
 
 def _carry_out(work: Work, do: Do, number: int, item: Any) -> Any:
     """Carry out a step on a worker."""
-    os.environ.setdefault("SOCTK_COMPILE", "wait")  # which code decides is not to depend on how long compiling takes
+    wait_for_compiled_code()
     with _one_at_a_time:
         return do(_planner(work), number, item)
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from soctk_evaluation.cli.commands import Repeat
 from soctk_evaluation.experiments import experiment_names, find_experiment
 from soctk_evaluation.harness.cell import Cell, make_config
+from soctk_evaluation.harness.compiling import wait_for_compiled_code
 from soctk_evaluation.harness.experiment import STORES, Experiment
 from soctk_evaluation.harness.request import UsageError
 from soctk_evaluation.harness.store import ResultsStore, Row, is_measured
@@ -33,6 +34,7 @@ def repeat(command: Repeat) -> int:
         *(row[name] for name in ("experiment", "task", "dim", "method", "seed", "protocol")), make_config(row["config"])
     )
     print(f"measuring {cell.experiment}: {cell.name}", file=sys.stderr)
+    wait_for_compiled_code()
     with tempfile.TemporaryDirectory() as folder:
         again = {"status": "ok", **experiment.run(cell, Path(folder))}
     changed = [f"{name} {was} is now {now}" for name, was, now in _versions(experiment, cell, row)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
@@ -12,6 +11,7 @@ from typing import Any
 
 import soctk
 from soctk.learn.members import Members
+from soctk_evaluation.harness.compiling import wait_for_compiled_code
 from soctk_evaluation.harness.request import UsageError
 from soctk_evaluation.harness.workers import one_line
 
@@ -89,7 +89,7 @@ def _carry_out(version: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) 
     """Carry out a call on a worker."""
     if soctk.__version__ != version:
         raise UsageError(f"a worker has soctk {soctk.__version__}: expected {version}, as here")
-    os.environ.setdefault("SOCTK_COMPILE", "wait")  # which code decides is not to depend on how long compiling takes
+    wait_for_compiled_code()
     return fn(*args, **kwargs)
 
 

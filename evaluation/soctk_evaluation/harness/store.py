@@ -7,7 +7,7 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def is_measured(row: Row) -> bool:
     return not row["status"].startswith(("failed", "quarantined"))
 
 
-def last_by(rows: list[Row], which: Callable[[Row], Any]) -> dict[Any, Row]:
+def last_by(rows: Iterable[Row], which: Callable[[Row], Any]) -> dict[Any, Row]:
     """Return the last row of each kind, in the order in which they were written."""
     found: dict[Any, Row] = {}
     for row in rows:

@@ -46,9 +46,9 @@ data and decision method, and the same recipe but for what they [do not
 share](differences.md#what-the-methods-do-not-share): networks have more values and iterations, some methods
 Levenberg-Marquardt steps, SOC its choice of structure. With `+average` a row is the mean of six fits, with `+focus` as
 well, and values near the best of their instance count most: the same values, six times the work. Rows in italics are
-trivial; of those `constant` and `affine` see the optima of the training instances, and no other row but `+optima` does.
-The three tasks of our own were written down before any model was tried on them; later changes of the recipe were
-measured on them too. Under each table stands the code that measured it.
+trivial; of those `constant` and `affine` see the optima of the training instances, and other rows only where they learn
+from decisions (`+optima` and the like). The three tasks of our own were written down before any model was tried on
+them; later changes of the recipe were measured on them too. Under each table stands the code that measured it.
 
 """
 

@@ -9,8 +9,9 @@ from typing import Any
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.names import STRUCTURED as LEARNED
 from soctk_evaluation.harness.names import STRUCTURED_TRIVIAL as TRIVIAL
-from soctk_evaluation.harness.store import Row
+from soctk_evaluation.harness.store import Row, last_by
 from soctk_evaluation.tables.markdown import code_notes, escape, head, line, machines, write_page
+from soctk_evaluation.tables.summary import WHICH
 
 PAPER = {
     "smoothing": {
@@ -101,16 +102,22 @@ def write_structured(results: Results, files: Files) -> None:
 
 def decision_folder(config: Mapping[str, Any]) -> str:
     """Return the name of the folder for a problem's kept decisions."""
-    return "-".join(str(config[name]) for name in ("train", "size", "steps") if name in config)
+    sizes = [str(config[name]) for name in ("train", "size", "steps") if name in config]
+    return "-".join([*sizes, *(["stand-in"] if config.get("stand_in") else [])])
 
 
 def _problems(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return the rows of each size of the data."""
-    found: dict[tuple[int, int], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row["dim"], row["config"]["train"]), []).append(row)
+    """Return the newest rows of each size and source of the data."""
+    found: dict[tuple[int, int, str], list[Row]] = {}
+    for row in last_by(rows, lambda row: (*_data_of(row), *(row[name] for name in WHICH))).values():
+        found.setdefault(_data_of(row), []).append(row)
     learned = {size: len({row["method"] for row in part} & set(LEARNED)) for size, part in found.items()}
     return [found[size] for size in sorted(found, key=lambda size: (learned[size], size), reverse=True)]
+
+
+def _data_of(row: Row) -> tuple[int, int, str]:
+    config = row["config"]
+    return row["dim"], config["train"], str(config.get("images", ""))
 
 
 def _tables(experiment: str, rows: Sequence[Row], expected: int) -> str:
@@ -142,7 +149,8 @@ def structured_table(experiment: str, rows: Sequence[Row], protocol: str, expect
     lines = head([*COLUMNS, "paper: rel. error / regret / error"])
     groups = {name: [r for r in rows if r["method"] == name and r["protocol"] == protocol] for name in LEARNED}
     learned = {name: group for name, group in groups.items() if group}
-    best = min(learned, key=lambda name: mean(row["regret_mean"] for row in learned[name]), default=None)
+    complete = [name for name, group in learned.items() if len(group) >= expected]
+    best = min(complete, key=lambda name: mean(row["regret_mean"] for row in learned[name]), default=None)
     for name, group in learned.items():
         lines.append(_line(name, group, expected, PAPER[experiment].get(name), bold=name == best))
     for name in TRIVIAL[experiment]:
