@@ -114,7 +114,9 @@ def _small(value: float | None) -> str:
     """Return two or three significant digits, without exponent where that is short."""
     if value is None:
         return ABSENT
-    return f"{value:.4f}" if 0.001 <= abs(value) < 100 else f"{value:.1e}" if value else "0"
+    if not 0.001 <= abs(value) < 1e6:
+        return f"{value:.1e}" if value else "0"
+    return f"{value:.4f}" if abs(value) < 1 else f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def _plain(name: str, value: float | None) -> str:
