@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import support
 
-from soctk_evaluation.harness.store import ResultsStore, StoreError
+from soctk_evaluation.experiments import find_experiment
+from soctk_evaluation.harness.store import ResultsStore, StoreError, is_measured
 
 WRITER = """
 import sys, support
@@ -186,3 +187,9 @@ def test_read_only_file_can_be_read_and_refuses_rows() -> None:
         assert "Permission denied" in run.stdout, run.stderr
         assert "{'first'}" in run.stdout
         assert store.path.read_bytes() == before
+
+
+def test_a_rival_that_is_not_installed_has_no_result_and_hides_none() -> None:
+    row = support.row(experiment="timing", status='not installed: pip install "soctk[rivals]"', decide_ms=None)
+    assert not is_measured(row)
+    assert find_experiment("timing").problem_of(row) is None

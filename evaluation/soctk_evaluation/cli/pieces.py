@@ -53,7 +53,7 @@ class Pieces:
 
     def __init__(self, output: Path, key: str, lengths: Sequence[int]) -> None:
         self.output, self.lengths = output, tuple(lengths)
-        # Each job has a folder of its own, so that even two that run at the same time never meet.
+        # Each job has a folder of its own. Those of earlier jobs are removed: two at a time need outputs of their own.
         self.folder = output.with_name(f".{output.name}.{key[:KEY_LENGTH]}.pieces")
         others = set(output.parent.glob(f".{glob.escape(output.name)}.{'?' * KEY_LENGTH}.pieces")) - {self.folder}
         self.others = bool(others)

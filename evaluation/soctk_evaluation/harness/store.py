@@ -113,8 +113,8 @@ def is_done(row: Row, time_limit: float | None = None) -> bool:
 
 
 def is_measured(row: Row) -> bool:
-    """Return whether a row has a result: its cell neither failed nor killed its workers."""
-    return not row["status"].startswith(("failed", "quarantined"))
+    """Return whether a row has a result: its cell neither failed nor killed its workers, and what it needs is there."""
+    return not row["status"].startswith(("failed", "quarantined", "not installed"))
 
 
 def last_by(rows: Iterable[Row], which: Callable[[Row], Any]) -> dict[Any, Row]:

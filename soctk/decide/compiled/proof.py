@@ -1,8 +1,8 @@
 """Points, values and lower bounds over polyhedra as given, in compiled code, from what was found in free coordinates.
 
-The iterations over a polyhedron work in other coordinates than the user's (`soctk.decide.reduction`). Here nothing is
-taken over from them but points, dual points and multipliers: the function is the one given, in all of its coordinates,
-and so are the rows (`soctk.decide.compiled.original_rows`).
+The iterations over a polyhedron work in other coordinates than the user's (`soctk.decide.free_coordinates`). Here
+nothing is taken over from them but points, dual points and multipliers: the function is the one given, in all of its
+coordinates, and so are the rows (`soctk.decide.compiled.original_rows`).
 """
 
 from __future__ import annotations
