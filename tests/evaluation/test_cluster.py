@@ -116,10 +116,11 @@ def test_a_piece_that_is_decided_twice_is_the_same_file() -> None:
     """A worker that died before it told of its piece, and one that was thought dead and writes it once more."""
     planner, piece = Planner.of(COMMAND), slices_of(Path("days"), AT_ONCE)[0]
     pieces = Pieces(Path("plan"), "0" * 64, (AT_ONCE,))
-    tally = decide_piece(planner, 0, piece, pieces=pieces)
-    first = parts(pieces.folder / "parts")
-    assert decide_piece(planner, 0, piece, pieces=pieces) == tally
-    pieces.put(0, *Planner.of(COMMAND).decide(piece.read(planner.reads)))
+    with pieces.held():
+        tally = decide_piece(planner, 0, piece, pieces=pieces)
+        first = parts(pieces.folder / "parts")
+        assert decide_piece(planner, 0, piece, pieces=pieces) == tally
+        pieces.put(0, *Planner.of(COMMAND).decide(piece.read(planner.reads)))
     assert parts(pieces.folder / "parts") == first
 
 

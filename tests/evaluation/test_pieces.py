@@ -156,22 +156,22 @@ def test_pieces_that_cannot_be_written_leave_what_is_there(monkeypatch: pytest.M
     assert len(pd.read_csv("plan.csv")) == ROWS
 
 
-def test_two_jobs_at_the_same_time_do_not_meet(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """In the middle of one job another one writes the same plan: the first one ends without a plan or with its own."""
+@pytest.mark.parametrize("more", [[], ["--tol", "1e-8"]], ids=["the same job", "another job"])
+def test_while_a_plan_is_written_another_command_may_not_write_it(
+    more: list[str], monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     decide(output="whole.csv")
-    decide("--tol", "1e-8", output="other.csv")
     planned, calls = Planner.decide, []
 
     def meanwhile(planner: Planner, source: object) -> object:
         calls.append(source)
         if len(calls) == 4:
-            decide("--tol", "1e-8")
-            assert Path("plan.csv").read_bytes() == Path("other.csv").read_bytes()
+            decide(*more, code=1)
+            assert "plan.csv: another command is writing it" in capsys.readouterr().err
         return planned(planner, source)
 
     monkeypatch.setattr(Planner, "decide", meanwhile)
-    decide(code=1)
-    assert "non-existent directory" in capsys.readouterr().err
-    assert Path("plan.csv").read_bytes() == Path("other.csv").read_bytes()
     decide()
+    assert len(calls) == 7
+    assert not folders()
     assert Path("plan.csv").read_bytes() == Path("whole.csv").read_bytes()

@@ -92,8 +92,9 @@ def test_kept_columns_have_types_that_all_parts_fit_in(output: str) -> None:
 def test_parts_that_are_missing_or_short_are_noticed() -> None:
     def filled() -> Pieces:
         pieces = Pieces(Path("plan"), "0" * 64, (2, 3))
-        for number, rows in enumerate(pieces.lengths):
-            pieces.put(number, {"x": np.arange(rows)}, Tally(rows, rows))
+        with pieces.held():
+            for number, rows in enumerate(pieces.lengths):
+                pieces.put(number, {"x": np.arange(rows)}, Tally(rows, rows))
         return pieces
 
     pieces = filled()

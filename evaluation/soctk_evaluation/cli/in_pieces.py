@@ -59,7 +59,7 @@ def decide_in_pieces(planner: Planner, contexts: Path, output: Path, workers: Wo
 
     Raises:
         UsageError, TableError: contexts that cannot be decided.
-        OSError: a piece that cannot be decided or written.
+        OSError: a piece that cannot be decided or written, or another command that is writing the same plan.
     """
     planner.check_wanted(contexts)
     command = planner.command
@@ -72,18 +72,17 @@ def decide_in_pieces(planner: Planner, contexts: Path, output: Path, workers: Wo
     except KeyboardInterrupt:
         say("interrupted before anything was decided")
         return None
-    if pieces.others:
-        say("what was kept beside the output is of other files or options: starting anew")
-    elif pieces.done:
-        say(f"going on: {pieces.done} of {len(lengths)} pieces were decided before")
-    try:
-        _decide_missing(pieces, source, workers)
-    except KeyboardInterrupt:
-        say(f"interrupted: {pieces.done} of {len(lengths)} pieces are decided; the same command goes on from there")
-        return None
-    finally:
-        pieces.remove_if_empty()
-    return pieces.join()
+    with pieces.held() as others:
+        if others:
+            say("what was kept beside the output is of other files or options: starting anew")
+        elif pieces.done:
+            say(f"going on: {pieces.done} of {len(lengths)} pieces were decided before")
+        try:
+            _decide_missing(pieces, source, workers)
+        except KeyboardInterrupt:
+            say(f"interrupted: {pieces.done} of {len(lengths)} pieces are decided; the same command goes on from there")
+            return None
+        return pieces.join()
 
 
 def check_piece(planner: Planner, number: int, piece: Slice | Table) -> int:

@@ -7,11 +7,14 @@ whole, so that it does not matter who makes it, or that it is made twice.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import glob
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ import soctk
 from soctk.lazy import arrow, parquet
 from soctk_evaluation.cli.plan import Tally
 from soctk_evaluation.cli.tabular import replacing, write_columns
+from soctk_evaluation.harness.store import locked
 
 KEY_LENGTH = 32
 """Characters of a key that a folder is named by, 128 bits."""
@@ -44,23 +48,37 @@ class Pieces:
 
     Args:
         output: the plan's file, .csv or .parquet, or a folder that is to hold a Parquet file for each piece.
-        key: the job's (`job_key`); pieces of another job are removed.
+        key: the job's (`job_key`).
         lengths: rows of each piece.
-
-    Attributes:
-        others: whether pieces of another job were there.
     """
 
     def __init__(self, output: Path, key: str, lengths: Sequence[int]) -> None:
         self.output, self.lengths = output, tuple(lengths)
-        # Each job has a folder of its own. Those of earlier jobs are removed: two at a time need outputs of their own.
         self.folder = output.with_name(f".{output.name}.{key[:KEY_LENGTH]}.pieces")
-        others = set(output.parent.glob(f".{glob.escape(output.name)}.{'?' * KEY_LENGTH}.pieces")) - {self.folder}
-        self.others = bool(others)
-        for other in others:
-            shutil.rmtree(other)
-        for folder in (self._parts, self._notes):
-            folder.mkdir(exist_ok=True, parents=True)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Make the folder, remove those of other jobs and yield whether there were any; keep other commands away.
+
+        Raises:
+            OSError: another command is making this plan, or the folder cannot be written.
+        """
+        lock = self.output.with_name(f".{self.output.name}.lock")
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(lock, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            except BlockingIOError:
+                text = f"{self.output}: another command is writing it; wait for its end or name another output"
+                raise OSError(text) from None
+            stack.callback(lock.unlink, missing_ok=True)
+            kept = set(self.output.parent.glob(f".{glob.escape(self.output.name)}.{'?' * KEY_LENGTH}.pieces"))
+            others = kept - {self.folder}
+            for other in others:
+                shutil.rmtree(other)
+            for folder in (self._parts, self._notes):
+                folder.mkdir(exist_ok=True, parents=True)
+            stack.callback(self._remove_if_empty)
+            yield bool(others)
 
     @property
     def _parts(self) -> Path:
@@ -100,7 +118,7 @@ class Pieces:
         write_columns(columns, path, header=number == 0)
         _write({"size": path.stat().st_size, "tally": asdict(tally)}, self._note(number))
 
-    def remove_if_empty(self) -> None:
+    def _remove_if_empty(self) -> None:
         """Leave no folder where nothing was decided."""
         if self._notes.is_dir() and not any(self._notes.iterdir()):
             shutil.rmtree(self.folder, ignore_errors=True)
