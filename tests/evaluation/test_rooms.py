@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from circles import check_no_circles
 
 HOME = Path(__file__).resolve().parents[2] / "evaluation" / "soctk_evaluation"
 FLOORS = {"harness": 1, "metrics": 1, "tables": 2, "experiments": 3, "benchmark": 3, "cli": 4}
@@ -34,17 +35,7 @@ def test_there_are_no_circles() -> None:
     edges = {
         name: imported(path) & set(modules) for name, path in modules.items() if name != "soctk_evaluation.__init__"
     }
-    done: set[str] = set()
-
-    def walk(name: str, inside: tuple[str, ...]) -> None:
-        assert name not in inside, " -> ".join([*inside[inside.index(name) :], name])
-        if name not in done:
-            for other in edges[name]:
-                walk(other, (*inside, name))
-            done.add(name)
-
-    for name in edges:
-        walk(name, ())
+    check_no_circles(edges)
 
 
 def test_the_command_line_and_the_reports_name_no_experiment() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-import cvxpy as cp
 import numpy as np
 import pytest
 import torch
-from tolerances import CLARABEL, DOUBLE, GRADIENT, VALUE, close
+from tolerances import DOUBLE, VALUE, close
 
-from soctk import Box, ValueData
+from soctk import Box
 from soctk_tasks import Faces, choose_width, load_faces, make_restoration
 from soctk_tasks.faces import FacesNotFoundError
 from soctk_tasks.restoration import Restoration
@@ -71,35 +70,6 @@ def test_the_energy_is_the_papers(stand_in: Faces, size: int) -> None:
     close(task.objective(data.x[:, 3], data.context), data.value[:, 3], VALUE)
 
 
-def test_the_gradient_is_autograds(task: Restoration) -> None:
-    data = task.sample(3, 5, seed=0)
-    x = data.x[:, 4].clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(task.objective(x, data.context).sum(), x)
-    close(task.surrogate().conic_form(data.context).gradient(data.x[:, 4]), gradient, GRADIENT)
-
-
-def test_the_energy_is_convex(task: Restoration) -> None:
-    x, y = 2 * torch.randn(2, 100, task.dim, dtype=DOUBLE)
-    context = task.contexts(1, seed=0)[0]
-    share = torch.rand(100, dtype=DOUBLE)
-    mixed = task.objective(share[:, None] * x + (1 - share[:, None]) * y, context)
-    chord = share * task.objective(x, context) + (1 - share) * task.objective(y, context)
-    assert float((chord - mixed).min()) >= -1e-12 * float(chord.abs().max())
-    assert task.to_cvxpy(cp.Variable(task.dim), context).is_dcp()
-
-
-def test_solve_is_certified_and_equal_to_clarabel(task: Restoration) -> None:
-    context = task.contexts(5, seed=2)
-    decision = task.solve(context)
-    assert (decision.status == "optimal").all()
-    assert float(decision.gap.max()) <= 1e-6 * task.spread
-    for row in range(3):
-        x = cp.Variable(task.dim)
-        problem = cp.Problem(cp.Minimize(task.to_cvxpy(x, context[row])), task.feasible_set.constraints(x))
-        problem.solve(solver="CLARABEL")
-        assert float(decision.value[row]) == pytest.approx(problem.value, abs=CLARABEL * 1e-2)
-
-
 def test_a_thousand_pixels_are_certified(stand_in: Faces) -> None:
     task = make_restoration(32, faces=stand_in)
     context = task.contexts(4, seed=2)
@@ -111,16 +81,9 @@ def test_a_thousand_pixels_are_certified(stand_in: Faces) -> None:
     assert bool((data.value.amin(dim=1) >= decision.lower_bound).all())
 
 
-def test_samples_are_feasible_reproducible_and_right(task: Restoration) -> None:
+def test_samples_have_the_published_shapes(task: Restoration) -> None:
     data = task.sample(7, 16, seed=1)
-    assert isinstance(data, ValueData)
     assert (data.context.shape, data.x.shape, data.value.shape) == ((7, 128), (7, 16, 64), (7, 16))
-    assert float(task.feasible_set.violation(data.x).max()) == 0.0
-    same, other = task.sample(7, 16, seed=1), task.sample(7, 16, seed=2)
-    for name in ("context", "x", "value"):
-        assert torch.equal(getattr(data, name), getattr(same, name))
-        assert not torch.equal(getattr(data, name), getattr(other, name))
-    assert torch.equal(data.context, task.contexts(7, seed=1))
 
 
 def test_candidates_are_of_the_published_kinds(task: Restoration) -> None:
