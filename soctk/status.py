@@ -9,8 +9,8 @@ class Status(StrEnum):
     """How the search for one decision ended, and what to do about it.
 
     OPTIMAL: x is in the set and its relative gap at most `tol`.
-    ITERATION_LIMIT: best feasible point and honest gap; raise `max_iter` or loosen `tol`.
-    TIME_LIMIT: best feasible point and honest gap; raise `time_limit`.
+    ITERATION_LIMIT: best feasible point known and honest gap; raise `max_iter` or loosen `tol`.
+    TIME_LIMIT: best feasible point known and honest gap; raise `time_limit`.
     STALLED: rounding stopped progress before `tol`; use float64, loosen `tol` or try another method.
     INACCURATE: the answer is not what it should be. The certificate does not confirm what an outside solver claims: try
         another solver. Or `violation` is more than rounding: the set's projection is at fault. Or the value lies below

@@ -31,6 +31,7 @@ FLOORS = {
     "plugins": 1,
     "lazy": 1,
     "status": 1,
+    "files": 1,
     "support": 1,
     "maps": 1,
     "simd": 1,

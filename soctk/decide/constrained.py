@@ -8,6 +8,10 @@ any multipliers u >= 0
 and the right-hand side, again one conic form, is bounded from below as any other decision is (`soctk.minimize`). The
 solver's multipliers make the two meet. Where it calls the constraints infeasible, u >= 0 with sum 1 from the least
 violation, min t subject to g <= t, and a positive lower bound of sum_k u_k g_k prove it.
+
+A constraint says the same in any unit, but a solver has tolerances of its own. A constraint is therefore judged by
+the size of the numbers that its value is a sum of, at the very point; what is not met or not proved is solved again
+with every constraint divided by that.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,6 +30,7 @@ from soctk.decide.choice import default_solver
 from soctk.decide.decision import Decision, relative_gap
 from soctk.decide.lifted import solve_program
 from soctk.decide.problem import Limits, Problem
+from soctk.decide.ranges import magnitude_of
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.embedding import FormEmbedding
 from soctk.function import ConvexFunction, check_function
@@ -33,7 +39,26 @@ from soctk.sets import FeasibleSet
 from soctk.status import Status
 
 SATISFIED = 1e-7
-"""What a constraint may exceed 0 by, in units of max(1, |its value at the centre|), and x the set, of max(1, |x|)."""
+"""What a constraint may exceed 0 by, as a share of the numbers it is a sum of, and x the set, of max(1, |x|)."""
+SETTLED = (Status.OPTIMAL, Status.INFEASIBLE)
+"""Answers that are proved."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Answers to N instances: points (N, n), values, bounds and statuses (N,)."""
+
+    x: Tensor
+    value: Tensor
+    bound: Tensor
+    status: np.ndarray
+
+    def put(self, index: Tensor, other: _Found) -> None:
+        """Take the answers of the instances `index` that another attempt has proved."""
+        proved = np.isin(other.status, SETTLED)
+        rows, own = index[torch.from_numpy(proved)], torch.from_numpy(proved)
+        self.x[rows], self.value[rows], self.bound[rows] = other.x[own], other.value[own], other.bound[own]
+        self.status[rows.numpy()] = other.status[proved]
 
 
 def decide_under(
@@ -51,33 +76,25 @@ def decide_under(
     assert isinstance(problem.feasible_set, FeasibleSet)
     given = problem.contexts if problem.contexts.shape[-1] > 0 else None
     forms = [_form(constraint, given, problem.size) for constraint in constraints]
-    lifted = _Lifted(problem.form, forms, problem.feasible_set)
-    size, count = problem.size, len(forms)
-    x, u = problem.center.clone(), torch.zeros(size, count, dtype=torch.float64)
-    status = np.full(size, Status.TIME_LIMIT, dtype=object)
-    for row in range(size):
-        if limits.late:
-            break
-        status[row] = lifted.solve(row, x, u)
-    bound = _bounds(problem, forms, u, limits)
-    x = problem.feasible_set._project(torch.where(torch.isfinite(x), x, problem.center))
-    above, units = _values(forms, x), _values(forms, problem.center).abs().clamp(min=1)
-    value, outside = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1), problem.feasible_set._violation(x)
-    met = (above <= SATISFIED * units).all(dim=1) & (outside <= SATISFIED * x.abs().amax(dim=1).clamp(min=1))
-    violation = torch.maximum(outside, above.amax(dim=1).clamp(min=0))
-    good = met & (relative_gap(value, bound, problem.unit) <= limits.tol)
-    solved = np.isin(status, (Status.OPTIMAL, Status.INACCURATE))
-    status[solved] = np.where(good.numpy()[solved], Status.OPTIMAL, Status.INACCURATE)
-    for row in np.flatnonzero(status == Status.INFEASIBLE):
-        status[row] = lifted.prove_infeasible(int(row), problem, forms, limits)
-    none = torch.from_numpy(~np.isin(status, (Status.OPTIMAL, Status.INACCURATE)))
-    x[none], value[none] = torch.nan, torch.nan
-    bound[none] = -torch.inf
+    found = _attempt(problem, forms, limits)
+    left = torch.from_numpy(np.flatnonzero(~np.isin(found.status, SETTLED)))
+    if left.numel() > 0 and not limits.late:
+        part, some = problem.select(left), [form.select(left) for form in forms]
+        sizes = _sizes(some, found.x[left])
+        scaled = [_scaled(form, 1 / sizes[:, k]) for k, form in enumerate(some)]
+        found.put(left, _attempt(part, scaled, limits))
+    violation = torch.maximum(
+        problem.feasible_set._violation(found.x), _values(forms, found.x).amax(dim=1).clamp(min=0)
+    )
+    none = torch.from_numpy(~np.isin(found.status, (Status.OPTIMAL, Status.INACCURATE, Status.TIME_LIMIT)))
+    none |= ~torch.isfinite(found.value)
+    found.x[none], found.value[none], violation[none] = torch.nan, torch.nan, torch.nan
+    found.bound[none] = -torch.inf
     return Decision(
-        x=x.reshape(*batch, problem.dim),
-        value=value.reshape(batch),
-        lower_bound=bound.reshape(batch),
-        status=status.reshape(batch),
+        x=found.x.reshape(*batch, problem.dim),
+        value=found.value.reshape(batch),
+        lower_bound=found.bound.reshape(batch),
+        status=found.status.reshape(batch),
         iterations=torch.zeros(batch, dtype=torch.int64),
         seconds=time.perf_counter() - started,
         scale=None if problem.unit is None else problem.unit.reshape(batch),
@@ -88,8 +105,36 @@ def decide_under(
     )
 
 
+def _attempt(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
+    """Return what Clarabel finds of every instance, judged; where it was not asked in time x is the centre."""
+    assert isinstance(problem.feasible_set, FeasibleSet)
+    lifted, size = _Lifted(problem.form, forms, problem.feasible_set), problem.size
+    x, u = problem.center.clone(), torch.zeros(size, len(forms), dtype=torch.float64)
+    status = np.full(size, Status.TIME_LIMIT, dtype=object)
+    for row in range(size):
+        if limits.late:
+            break
+        status[row] = lifted.solve(row, x, u)
+    x = problem.feasible_set._project(torch.where(torch.isfinite(x), x, problem.center))
+    value, above = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1), _values(forms, x)
+    outside = problem.feasible_set._violation(x) <= SATISFIED * x.abs().amax(dim=1).clamp(min=1)
+    met = (above <= SATISFIED * _sizes(forms, x)).all(dim=1) & outside
+    bound = _bounds(problem, forms, u, x, value, limits)
+    good, solved = met & (relative_gap(value, bound, problem.unit) <= limits.tol), status != Status.TIME_LIMIT
+    claimed = np.isin(status, (Status.OPTIMAL, Status.INACCURATE))
+    late = np.full(size, limits.late) & met.numpy()
+    unproved = np.where(late, Status.TIME_LIMIT, Status.INACCURATE)
+    status[claimed] = np.where(good.numpy(), Status.OPTIMAL, unproved)[claimed]
+    value[torch.from_numpy(~solved)] = torch.inf
+    for row in np.flatnonzero(status == Status.INFEASIBLE):
+        status[row] = lifted.prove_infeasible(int(row), problem, forms, limits)
+    return _Found(x, value, bound, status)
+
+
 def check_constraints(constraints: Sequence[ConvexFunction], model: ConvexFunction) -> None:
     """Raise an error unless all are surrogates with a conic form that go with the model."""
+    if isinstance(constraints, ConvexFunction):
+        raise TypeError("subject_to: expected a list of surrogates, got one; put it into brackets")
     for number, constraint in enumerate(constraints):
         name = f"subject_to[{number}]"
         check_function(constraint, name)
@@ -140,7 +185,11 @@ class _Lifted:
         index = torch.tensor([row])
         parts = [form.select(index) for form in forms]
         zero = dataclasses.replace(parts[0], constant=0 * parts[0].constant, linear=0 * parts[0].linear, terms=())
-        bound = _bounds(Problem(zero, problem.feasible_set), parts, u / u.sum().clamp(min=1e-300), limits)
+        weights, x = u / u.sum().clamp(min=1e-300), problem.center[:1]
+        if self.x.value is not None:
+            x = problem.feasible_set._project(torch.from_numpy(self.x.value)[None])
+        value = (weights * _values(parts, x)).sum(dim=1)
+        bound = _bounds(Problem(zero, problem.feasible_set), parts, weights, x, value, limits)
         return Status.INFEASIBLE if float(bound) > 0 else Status.INACCURATE
 
 
@@ -155,14 +204,37 @@ def _form(constraint: ConvexFunction, contexts: Tensor | None, size: int) -> Con
     return form if form.size == size else dataclasses.replace(form, batch_shape=(size,))
 
 
-def _bounds(problem: Problem, forms: list[ConicForm], u: Tensor, limits: Limits) -> Tensor:
-    """Return lower bounds of the minima over the set of f + sum_k u_k g_k, (N,)."""
+def _sizes(forms: Sequence[ConicForm], x: Tensor) -> Tensor:
+    """Return the sizes of the numbers that the forms' values at points (N, n) are sums of, 1 for none, (N, K)."""
+    values = _values(forms, x)
+    sizes = torch.stack([magnitude_of(form, x, values[:, k]) for k, form in enumerate(forms)], dim=1)
+    return torch.where(sizes > 0, sizes, 1.0)
+
+
+def _scaled(form: ConicForm, factor: Tensor) -> ConicForm:
+    """Return the forms times factors (N,)."""
+    each = factor[:, None, None]
+    terms = tuple(term.scaled(each) for term in form.terms)
+    return dataclasses.replace(form, constant=form.constant * each[..., 0], linear=form.linear * each, terms=terms)
+
+
+def _bounds(problem: Problem, forms: list[ConicForm], u: Tensor, x: Tensor, value: Tensor, limits: Limits) -> Tensor:
+    """Return lower bounds of the minima over the set of f + sum_k u_k g_k, (N,).
+
+    By tangent planes at x, which minimises it where x and u are right; by a search of its own where that is not enough.
+    """
     form = problem.form
     constant, linear, terms = form.constant, form.linear, list(form.terms)
     for k, part in enumerate(forms):
-        weight = u[:, k : k + 1]
-        constant, linear = constant + weight * part.constant, linear + weight.unsqueeze(-1) * part.linear
-        terms += [term.scaled(weight.unsqueeze(-1)) for term in part.terms]
+        scaled = _scaled(part, u[:, k])
+        constant, linear = constant + scaled.constant, linear + scaled.linear
+        terms += scaled.terms
     total = ConicForm(constant, linear, tuple(terms), (len(u),))
     whole = Problem(total, problem.feasible_set, problem.unit)
-    return default_solver(whole).solve(whole, Limits(0.1 * limits.tol, None, limits.deadline)).lower_bound
+    bound = whole.bound_at(x)
+    rest = torch.nonzero(~(relative_gap(value, bound, problem.unit) <= limits.tol)).squeeze(1)
+    if rest.numel() > 0 and not limits.late:
+        part = whole.select(rest)
+        again = default_solver(part).solve(part, Limits(0.1 * limits.tol, None, limits.deadline)).lower_bound
+        bound[rest] = torch.maximum(bound[rest], again)
+    return bound

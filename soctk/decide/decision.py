@@ -61,7 +61,8 @@ class Decision:
     """A batch of decisions.
 
     Attributes:
-        x: (*batch, n), feasible; NaN where `status` says there is none.
+        x: (*batch, n), feasible; NaN where `status` says there is none, and where a limit was reached over a set of the
+            context's own (`feasible_set.at`) before any point of it was known.
         value: f(x), (*batch).
         lower_bound: a rigorous lower bound of the minimum, (*batch); -inf where there is none.
         status: `Status` of each decision, an object array (*batch); compare with `== "optimal"`.
@@ -184,5 +185,6 @@ def certified_gap(value: Tensor, lower_bound: Tensor) -> Tensor:
 
 
 def relative_gap(value: Tensor, lower_bound: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Return `certified_gap` / scale; the scale is max(1, |value|) where none is given."""
-    return certified_gap(value, lower_bound) / (value.abs().clamp(min=1.0) if scale is None else scale)
+    """Return `certified_gap` / scale, inf where that is; the scale is max(1, |value|) where none is given."""
+    gap = certified_gap(value, lower_bound)
+    return torch.where(torch.isinf(gap), gap, gap / (value.abs().clamp(min=1.0) if scale is None else scale))

@@ -1,4 +1,4 @@
-"""Rounding that is known exactly, of numbers, arrays or tensors. PyTorch is not loaded here.
+"""Rounding, of numbers, arrays or tensors. PyTorch is not loaded here.
 
 `soctk.decide.units` has the derivation.
 """
@@ -30,3 +30,15 @@ def bound_given(bound: Number, scale: Number, level: Number, lost: Number, eps: 
     """
     total = scale * bound + level  # type: ignore[operator]
     return total + lost - 2 * eps * (abs(total) + abs(lost))
+
+
+def magnitude(constant: Number, products: Number, total: Number, value: Number) -> Number:
+    """Return the size of the numbers that a value of f is a sum of: its rounding is a share of that.
+
+    Args:
+        constant: b0.
+        products: sum |v_i x_i|.
+        total: sum v_i x_i.
+        value: f(x); what is left of it are terms, which are not negative but for log-sum-exp.
+    """
+    return abs(constant) + products + abs(value - constant - total)  # type: ignore[operator]

@@ -17,6 +17,7 @@ from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
 from soctk.decide.constrained import check_constraints, decide_under
 from soctk.decide.decision import Decision, Prices, Ray
 from soctk.decide.external import External
+from soctk.decide.fallback import put_centers
 from soctk.decide.newton import SmoothingNewton
 from soctk.decide.pieces import PIECE, side_by_side
 from soctk.decide.problem import Limits, Problem
@@ -92,7 +93,7 @@ def minimize(
             "nearest" moves rows as little as need be, in the sum of the moves, and says by how much.
         subject_to: learned constraints, surrogates g of the same decision and context with g(x, context) <= 0; decided
             by Clarabel and certified by us (`soctk.decide.constrained`), over one set for all contexts, without `x0`,
-            `method` and `max_iter`.
+            `method`, `max_iter` and `infeasible`. Met to 1e-7 of the numbers that g(x) is a sum of.
 
     What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; but
     not an instance that ran into a `max_iter` below the default. `Decision.solver` says whose answer each one has.
@@ -122,8 +123,10 @@ def minimize(
     problem = Problem.at(model, model.context_rows(contexts), feasible_set, _check_scale(scale, batch, model))
     problem.size = math.prod(batch)
     if subject_to:
-        if isinstance(feasible_set, SetAt) or not (method is x0 is max_iter is None):
-            raise ValueError("subject_to: expected one feasible set, and neither method, x0 nor max_iter beside it")
+        alone = method is x0 is max_iter is None and infeasible == "status"
+        if isinstance(feasible_set, SetAt) or not alone:
+            refused = "neither method, x0, max_iter nor infeasible beside it"
+            raise ValueError(f"subject_to: expected one feasible set, and {refused}")
         check_constraints(subject_to, model)
     limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
     if subject_to and problem.size > 0:
@@ -221,6 +224,7 @@ def answer(
         tol = limits.tol if dtype == problem.dtype else 0.5 * limits.tol
         inner = limits if tol == limits.tol else dataclasses.replace(limits, tol=tol)
         result = solver.solve(problem, inner, start)
+        put_centers(result, problem)
         solve_in_range(solver, problem, inner, start, result)
     if dtype != problem.dtype:
         _round(result, problem, dtype)

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from soctk.checks import as_array
 from soctk.decide.decision import ROUNDING
+from soctk.decide.exact import magnitude
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver, merge
+from soctk.forms.conic_form import ConicForm
 from soctk.sets import SetAt
 
 LARGEST_SHARE = 1000.0
@@ -34,7 +36,9 @@ def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tens
     index = torch.from_numpy(np.flatnonzero(hardly)).to(gap.device)
     usual, found = result.value.abs().clamp(min=1.0), gap[index]
     if isinstance(problem.feasible_set, SetAt):  # over a set of each one's own the gap will have to do
-        found = torch.where(found > ROUNDING[found.dtype] * usual[index], found, torch.inf)
+        part, x, value = problem.select(index), result.x[index], result.value[index]
+        size = magnitude_of(part.form, x, value) if part.has_form else value.abs()
+        found = torch.where(found > ROUNDING[found.dtype] * size, found, torch.inf)
     else:
         found = torch.maximum(found, _range(problem.select(index), result.x[index]))
     result.unit = usual.index_copy(0, index, torch.minimum(usual[index], LARGEST_SHARE * found))
@@ -45,6 +49,12 @@ def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tens
         again = solver.solve(part, limits, None if start is None else start[index])
         result.status[index.cpu().numpy()] = again.status
         merge(result, index, again, limits.tol)
+
+
+def magnitude_of(form: ConicForm, x: Tensor, value: Tensor) -> Tensor:
+    """Return the size of the numbers that the values (N,) of a form at points (N, n) are sums of, (N,)."""
+    constant, products = form.constant.squeeze(-1), form.linear.squeeze(1) * x
+    return magnitude(constant, products.abs().sum(dim=1), products.sum(dim=1), value)
 
 
 def _range(problem: Problem, x: Tensor) -> Tensor:

@@ -46,8 +46,8 @@ def affine_pieces(
         A (M, n) and b (M,), float64.
 
     Raises:
-        ValueError: several functions, a term that is not a ReLU network, a set with an equality or without rows,
-            more than `limit` regions.
+        ValueError: several functions, a term that is not a ReLU network, a set with an equality, without rows or too
+            small, more than `limit` regions.
     """
     check_count(limit, "limit")
     if form.size != 1:
@@ -65,9 +65,13 @@ def affine_pieces(
         ]
         if len(pieces) > limit:
             raise _too_many(limit)
+    if not pieces:
+        raise ValueError(
+            f"feasible_set: expected one in which a ball of radius {THINNEST:g} fits; rescale its variables"
+        )
     found = np.array([np.append(slope, height) for _, slope, height in pieces])
-    scale = np.abs(found).max() or 1.0
-    _, first = np.unique(np.round(found / scale, 11), axis=0, return_index=True)
+    sizes = np.abs(found).max(axis=0)  # each slope and the height has a unit of its own
+    _, first = np.unique(np.round(found / np.where(sizes > 0, sizes, 1.0), 11), axis=0, return_index=True)
     kept = torch.from_numpy(found[np.sort(first)])
     return kept[:, :-1].contiguous(), kept[:, -1].contiguous()
 

@@ -46,14 +46,16 @@ def from_quadratic(
     """
     matrix, slope = as_tensor(Q, "Q").double(), as_tensor(a, "a").double()
     n = slope.shape[-1] if slope.ndim == 1 else 0
-    if slope.ndim != 1 or matrix.shape != (n, n):
-        raise ValueError(f"expected Q (n, n) and a (n,), got {tuple(matrix.shape)} and {tuple(slope.shape)}")
+    if slope.ndim != 1 or matrix.shape != (n, n) or n == 0:
+        raise ValueError(f"expected Q (n, n) and a (n,), n >= 1, got {tuple(matrix.shape)} and {tuple(slope.shape)}")
     terms: list[Term] = []
-    factor = psd_factor(matrix, "Q")
+    factor, alpha = psd_factor(matrix, "Q")
     if factor.shape[0] > 0:
         rows = factor.shape[0]
         terms.append(
-            Quadratic(DenseMap(factor[None]), factor.new_zeros(1, 1, rows), factor.new_ones(1, 1, rows), (rows,))
+            Quadratic(
+                DenseMap(factor[None]), factor.new_zeros(1, 1, rows), factor.new_full((1, 1, rows), alpha), (rows,)
+            )
         )
     for index, (weight, A, d) in enumerate(norms):
         terms.append(_norm(index, weight, A, d, n))
@@ -103,22 +105,40 @@ def tangent_planes(function: Callable[[Tensor], Tensor], points: ArrayLike) -> t
     return slope, (value - (slope * net).sum(dim=-1)).detach()
 
 
-def psd_factor(Q: Tensor, name: str) -> Tensor:
-    """Return B (rank, n) with B'B = Q, from the eigenvalues above rounding.
+def psd_factor(Q: Tensor, name: str) -> tuple[Tensor, float]:
+    """Return B (rank, n), its longest row of length one, and alpha with alpha B'B = Q.
+
+    From the eigenvalues of Q / (s s') above rounding, s_i^2 = Q_ii.
+
+    With variables in units of their own eigenvalues of Q itself would tell nothing: what is rounding in one unit is all
+    that there is in another. Those of the scaled matrix, whose diagonal is 1, do not depend on units.
 
     Raises:
         ValueError: Q is not symmetric or not positive semidefinite.
     """
-    if float((Q - Q.mT).abs().max()) > PSD_TOLERANCE * float(Q.abs().max()):
-        raise ValueError(
-            f"{name}: expected a symmetric matrix, got one that is off by {float((Q - Q.mT).abs().max()):g}"
-        )
-    values, vectors = torch.linalg.eigh(0.5 * (Q + Q.mT))
-    largest = float(values.abs().max())
-    if float(values[0]) < -1e3 * PSD_TOLERANCE * largest:
-        raise ValueError(f"{name}: expected a positive semidefinite matrix, got eigenvalue {float(values[0]):g}")
-    kept = values > Q.shape[0] * torch.finfo(Q.dtype).eps * largest
-    return values[kept].sqrt()[:, None] * vectors[:, kept].mT
+    diagonal = Q.diagonal()
+    sizes = diagonal.abs().sqrt()
+    units = torch.where(sizes > 0, sizes, 1.0)
+    scaled = Q / units[:, None] / units
+    off = (scaled - scaled.mT).abs()
+    if bool((off > PSD_TOLERANCE).any()):
+        i, j = divmod(int(off.argmax()), len(Q))
+        pair = f"{float(Q[i, j]):g} at ({i}, {j}) and {float(Q[j, i]):g} at ({j}, {i})"
+        raise ValueError(f"{name}: expected a symmetric matrix, got {pair}")
+    found = ""
+    if bool((diagonal < 0).any()):
+        found = f"{float(diagonal.min()):g} on its diagonal"
+    elif bool((scaled[sizes == 0] != 0).any()):
+        found = "a row of other numbers with 0 on the diagonal"
+    values, vectors = torch.linalg.eigh(0.5 * (scaled + scaled.mT))
+    if not found and float(values[0]) < -PSD_TOLERANCE * len(Q):
+        found = f"eigenvalue {float(values[0]):g} where its diagonal is scaled to 1"
+    if found:
+        raise ValueError(f"{name}: expected a positive semidefinite matrix, got {found}")
+    kept = (values > Q.shape[0] * torch.finfo(Q.dtype).eps * float(values[-1])) & (values > 0)
+    factor = values[kept].sqrt()[:, None] * vectors[:, kept].mT * sizes
+    length = float(factor.norm(dim=1).max()) if len(factor) else 1.0
+    return factor / length, length**2
 
 
 def _norm(index: int, weight: float, A: ArrayLike, d: ArrayLike, n: int) -> Norms:

@@ -35,11 +35,15 @@ def from_cvxpy(expression: cp.Expression, x: cp.Variable) -> ExactSurrogate:
 
     Args:
         expression: convex, scalar, without parameters, of x alone.
-        x: the variable (n,).
+        x: the variable (n,). Its attributes, such as `nonneg`, say nothing of the function: they belong into the set.
 
     Raises:
+        TypeError: no CVXPY expression, or no variable.
         ValueError: another shape, other variables, parameters, or an atom that has no exact counterpart.
     """
+    for name, given, kind in (("expression", expression, cp.Expression), ("x", x, cp.Variable)):
+        if not isinstance(given, kind):
+            raise TypeError(f"{name}: expected a cvxpy.{kind.__name__}, got {type(given).__name__}")
     if expression.size != 1 or x.ndim != 1:
         raise ValueError(f"expected a scalar expression of a variable (n,), got {expression.shape} and {x.shape}")
     if expression.parameters() or any(v.id != x.id for v in expression.variables()):
@@ -131,14 +135,17 @@ class _Reader:
         )
 
     def argument(self, expression: cp.Expression) -> _Argument:
-        """Return A and d of an affine expression from its values at 0 and at the unit points."""
+        """Return A and d of an affine expression: its derivative, which CVXPY reads off, and its value at 0."""
         n, kept = self.x.size, self.x.value
-        values = []
-        for point in np.concatenate([np.zeros((1, n)), np.eye(n)]):
-            self.x.value = point
-            values.append(np.asarray(expression.value, dtype=float).flatten(order="F"))
-        self.x.value = kept
-        return _Argument((np.stack(values[1:]) - values[0]).T, values[0])
+        self.x.save_value(np.zeros(n))  # whatever the variable's bounds
+        try:
+            d, slopes = np.asarray(expression.value, dtype=float).flatten(order="F"), expression.grad.get(self.x)
+        finally:
+            self.x.save_value(kept)
+        if slopes is None:
+            return _Argument(np.zeros((d.size, n)), d)
+        slopes = slopes.toarray() if hasattr(slopes, "toarray") else np.asarray(slopes, dtype=float)
+        return _Argument(slopes.reshape(n, d.size).T, d)
 
     def arguments(self, atom: Any) -> _Argument:
         """Return the atom's arguments, each broadcast to its shape, stacked: (arguments * entries) rows."""
@@ -158,9 +165,11 @@ def _tensors(argument: _Argument, *weights: np.ndarray) -> tuple[DenseMap, Tenso
 def _quad_form(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
     P = atom.args[1].value
     dense = np.asarray(P.todense() if hasattr(P, "todense") else P, dtype=float)
-    factor = psd_factor(torch.from_numpy(0.5 * (dense + dense.T)), "quad_form").numpy()
-    inner = reader.argument(atom.args[0])
-    map_, d, (alpha,) = _tensors(_Argument(factor @ inner.A, factor @ inner.d), np.full(len(factor), 2 * weights[0]))
+    B, level = psd_factor(torch.from_numpy(0.5 * (dense + dense.T)), "quad_form")
+    factor, inner = B.numpy(), reader.argument(atom.args[0])
+    map_, d, (alpha,) = _tensors(
+        _Argument(factor @ inner.A, factor @ inner.d), np.full(len(factor), 2 * level * weights[0])
+    )
     return [Quadratic(map_, d, alpha)]
 
 

@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from soctk.files import replacing
 from soctk.function import DTYPES, check_function
 from soctk.lazy import cvxpy as cp
 from soctk.registry import class_name, surrogate_class
@@ -70,13 +71,11 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping
     if model.support is not None:
         metadata["support"] = json.dumps(model.support.plain())
     metadata["sha256"] = _digest(metadata, tensors)
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        save_file(tensors, partial, metadata=metadata)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+        with replacing(Path(path)) as partial:
+            save_file(tensors, partial, metadata=metadata)
+    except SafetensorError as error:
+        raise OSError(f"{os.fspath(path)}: the model was not written ({error})") from None
 
 
 def load(path: str | os.PathLike[str]) -> ConvexSurrogate:

@@ -176,7 +176,7 @@ class Decider:
         unit = usual = max(1.0, abs(found.value))
         if not self.header["share"] * gap < usual or math.isnan(found.value):
             return found, usual
-        if gap > self.header["rounding"] * usual:
+        if gap > self.header["rounding"] * work.magnitude(found):
             unit = min(usual, self.header["share"] * gap)
         if found.value - found.bound <= tol * unit or time.perf_counter() > deadline:
             return found, unit

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from soctk.files import replacing
 from soctk.runtime.code import MachineCode
 
 FORMAT = "soctk-decisions-2"
@@ -47,13 +48,8 @@ def write(path: str | os.PathLike[str], contents: Contents) -> str:
     text = json.dumps({"format": FORMAT, "code": described} | header).encode()
     stream = io.BytesIO()
     np.savez(stream, header=np.frombuffer(text, np.uint8), **blocks, **arrays)  # type: ignore[arg-type]
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
+    with replacing(Path(path)) as partial:
         partial.write_bytes(stream.getvalue())
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
     return hashlib.sha256(stream.getvalue()).hexdigest()
 
 
@@ -82,6 +78,11 @@ def read(path: str | os.PathLike[str], sha256: str | None = None) -> Contents:
     if header.get("format") != FORMAT:
         raise RuntimeFileError(
             f"{source}: expected format {FORMAT!r}, got {header.get('format')!r}; write it with this version of soctk"
+        )
+    missing = sorted({"object", "bitcode"} - set(arrays))
+    if missing or not isinstance(header.get("code"), dict):
+        raise RuntimeFileError(
+            f"{source}: expected the compiled method, got a file without {', '.join(missing) or 'it'}"
         )
     blocks = {name: arrays.pop(name).tobytes() for name in ("object", "bitcode")}
     return Contents(header, arrays, MachineCode(**header["code"], **blocks))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from soctk.decide.exact import exact_difference
+from soctk.decide.exact import exact_difference, magnitude
 from soctk.forms.responses import Responses, responses
 from soctk.runtime.code import Call, Functions
 from soctk.runtime.sides import Sides
@@ -70,6 +70,11 @@ class Work:
         found = responses(row, self._numbers, self._header["rows"])
         arrays["rows"][:], arrays["weights"][:], arrays["ridges"][:] = found
         return call() != 0
+
+    def magnitude(self, found: Found) -> float:
+        """Return the size of the numbers that a value is a sum of."""
+        products = self._data[1 : 1 + self._header["dim"]] * found.x
+        return magnitude(float(self._data[0]), float(np.abs(products).sum()), float(products.sum()), found.value)
 
     def rescale(self, level: float, unit: float) -> tuple[float, float]:
         """Replace f by (f - level) / s, s a power of two near a unit; return s and what rounding took off f."""

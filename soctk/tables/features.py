@@ -6,6 +6,7 @@ January. Times are local: the clock's, as written, whatever the offset from UTC 
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,12 +15,8 @@ import numpy as np
 
 from soctk.lazy import pandas as pd
 from soctk.tables.errors import TableError
-from soctk.tables.table import Table, listed
+from soctk.tables.table import MOST_LEVELS, MOSTLY, Table, listed
 
-MOST_LEVELS = 100
-"""Different texts that a column may have to be taken for a category."""
-MOSTLY = 0.9
-"""The share of a column's texts that are numbers, or dates, from which the others are mistakes."""
 COVERED = 0.9
 """The share of a season's period that a log must span for the season to be learned."""
 ISO = "ISO8601"
@@ -268,4 +265,16 @@ def _times(column: Any, form: str) -> Any:
     texts = column.astype(str).str.strip()
     if form == ISO:
         texts = texts.str.replace(_OFFSET, r"\1", regex=True)
-    return pd.to_datetime(texts, format=form, errors="coerce")
+    if "%z" in form:  # offsets that differ, as in summer and in winter, have no common clock
+        return pd.to_datetime(texts.map(lambda text: _local(text, form)), errors="coerce")
+    try:
+        return pd.to_datetime(texts, format=form, errors="coerce")
+    except ValueError as error:
+        raise TableError(f"date format {form!r}: expected one as of strptime ({error})") from None
+
+
+def _local(text: str, form: str) -> Any:
+    try:
+        return datetime.datetime.strptime(text, form).replace(tzinfo=None)
+    except ValueError:
+        return pd.NaT

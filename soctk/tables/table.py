@@ -26,6 +26,16 @@ SHOWN = 12
 """Columns or categories that a message lists."""
 FIRST = 5
 """Rows with missing values that are named."""
+AS_WRITTEN = {"ignore_metadata": True, "integer_object_nulls": True}
+"""How Parquet becomes a data frame: whole numbers stay whole where one is missing."""
+AS_TEXT = {"index_col": False, "dtype": str, "keep_default_na": False, "na_values": [""]}
+"""How .csv does: an empty field is missing, and what else stands for that depends on its column (`missing_in`)."""
+SAID_MISSING = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "Null", "null", "None", "<NA>")
+"""Texts that say that a number or a date is missing."""
+MOST_LEVELS = 100
+"""Different texts that a column may have to be taken for a category."""
+MOSTLY = 0.9
+"""The share of a column's texts that are numbers, or dates, from which the others are mistakes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +141,11 @@ class Table:
     def without_missing(self, names: Sequence[str]) -> tuple[Table, Missing]:
         """Return the rows that have a value in all of these columns, and what was left out."""
         self.check_names(names)
-        empty = self.frame[list(names)].isna().to_numpy(bool)
+        empty = (
+            np.stack([missing_in(self.frame[name]) for name in names], axis=1)
+            if names
+            else np.zeros((len(self), 0), bool)
+        )
         wrong = empty.any(axis=1)
         places = [(int(self.rows[k]) + 1, [names[j] for j in np.flatnonzero(empty[k])]) for k in np.flatnonzero(wrong)]
         counts = {name: int(count) for name, count in zip(names, empty.sum(axis=0), strict=True) if count}
@@ -161,6 +175,22 @@ class Missing:
         by_column = ", ".join(f"{quoted(name)} {count}" for name, count in self.counts.items())
         rows = ", ".join(f"row {row} ({listed(names)})" for row, names in self.first)
         return f"{self.count} of {self.total} rows have missing values ({by_column}); the first: {rows}"
+
+
+def missing_in(column: Any) -> np.ndarray:
+    """Return where a column has no value, bool (N,).
+
+    Of texts that is an empty one, and among numbers and dates also what says so ("NA"); of categories "NA" is one.
+    """
+    empty = column.isna().to_numpy(bool)
+    if column.dtype.kind in "biufcmM":
+        return empty
+    said = column.isin(SAID_MISSING).to_numpy(bool)
+    if not said.any():
+        return empty
+    rest = column[~(empty | said)]
+    numbers = len(rest) > 0 and pd.to_numeric(rest, errors="coerce").notna().mean() >= MOSTLY
+    return empty | said if numbers or rest.nunique() > MOST_LEVELS else empty
 
 
 def read_pieces(path: Path, rows: int | None, wanted: Callable[[str], bool] | None = None) -> Iterator[Table]:
@@ -265,9 +295,9 @@ def _csv(path: Path, rows: int | None, chosen: list[str]) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         if rows is None:
-            yield pd.read_csv(path, index_col=False, dtype=str)[chosen]
+            yield pd.read_csv(path, **AS_TEXT)[chosen]
             return
-    with pd.read_csv(path, index_col=False, dtype=str, chunksize=rows) as reader:
+    with pd.read_csv(path, chunksize=rows, **AS_TEXT) as reader:
         while True:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -280,10 +310,10 @@ def _csv(path: Path, rows: int | None, chosen: list[str]) -> Iterator[Any]:
 def _parquet(path: Path, rows: int | None, chosen: list[str]) -> Iterator[Any]:
     with parquet.ParquetFile(path) as file:
         if rows is None or file.metadata.num_rows == 0:
-            yield file.read(columns=chosen).to_pandas(ignore_metadata=True)
+            yield file.read(columns=chosen).to_pandas(**AS_WRITTEN)
             return
         for batch in file.iter_batches(rows, columns=chosen):
-            yield batch.to_pandas(ignore_metadata=True)
+            yield batch.to_pandas(**AS_WRITTEN)
 
 
 def _parquet_rows(path: Path, start: int, stop: int, chosen: list[str]) -> Any:
@@ -302,7 +332,7 @@ def _parquet_rows(path: Path, start: int, stop: int, chosen: list[str]) -> Any:
             if at >= stop:
                 break
         whole = arrow.Table.from_batches(found) if found else file.schema_arrow.empty_table().select(chosen)
-        return whole.to_pandas(ignore_metadata=True)
+        return whole.to_pandas(**AS_WRITTEN)
 
 
 @contextmanager
@@ -311,7 +341,8 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except pd.errors.ParserWarning:
-        raise TableError(f"{path}: expected as many fields in every row as in the header, got more") from None
+        remedy = "; with decimal commas or semicolons, export it again with points and commas"
+        raise TableError(f"{path}: expected as many fields in every row as in the header, got more{remedy}") from None
     except TableError:
         raise
     except (ValueError, OSError) as error:

@@ -16,6 +16,7 @@ from soctk import (
     ConicForm,
     ConvexSurrogate,
     Decision,
+    Polyhedron,
     Simplex,
     SoftplusICNN,
     Status,
@@ -64,6 +65,23 @@ def test_a_time_limit_gives_the_best_point_and_an_honest_gap(model, context, fea
     decision = minimize(model, feasible_set, context, time_limit=1e-9, tol=1e-10)
     assert (decision.status == "time_limit").all()
     check_honest(decision, model, feasible_set, context)
+
+
+def test_what_no_search_has_begun_on_gets_the_sets_centre(model) -> None:
+    """Over one set there is a point; over sets of their own where the centre of the set without changes is in them."""
+    feasible_set = Polyhedron(5, 0.0, 1.0, E=[[1.0] * 5], f=[2.0], G=[[1.0, -1.0, 0.0, 0.0, 0.0]], h=[0.2])
+    contexts, totals = torch.zeros(20_000, 2, dtype=DOUBLE), torch.full((20_000, 1), 2.0, dtype=DOUBLE)
+    totals[::2] += 0.1
+    decision = minimize(model, feasible_set, contexts, time_limit=1e-9)
+    assert (decision.status == "time_limit").all()
+    assert float(decision.violation.max()) <= 1e-12
+    assert bool(decision.value.isfinite().all())
+    moved = minimize(model, feasible_set.at(f=totals), contexts, time_limit=1e-9)
+    assert (moved.status == "time_limit").all()
+    assert float(moved.violation[1::2].max()) <= 1e-12
+    unknown = moved.x.isnan().any(dim=1)
+    assert bool((moved.relative_gap[unknown] == torch.inf).all())
+    assert float(moved.violation[~unknown].max()) <= 1e-12
 
 
 def test_a_time_limit_of_an_outside_solver_is_never_called_optimal(model, context) -> None:

@@ -85,7 +85,14 @@ def test_pieces_of_an_imported_maximum_are_its_own() -> None:
     assert float(distance.max()) <= 1e-9
 
 
+def test_pieces_beside_large_numbers_are_kept_apart() -> None:
+    f = from_max_affine([[1e-3], [-1e-3]], [1e9, 1e9])
+    assert len(affine_pieces(f.conic_form())[0]) == 2
+
+
 def test_what_has_no_pieces_is_refused() -> None:
+    with pytest.raises(ValueError, match="a ball of radius 1e-09 fits"):
+        affine_pieces(from_max_affine([[1.0], [-1.0]], [0, 0]).conic_form(), Box(1, 0.0, 1e-9))
     with pytest.raises(ValueError, match="not piecewise affine"):
         affine_pieces(MODELS["soc"](n).conic_form(torch.zeros(3)))
     with pytest.raises(ValueError, match="limit=10"):

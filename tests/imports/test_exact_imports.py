@@ -156,15 +156,37 @@ def test_the_message_names_what_is_understood() -> None:
     assert all(name in str(caught.value) for name in (*ATOMS, *(name for kind in BUILT_IN for name in kind.atoms)))
 
 
+def test_units_of_variables_take_nothing_from_a_quadratic() -> None:
+    """One variable in W and the others in units of up to 10 GW: eigenvalues of Q from 1e-20 to 1e20."""
+    units = 10.0 ** np.array([-10, -3, 4, 10])
+    scaled = Q * units[:, None] * units
+    y = cp.Variable(n)
+    for f in (from_quadratic(scaled, a * units), from_cvxpy(0.5 * cp.quad_form(y, scaled) + (a * units) @ y, y)):
+        for x in RNG.normal(size=(5, n)):
+            close(f(torch.from_numpy(x / units)), torch.tensor(0.5 * x @ Q @ x + a @ x, dtype=DOUBLE), VALUE)
+
+
+def test_coefficients_beside_large_constants_are_exact() -> None:
+    y = cp.Variable(1, nonneg=True)
+    f = from_cvxpy(cp.abs(0.1 * y[0] - 1e9), y)
+    x = minimize(f, Box(1, 0.0, 2e10)).x
+    assert abs(0.1 * float(x) - 1e9) <= 1e-6
+    assert y.value is None
+
+
 def test_bad_quadratics_are_refused() -> None:
     with pytest.raises(ValueError, match="Q: expected a symmetric"):
         from_quadratic(RNG.normal(size=(n, n)), a)
-    with pytest.raises(ValueError, match="positive semidefinite"):
-        from_quadratic(-np.eye(n), a)
+    for indefinite in (-np.eye(2), np.diag([1e10, -1.0]), [[1.0, 2.0], [2.0, 1.0]], [[0.0, 1.0], [1.0, 1.0]]):
+        with pytest.raises(ValueError, match="positive semidefinite"):
+            from_quadratic(indefinite, a[:2])
     with pytest.raises(ValueError, match="lambda"):
         from_quadratic(np.eye(n), a, norms=[(-1.0, S, s)])
     with pytest.raises(ValueError, match=r"norms\[0\]: expected"):
         from_quadratic(np.eye(n), a, norms=[(1.0, S, s[:2])])
+    for wrong in (3.0, cp.Minimize(cp.sum(X))):
+        with pytest.raises(TypeError, match=r"expression: expected a cvxpy\.Expression"):
+            from_cvxpy(wrong, X)
     with pytest.raises(ValueError, match="expected Q"):
         from_quadratic(np.eye(n + 1), a)
     with pytest.raises(ValueError, match="expected A"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from soctk.tables.table import TABLE_FORMATS, check_format
-from soctk_evaluation.cli.feasible import EXPECTED
+from soctk_evaluation.cli.feasible import EXPECTED, set_file
 from soctk_evaluation.cli.in_pieces import Here, decide_in_pieces
 from soctk_evaluation.cli.log_commands import Decide
 from soctk_evaluation.cli.logged import check_output
@@ -42,7 +42,7 @@ def _check_files(command: Decide, output: Path) -> None:
     """Raise UsageError where the files asked for do not go together, or the output cannot be written."""
     contexts = command.contexts
     if output.suffix in COLUMN_FORMATS:
-        check_output(output, ("model", command.model), ("contexts", contexts))
+        check_output(output, ("model", command.model), ("contexts", contexts), ("--set", set_file(command.feasible)))
     elif output.suffix:
         kinds = ", ".join(COLUMN_FORMATS)
         raise UsageError(f"--output: expected a file ending in {kinds}, or a folder's name without one, got {output}")

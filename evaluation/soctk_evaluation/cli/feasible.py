@@ -54,6 +54,11 @@ def column_names(asked: Feasible) -> dict[str, tuple[str, ...]]:
     return {side: names for side, names in given.items() if names}
 
 
+def set_file(asked: Feasible) -> Path | None:
+    """Return the file that the set is from, None where it is none."""
+    return None if asked.set is None or asked.set in SETS else Path(asked.set)
+
+
 def make_region(asked: Feasible, dim: int, source: Table | Arrays | None, *, by_rows: bool = False) -> Region | None:
     """Return where to decide, None where no set is asked for.
 

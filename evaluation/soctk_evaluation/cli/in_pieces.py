@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from soctk.learn.progress import Progress
 from soctk.tables.errors import TableError
 from soctk.tables.table import Table
-from soctk_evaluation.cli.feasible import SETS
+from soctk_evaluation.cli.feasible import set_file
 from soctk_evaluation.cli.log_commands import Decide
 from soctk_evaluation.cli.pieces import Pieces, digest, job_key
 from soctk_evaluation.cli.plan import Tally
@@ -144,7 +144,8 @@ def _key(command: Decide, contexts: Path, output: Path, workers: Workers) -> str
 
 def own_files(command: Decide) -> list[Path]:
     """Return the model's file, and the set's where it is from one."""
-    return [command.model] + ([] if command.feasible.set in SETS else [Path(str(command.feasible.set))])
+    found = set_file(command.feasible)
+    return [command.model] + ([] if found is None else [found])
 
 
 def say(text: str) -> None:

@@ -20,7 +20,7 @@ from soctk.sets import SetAt
 from soctk.tables.features import Category
 from soctk.tables.table import Table, listed, quoted
 from soctk_baselines import QuadraticRegression
-from soctk_evaluation.cli.feasible import column_names, make_region
+from soctk_evaluation.cli.feasible import column_names, make_region, set_file
 from soctk_evaluation.cli.interrupts import first_interrupt
 from soctk_evaluation.cli.log_commands import Fit
 from soctk_evaluation.cli.parts import Parts, fingerprint, split
@@ -39,13 +39,15 @@ def fit_logged(command: Fit) -> int:
     if command.scheduler is not None and command.members < 2:
         wanted = "expected --members of at least 2, as what its workers learn are members"
         raise UsageError(f"--scheduler: {wanted}, got {command.members}")
+    if command.seed < 0:
+        raise UsageError(f"--seed: expected at least 0, got {command.seed}")
     logged = soctk.read_log(command.data, _roles(command), drop_missing=command.drop_missing)
     data, output = logged.data, command.output or command.data.with_suffix(".safetensors")
     if logged.missing is not None and logged.missing.count:
         print(f"left out: {logged.missing}")
     if data.value.numel() < 2:
         raise UsageError(f"{command.data}: expected at least two decisions, one to measure the error on, got one")
-    check_output(output, ("data", command.data))
+    check_output(output, ("data", command.data), ("--set", set_file(command.feasible)))
     check_names(logged.columns.x)
     region = make_region(command.feasible, data.dim, logged.source if column_names(command.feasible) else None)
     if region is not None and logged.optima is None:

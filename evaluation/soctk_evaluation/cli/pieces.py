@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import soctk
+from soctk.files import replacing
 from soctk.lazy import arrow, parquet
 from soctk_evaluation.cli.plan import Tally
-from soctk_evaluation.cli.tabular import replacing, write_columns
+from soctk_evaluation.cli.tabular import write_columns
 from soctk_evaluation.harness.store import locked
 
 KEY_LENGTH = 32
@@ -201,7 +202,11 @@ def _schema(paths: Iterable[Path]) -> Any:
 def _join_tables(paths: Iterable[Path], output: Path, schema: Any) -> None:
     with parquet.ParquetWriter(output, schema) as whole:
         for path in paths:
-            whole.write_table(parquet.read_table(path, partitioning=None).cast(schema))
+            try:
+                table = parquet.read_table(path, partitioning=None).cast(schema)
+            except arrow.ArrowException as error:
+                raise OSError(f"{path}: its columns have other types than others' ({error})") from None
+            whole.write_table(table)
 
 
 def _write(value: Mapping[str, Any], path: Path) -> None:

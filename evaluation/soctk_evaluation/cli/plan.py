@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +97,7 @@ class Tally:
     def of(cls, decision: Decision) -> Tally:
         empty = decision.status.flatten() == Status.INFEASIBLE
         gaps = decision.relative_gap.flatten()[torch.from_numpy(~empty)]
-        largest = float(gaps.max()) if gaps.numel() > 0 else 0.0
+        largest = float(gaps.nan_to_num(nan=math.inf).max()) if gaps.numel() > 0 else 0.0
         moved = 0 if decision.relaxation is None else int((decision.relaxation > 0).sum())
         certified = int(decision.optimal.sum())
         outside = 0 if decision.outside is None else int((decision.outside.flatten().numpy() & ~empty).sum())

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from soctk.files import replacing
 from soctk.tables.table import ARRAYS, TABLE_FORMATS
 
 COLUMN_FORMATS = (*TABLE_FORMATS, ARRAYS)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a file to write, which takes the place of `path` once it is complete."""
-    # A name that no other process has, on another machine either.
-    partial = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.partial{path.suffix}")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write_columns(columns: Mapping[str, Any], path: Path, *, header: bool = True) -> None:

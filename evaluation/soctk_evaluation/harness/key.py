@@ -25,7 +25,8 @@ SOLVER = ("soctk.decide", "soctk.simd")
 
 NEUTRAL = (
     *SOLVER,
-    *("soctk.__init__", "soctk.exports", "soctk.io", "soctk.runtime", "soctk.sklearn", "soctk.status"),
+    *("soctk.__init__", "soctk.assessment", "soctk.exports", "soctk.files", "soctk.io", "soctk.runtime"),
+    *("soctk.sklearn", "soctk.status", "soctk.tables"),
     *("soctk_tasks.__init__", "soctk_baselines.__init__", "soctk_evaluation.__init__"),
     *("soctk_tasks.grid", "soctk_tasks.untuned"),
     *("soctk_evaluation.benchmark", "soctk_evaluation.cli", "soctk_evaluation.harness", "soctk_evaluation.tables"),
