@@ -17,7 +17,7 @@ from torch import Tensor
 from soctk.decide.active_set import Ends
 from soctk.decide.compiled.form import kinds_of, supported
 from soctk.decide.free_coordinates import Reduction
-from soctk.decide.polyhedral import MOST_MEANWHILE, is_ready
+from soctk.decide.ready import is_ready
 from soctk.decide.result import Result, repeated
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import SetAt
@@ -124,7 +124,7 @@ def minimise_in_free_coordinates(
         value = form.evaluate(free.expand(w).unsqueeze(1)).squeeze(-1)
         return Result(w, value, value, torch.zeros_like(value), repeated(Status.OPTIMAL, form.size))
     inner = free.form(form)
-    if not (supported(inner) and is_ready(kinds_of(inner.terms), MOST_MEANWHILE + 1)):
+    if not (supported(inner) and is_ready(kinds_of(inner.terms), 1, most=0)):
         raise RuntimeError("decisions over this set have no derivatives: a term of the model has no compiled kernel")
     from soctk.decide.compiled.solve import solve_compiled  # Numba is loaded when it is needed
 

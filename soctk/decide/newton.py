@@ -26,8 +26,9 @@ from soctk.decide.batched import solve_batched
 from soctk.decide.compiled.form import Packed, kinds_of, pack, supported
 from soctk.decide.external import External
 from soctk.decide.packed_model import PackedModel
-from soctk.decide.polyhedral import is_ready, solve_polyhedral
+from soctk.decide.polyhedral import solve_polyhedral
 from soctk.decide.problem import Limits, Problem
+from soctk.decide.ready import MOST_BY_A_SOLVER, MOST_BY_PYTORCH, is_ready
 from soctk.decide.reduction import newton_refuses
 from soctk.decide.result import Result
 from soctk.decide.rules import share_of_centre
@@ -94,9 +95,9 @@ def _solve_packed(problem: Problem, start: Tensor | None, options: dict[str, Any
     prepared = PackedModel.now(problem.model) if problem.packed is None else problem.packed
     if prepared is None:
         return None
-    from soctk.decide.compiled.solve import Region, is_ready, solve_packed  # Numba is loaded when it is needed
+    from soctk.decide.compiled.solve import Region, solve_packed  # Numba is loaded when it is needed
 
-    if not is_ready(prepared.kinds, problem.size):
+    if not is_ready(prepared.kinds, problem.size, MOST_BY_PYTORCH):
         return None
     # where a coefficient is not finite, the form says which
     packed = prepared.at(problem.contexts)
@@ -110,12 +111,15 @@ def _packed(problem: Problem) -> Packed | None:
     if prepared is None and problem.model is not None and problem.unit is None and problem.device.type == "cpu":
         prepared = PackedModel.now(problem.model)
     if prepared is not None:
-        packed = prepared.at(problem.contexts) if is_ready(prepared.kinds, problem.size) else None
-        if packed is not None and packed.size < problem.size:  # one function, over several sets
-            packed = packed.select(np.zeros(problem.size, dtype=np.int64))
-        return packed if packed is not None or not is_ready(prepared.kinds, problem.size) else pack(problem.form)
+        if not is_ready(prepared.kinds, problem.size, MOST_BY_A_SOLVER):
+            return None
+        packed = prepared.at(problem.contexts)
+        if packed is None:
+            return pack(problem.form)
+        # one function over several sets stands for all of them
+        return packed.select(np.zeros(problem.size, dtype=np.int64)) if packed.size < problem.size else packed
     form = problem.form.apply(Tensor.cpu)
-    return pack(form) if supported(form) and is_ready(kinds_of(form.terms), problem.size) else None
+    return pack(form) if supported(form) and is_ready(kinds_of(form.terms), problem.size, MOST_BY_A_SOLVER) else None
 
 
 def _relative_tolerance(problem: Problem, tol: float, start: Tensor | None) -> float:
@@ -152,9 +156,9 @@ def solve_newton(
     options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": deadline, "keep_final": keep_final}
     rows = feasible_set.rows()
     if supported(form) and rows is not None and rows.at_most_a_sum:
-        from soctk.decide.compiled.solve import Region, is_ready, solve_compiled  # Numba is loaded when it is needed
+        from soctk.decide.compiled.solve import Region, solve_compiled  # Numba is loaded when it is needed
 
-        if is_ready(kinds_of(form.terms), form.size):
+        if is_ready(kinds_of(form.terms), form.size, MOST_BY_PYTORCH):
             first = None if start is None else start.double().cpu().numpy()
             return solve_compiled(form, Region.of(feasible_set), start=first, **options)
     center = feasible_set.center(form.dtype, form.linear.device)

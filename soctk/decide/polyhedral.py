@@ -28,15 +28,12 @@ from soctk.sets import SetAt
 from soctk.sets.arrays import SetArrays
 from soctk.sets.elastic import nearest
 from soctk.status import Status
-from soctk.terms import Term
 from soctk.terms.base import Dual
 
 RELAXED = 2e-10
 """By how much, relative to it, every end is moved out where there is no interior and the first search fails."""
 ROUNDING = 1e-13
 """What rounding may put a point outside of its set by, as such a share."""
-MOST_MEANWHILE = 100
-"""Instances that an outside solver decides sooner than the method is compiled."""
 
 
 def bound_by_rows(form: ConicForm, sets: SetAt, dual: Dual, y: np.ndarray) -> tuple[Tensor, RowMultipliers]:
@@ -283,10 +280,3 @@ def project_points(
         there = value(index, x)
         if float(relative_gap(there, result.lower_bound[index])) <= tol:
             result.x[index], result.value[index] = x, there
-
-
-def is_ready(kinds: tuple[type[Term], ...], size: int) -> bool:
-    """Whether compiled code decides for `size` instances now; it is waited for where an outside solver takes longer."""
-    from soctk.decide.compiled.first_use import method_for  # Numba is loaded when it is needed
-
-    return method_for(kinds).ready(several=False, wait=size > MOST_MEANWHILE)

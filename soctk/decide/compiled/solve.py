@@ -22,7 +22,6 @@ from soctk.forms.rounding import rounding
 from soctk.sets import FeasibleSet
 from soctk.sets.batches import joined, whole
 from soctk.simd.lanes import WIDTH, aligned_zeros
-from soctk.terms import Term
 from soctk.terms.kernel import EPS
 
 WORK_BETWEEN_CHECKS = 2e8
@@ -33,16 +32,9 @@ FEWEST_IN_LANES = 32
 """Instances for which code for several in SIMD lanes is worth compiling: as long again as the code for one."""
 MOST_IN_LANES = 2**22
 """Numbers in work for all lanes: 32 megabytes, 300 variables in sixteen. There they take half of the time still."""
-MOST_MEANWHILE = 4096
-"""Instances that PyTorch decides sooner than the method is compiled."""
 OUTCOMES = np.empty(5, dtype=object)
 OUTCOMES[:] = [Status.TIME_LIMIT, Status.OPTIMAL, Status.STALLED, Status.ITERATION_LIMIT, Status.INFEASIBLE]
 """What an instance's `outcome` says; one that is still running has met the time limit."""
-
-
-def is_ready(kinds: tuple[type[Term], ...], size: int) -> bool:
-    """Whether compiled code decides for `size` forms of some kinds of terms now; else PyTorch, while it is compiled."""
-    return method_for(kinds).ready(several=False, wait=size > MOST_MEANWHILE)
 
 
 @dataclass(frozen=True, eq=False)
