@@ -79,8 +79,9 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
         x, z = self._parts(table)
         fixed = isinstance(self.random_state, numbers.Integral)
         seed = int(self.random_state if fixed else check_random_state(self.random_state).randint(2**31 - 1))
-        self.model_ = make_surrogate(self.model, x.shape[1], z.shape[1], self.max_parameters, seed)
-        self.report_ = fit(self.model_, Groups.of(z).data(z, x, y), self.config or FitConfig(seed=seed))
+        model = make_surrogate(self.model, x.shape[1], z.shape[1], self.max_parameters, seed)
+        self.report_ = fit(model, Groups.of(z).data(z, x, y), self.config or FitConfig(seed=seed))
+        self.model_ = self.report_.model
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -106,7 +107,8 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         if not self.features_:
             return minimize(self.model_, feasible_set, None, **options)
-        if not isinstance(context, pd.DataFrame):
+        if not isinstance(context, pd.DataFrame) or not hasattr(self, "feature_names_in_"):
+            # columns that had no names, or numbers for names, are known by their places
             names = [feature.name for feature in self.features_]
             array = np.asarray(context)
             if array.ndim != 2 or array.shape[1] != len(names):

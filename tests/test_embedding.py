@@ -146,3 +146,12 @@ def test_saved_models_embed_alike(model: ConvexSurrogate, tmp_path) -> None:
     value = float(model(x, CONTEXTS[1]))
     assert problem.value == pytest.approx(value, abs=CLARABEL, rel=CLARABEL)
     assert float(again(x, CONTEXTS[1])) == pytest.approx(value, rel=GRADIENT[DOUBLE])
+
+
+def test_what_a_parameter_cannot_say_is_refused_in_any_unit() -> None:
+    model = SOCICNN(2, 1, hidden=(3,), quadratics=(2,), ridges=0, affine_hidden=0, seed=0)
+    model.alpha.slope.data.fill_(2.0)
+    for unit in (1.0, 1e-10):
+        model.set_standardization(value=(0.0, unit))
+        with pytest.raises(ValueError, match="DPP"):
+            model.to_cvxpy(cp.Variable(2), cp.Parameter(1))

@@ -129,3 +129,12 @@ def test_restriction_to_a_subspace(form: ConicForm, generator: torch.Generator) 
 def test_lipschitz_wants_a_set_of_its_dimension(form: ConicForm) -> None:
     with pytest.raises(ValueError, match="dimension 4"):
         form.lipschitz(Box(3))
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1.0, 1e8])
+def test_conjugates_do_not_depend_on_the_unit_of_x(unit: float) -> None:
+    """f(x) = |x_1 / unit|^2 / 2 has f*(y) = |unit y_1|^2 / 2 where y_2 = 0, and inf elsewhere."""
+    form = from_quadratic([[unit**-2, 0.0], [0.0, 0.0]], [0.0, 0.0]).conic_form()
+    inside, outside = torch.tensor([[3 / unit, 0.0], [3 / unit, 1 / unit]], dtype=DOUBLE)
+    assert float(form.conjugate(inside)) == pytest.approx(4.5)
+    assert float(form.conjugate(outside)) == torch.inf

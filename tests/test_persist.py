@@ -236,3 +236,24 @@ def test_a_negative_weight_is_refused_by_name_wherever_it_comes_from(buffer: str
     soctk.save(model, tmp_path / "tampered.safetensors")
     with pytest.raises(soctk.CheckpointError, match=rf"{name}: expected non-negative"):
         soctk.load(tmp_path / "tampered.safetensors")
+
+
+def test_what_could_not_be_loaded_is_not_written(saved):
+    model, path = saved
+    before = path.read_bytes()
+    with pytest.raises(TypeError, match="notes"):
+        soctk.save(model, path, notes=[1])
+    next(model.parameters()).data.fill_(torch.nan)
+    with pytest.raises(ValueError, match="NaN"):
+        soctk.save(model, path)
+    assert path.read_bytes() == before
+
+
+def test_a_model_may_be_in_an_average_twice(saved, tmp_path):
+    model, _ = saved
+    twice, path = soctk.average([model, model]), tmp_path / "twice.safetensors"
+    soctk.save(twice, path)
+    x, context = torch.rand(7, 4, dtype=torch.float64), torch.randn(7, 2, dtype=torch.float64)
+    assert torch.equal(soctk.load(path)(x, context), twice(x, context))
+    with pytest.raises(TypeError, match=r"soctk\.average"):
+        soctk.AverageSurrogate([model, model])

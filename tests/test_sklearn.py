@@ -110,3 +110,26 @@ def test_it_stands_in_pipelines(frame: pd.DataFrame) -> None:
 def test_columns_that_make_no_sense_are_refused(roles: dict, frame: pd.DataFrame) -> None:
     with pytest.raises(ValueError, match="decision, context: "):
         ConvexRegressor(**roles).fit(frame[["u", "w", "load"]], frame["cost"])
+
+
+def test_members_predict_and_decide_by_their_mean() -> None:
+    random = np.random.default_rng(0)
+    X = random.uniform(size=(60, 3))
+    y = ((X[:, :2] - X[:, 2:]) ** 2).sum(axis=1)
+    config = soctk.FitConfig(members=2, jobs=1, starts=1, epochs=1, newton_iterations=2, lbfgs_iterations=5)
+    found = ConvexRegressor(decision=[0, 1], model="dcp", config=config).fit(X, y)
+    assert isinstance(found.model_, soctk.AverageSurrogate)
+    x, theta = torch.from_numpy(X[:, :2]), torch.from_numpy(X[:, 2:])
+    mean = sum(member(x, theta) for member in found.model_.members) / 2
+    np.testing.assert_allclose(found.predict(X), mean.detach().numpy(), rtol=1e-12)
+
+
+def test_columns_that_have_numbers_for_names_are_known_by_their_places() -> None:
+    random = np.random.default_rng(0)
+    X = random.uniform(size=(60, 3))
+    table = pd.DataFrame(X, columns=[1, 2, 0])
+    found = ConvexRegressor(decision=[0, 1], model="quadratic").fit(table, X.sum(axis=1) ** 2)
+    one, two = (found.decide(soctk.Box(2), part) for part in (X[:5, 2:], table[[0]][:5]))
+    torch.testing.assert_close(one.value, two.value, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="context: expected shape"):
+        found.decide(soctk.Box(2), table[:5])

@@ -42,7 +42,8 @@ class Policy(ABC):
         """
         if self._weights is None:
             raise RuntimeError(f"{type(self).__name__} has not been fitted: call fit(context, x_star) first")
-        return self.feasible_set.project(self._features(as_tensor(context, "context")) @ self._weights)
+        contexts = as_tensor(context, "context")
+        return self.feasible_set.project(self._features(contexts) @ self._weights.to(contexts.dtype))
 
     @property
     def parameter_count(self) -> int:

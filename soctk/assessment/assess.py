@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 
 from soctk.assessment.assessment import Assessment, Error, Shown
 from soctk.assessment.convexity import curvature
@@ -82,6 +84,8 @@ def assess(
                 f"{name}: expected decision and context dimensions {(model.dim, model.context_dim)} as the model's, "
                 f"got {(part.dim, part.context_dim)}"
             )
+    if data.value.numel() < 2:
+        raise ValueError("data: expected at least two observed values, got one")
     logged = (data if train is None else train).x.flatten(end_dim=1)
     sets = spanned_set(logged) if feasible_set is None else feasible_set
     _check_sets(sets, data)
@@ -92,7 +96,7 @@ def assess(
     errors = _errors(own, None if train is None else rival.values)
     at = rows.some(MOST_CONTEXTS, seed)
     x, other = own.decide(at), rival.decide(at)
-    both = Judged(average([model, rival.model]), sets, rows, axes) if model.has_conic_form else None
+    both = Judged(average([in_float64(model), rival.model]), sets, rows, axes) if model.has_conic_form else None
     costs = expected_costs(own, rival, at, x, other, both)
     regret = expected_regret(own, at, x) if model.has_conic_form else None
     curved = curvature(model, rows, axes)
@@ -121,6 +125,11 @@ def assess(
         reason=reason,
         shown=_shown(own, at, x, promised, costs.each, costs.error),
     )
+
+
+def in_float64(model: ConvexSurrogate) -> ConvexSurrogate:
+    """Return a model with weights of double precision, the same one where it has them."""
+    return model if model.dtype == torch.float64 else copy.deepcopy(model).double()
 
 
 def _check_sets(sets: FeasibleSet | SetAt, data: ValueData) -> None:

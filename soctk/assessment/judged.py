@@ -40,10 +40,15 @@ class Judged:
         if isinstance(sets, SetAt) and sets.batch_shape:
             sets = sets.select(torch.from_numpy(rows.which))
         context = torch.from_numpy(rows.context) if self.model.context_dim else None
-        x = minimize(self.model, sets, context, tol=TOL).x.double()
+        x = minimize(self.model, sets, context, tol=TOL, scale=self.scale).x.double()
         if not bool(torch.isfinite(x).all()):
             raise ValueError("feasible_set: expected sets that are not empty, in which the model has a minimum")
         return np.broadcast_to(x.numpy(), rows.x.shape).copy()
+
+    @property
+    def scale(self) -> float | None:
+        """What gaps are judged by: how far values are apart, in whatever unit; None where all are the same."""
+        return float(self.rows.value.std()) or None
 
     @cached_property
     def values(self) -> np.ndarray:

@@ -56,7 +56,7 @@ def expected_regret(own: Judged, at: Rows, x: np.ndarray) -> Interval:
     if isinstance(sets, SetAt) and sets.batch_shape:
         sets = sets.select(torch.from_numpy(np.tile(at.which[few], DRAWS)))
     low, middle, high = np.quantile(
-        sampled_regrets(own.model, sets, at.context[few], x[few], slopes), [0.05, 0.5, 0.95]
+        sampled_regrets(own.model, sets, at.context[few], x[few], slopes, own.scale), [0.05, 0.5, 0.95]
     )
     return Interval(float(middle), float(low / WIDER), float(high * WIDER))
 
@@ -75,13 +75,18 @@ def sampled_slopes(process: Smoother, z: np.ndarray, B: np.ndarray, seed: int = 
 
 @torch.no_grad()
 def sampled_regrets(
-    model: ConvexFunction, feasible_set: FeasibleSet | SetAt, context: np.ndarray, x: np.ndarray, slopes: np.ndarray
+    model: ConvexFunction,
+    feasible_set: FeasibleSet | SetAt,
+    context: np.ndarray,
+    x: np.ndarray,
+    slopes: np.ndarray,
+    scale: float | None,
 ) -> np.ndarray:
-    """Return the mean regret of decisions x (J, n) under each draw, (DRAWS,)."""
+    """Return the mean regret of decisions x (J, n) under each draw, (DRAWS,); gaps are judged by `scale`."""
     draws = len(slopes)
     theta = np.tile(context, (draws, 1))
     contexts = torch.from_numpy(np.concatenate([theta, slopes.reshape(-1, model.dim)], axis=1))
     tilted = Tilted(model)
-    best = minimize(tilted, feasible_set, contexts, tol=1e-4)
+    best = minimize(tilted, feasible_set, contexts, tol=1e-4, scale=scale)
     here = tilted(torch.from_numpy(np.tile(x, (draws, 1))), contexts)
     return (here - best.value).clamp(min=0.0).reshape(draws, -1).mean(dim=1).numpy()

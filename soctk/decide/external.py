@@ -200,7 +200,9 @@ class External(Solver):
         solve_row: Callable[[int, dict[str, Any]], tuple[Status, np.ndarray | None]],
     ) -> tuple[Tensor, np.ndarray]:
         """Solve one instance after the other; return x (N, n), NaN where there is none, and the solver's statuses."""
-        x = (problem.center if start is None else start).clone()
+        whole = not isinstance(problem.feasible_set, SetAt)
+        # of sets of their own no point is known before there is an answer
+        x = start.clone() if start is not None else problem.center.clone() if whole else problem.center * torch.nan
         status = repeated(Status.TIME_LIMIT, problem.size)
         for row in range(problem.size):
             if limits.late:
@@ -209,7 +211,6 @@ class External(Solver):
             if status[row] == Status.ITERATION_LIMIT and limits.late:
                 status[row] = Status.TIME_LIMIT
             if found is not None and np.isfinite(found).all():
-                whole = not isinstance(problem.feasible_set, SetAt)
                 x[row] = problem.feasible_set.project(found).to(x) if whole else torch.from_numpy(found).to(x)
             elif status[row] in TOLD:
                 status[row] = Status.FAILED

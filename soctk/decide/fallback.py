@@ -1,4 +1,4 @@
-"""A point for decisions whose search ended before it had one: the centre of the set, where that is known to be in it.
+"""A point for decisions whose search ended before it had one: where it began, or the centre of the set, if it is in it.
 
 Of one set for all contexts the centre is known. Over sets of their own it is that of the set without changes, which
 today's right-hand sides may exclude; where they do, no point is known and x is NaN.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from soctk.checks import as_array
 from soctk.decide.problem import Problem
@@ -21,19 +22,20 @@ ROUNDING = 1e-13
 """What rounding may put a centre outside of its set by, as a share of its numbers."""
 
 
-def put_centers(result: Result, problem: Problem) -> None:
-    """Put centres in the place of points that were not found; statuses and bounds stay."""
+def put_points(result: Result, problem: Problem, start: Tensor | None) -> None:
+    """Put starts (N, n), or centres, in the place of points that were not found; statuses and bounds stay."""
     missing = ~np.isfinite(as_array(result.value))
     if not missing.any():
         return
     missing &= ~np.isin(result.status, NO_POINT)
     index, sets = torch.from_numpy(np.flatnonzero(missing)), problem.feasible_set
     if isinstance(sets, SetAt):
-        x = sets.base.center(problem.dtype, problem.device).expand(index.numel(), -1)
+        x = sets.base.center(problem.dtype, problem.device).expand(problem.size, -1) if start is None else start
+        x = x[index]
         inside = sets.select(index).arrays.excess(as_array(x))[1] <= ROUNDING
         index, x = index[torch.from_numpy(inside)], x[torch.from_numpy(inside)]
     else:
-        x = problem.center[index]
+        x = (problem.center if start is None else start)[index]
     if index.numel() == 0:
         return
     result.x[index] = x.to(result.x)

@@ -17,7 +17,7 @@ from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
 from soctk.decide.constrained import check_constraints, decide_under
 from soctk.decide.decision import Decision, Prices, Ray
 from soctk.decide.external import External
-from soctk.decide.fallback import put_centers
+from soctk.decide.fallback import put_points
 from soctk.decide.newton import SmoothingNewton
 from soctk.decide.pieces import PIECE, side_by_side
 from soctk.decide.problem import Limits, Problem
@@ -93,7 +93,7 @@ def minimize(
             "nearest" moves rows as little as need be, in the sum of the moves, and says by how much.
         subject_to: learned constraints, surrogates g of the same decision and context with g(x, context) <= 0; decided
             by Clarabel and certified by us (`soctk.decide.constrained`), over one set for all contexts, without `x0`,
-            `method`, `max_iter` and `infeasible`. Met to 1e-7 of the numbers that g(x) is a sum of.
+            `method`, `max_iter`, `infeasible` and prices, in float64. Met to 1e-7 of the numbers that g(x) is a sum of.
 
     What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; but
     not an instance that ran into a `max_iter` below the default. `Decision.solver` says whose answer each one has.
@@ -170,7 +170,8 @@ def _nearest(
         again = answer(part, solver, limits, None, (empty.numel(),), started)
         decision = decision.replaced(empty, again)
         moved.reshape(-1)[empty] = moves
-    return dataclasses.replace(decision, relaxation=moved.to(decision.value))
+    seconds = time.perf_counter() - started
+    return dataclasses.replace(decision, relaxation=moved.to(decision.value), seconds=seconds)
 
 
 def chosen_solver(problem: Problem, make: Callable[[Problem], Solver]) -> Solver | None:
@@ -182,9 +183,10 @@ def chosen_solver(problem: Problem, make: Callable[[Problem], Solver]) -> Solver
     if problem.size == 0:
         return None
     solver = make(problem)
-    refused = solver.refuses(problem)
     if isinstance(problem.feasible_set, SetAt) and not solver.takes_sets_at:
         refused = f'method "{solver.name}" decides over one set for all contexts; use "newton" or "cvxpy"'
+    else:
+        refused = solver.refuses(problem)
     if refused is not None:
         raise NotImplementedError(refused)
     return solver
@@ -224,7 +226,7 @@ def answer(
         tol = limits.tol if dtype == problem.dtype else 0.5 * limits.tol
         inner = limits if tol == limits.tol else dataclasses.replace(limits, tol=tol)
         result = solver.solve(problem, inner, start)
-        put_centers(result, problem)
+        put_points(result, problem, start)
         solve_in_range(solver, problem, inner, start, result)
     if dtype != problem.dtype:
         _round(result, problem, dtype)

@@ -97,7 +97,8 @@ class _Affine(torch.autograd.Function):
         held, lower = np.zeros((len(own), n)), -constraints[:, n : 2 * n]
         held[:, reduction.fixed] = own[:, k:]
         lower[:, reduction.fixed] += nu[:, k:]
-        parts = [(lower, held), (constraints[:, :n],), (nu[:, :k], own[:, :k]), (z,)]
+        lowers = (lower, held) if reduction.fixed.size > 0 else (lower,)
+        parts = [lowers, (constraints[:, :n],), (nu[:, :k], own[:, :k]), (z,)]
         found = [sum(_summed(part, shape) for part in each) for each, shape in zip(parts, ctx.shapes, strict=True)]
         return *found, None
 

@@ -100,10 +100,12 @@ class Prepared:
             if not isinstance(sets, Polyhedron):
                 raise TypeError(f"{next(iter(sides))}: {type(sets).__name__} has no right-hand sides")
             contexts, batch, sets = spread(self.model, contexts, batch, _at(sets, sides))
-        problem = self._problem(contexts, sets)
+        problem, solver = self._problem(contexts, sets), self.solver
         problem.size = math.prod(batch)
+        if isinstance(sets, SetAt) and solver is not None and not solver.takes_sets_at:
+            solver = chosen_solver(problem, default_solver)
         limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
-        return answer(problem, self.solver, limits, check_start(x0, problem, batch), batch, started)
+        return answer(problem, solver, limits, check_start(x0, problem, batch), batch, started)
 
 
 def is_plain(value: ArrayLike, count: int) -> bool:

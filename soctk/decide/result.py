@@ -12,7 +12,7 @@ from torch import Tensor
 
 from soctk.decide.decision import relative_gap
 from soctk.sets.arrays import SetArrays
-from soctk.sets.rounding import eps_of, rounded_down
+from soctk.sets.rounding import rounded_down
 from soctk.status import Status
 
 
@@ -144,17 +144,13 @@ class RowMultipliers:
     def of(cls, sets: SetArrays, slope: np.ndarray, y: np.ndarray) -> RowMultipliers:
         """Return multipliers y = (nu, z), (N, k + m), and what follows from them.
 
-        Each of the numbers that a bound adds is a sum of at most n + k + m products (`soctk.forms.rounding`).
-
         Args:
             sets: the polyhedra.
             slope: of a linear function, (N, n); 0 for a proof.
             y: see above.
         """
         k, (w, products) = sets.f.shape[1], sets.priced(slope, y)
-        size = np.abs(products).sum(axis=1)
-        size += ((np.abs(slope) + np.abs(y) @ sets.rows.sizes.T) * sets.largest).sum(axis=1)
-        beside = -products.sum(axis=1) - (w.shape[1] + y.shape[1] + 8) * eps_of(w.dtype) * size
+        beside = -products.sum(axis=1) - sets.margin(products, y, slope)
         return cls(y[:, :k], y[:, k:], w, beside)
 
     def level(self, sets: SetArrays) -> np.ndarray:

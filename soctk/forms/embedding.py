@@ -137,14 +137,15 @@ def _affine(tensor: Tensor, probes: Tensor, context: cp.Expression, name: str) -
         return to_numpy(tensor[0])
     slope = tensor[1 : context.size + 1] - tensor[0]
     error = (tensor - tensor[0] - probes @ slope).abs().amax()
-    if float(error) > AFFINE_TOLERANCE * float(1 + tensor.abs().amax()):
+    if float(error) > AFFINE_TOLERANCE * float(tensor.abs().amax()):
         raise _not_dpp(name, "is not affine in the context")
     return to_numpy(tensor[0]) + to_numpy(slope).T @ context
 
 
 def _variation(tensor: Tensor) -> float:
     """Return how much a coefficient (N or 1, K) differs between contexts, relative to its size."""
-    return float((tensor - tensor[:1]).abs().amax()) / (1 + float(tensor.abs().amax())) if tensor.shape[0] > 1 else 0.0
+    size = float(tensor.abs().amax())
+    return float((tensor - tensor[:1]).abs().amax()) / size if size > 0 and tensor.shape[0] > 1 else 0.0
 
 
 def _not_dpp(name: str, what: str) -> ValueError:

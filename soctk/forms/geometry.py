@@ -98,8 +98,11 @@ def conjugate(form: SumOfTerms, y: Tensor) -> Tensor:
         constant = constant + 0.5 * (term.weights * term.offset.square()).sum(dim=-1)
     values, vectors = torch.linalg.eigh(curvature_matrix(form))
     parts = (y - a) @ vectors
-    flat = values <= values[:, -1:].clamp(min=1.0) * form.dim * torch.finfo(values.dtype).eps
+    flat = values <= values[:, -1:].clamp(min=torch.finfo(values.dtype).tiny) * form.dim * torch.finfo(values.dtype).eps
     flat = flat.unsqueeze(1)
     inverse = torch.where(flat, 0.0, 1.0 / torch.where(flat, 1.0, values.unsqueeze(1)))
-    outside = (flat & (parts.abs() > 1e3 * torch.finfo(y.dtype).eps * (1 + a.abs().amax()))).any(dim=-1)
+    rounding = (
+        1e3 * torch.finfo(y.dtype).eps * (a.abs().amax(dim=-1, keepdim=True) + y.abs().amax(dim=-1, keepdim=True))
+    )
+    outside = (flat & (parts.abs() > rounding)).any(dim=-1)
     return torch.where(outside, torch.inf, 0.5 * (parts.square() * inverse).sum(dim=-1) - constant)

@@ -51,12 +51,17 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping
 
     Raises:
         NotImplementedError: the surrogate has no `config()`.
-        TypeError: its class is not registered, or its `config()` does not rebuild it.
+        TypeError: its class is not registered, or its `config()` does not rebuild it; notes that are no dictionary.
+        ValueError: a weight that is not finite or makes the function non-convex.
         OSError: the file cannot be written; an old one is left as it was.
     """
     check_function(model)
     name, config = class_name(type(model)), json.dumps(model.config(), default=_plain)
-    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()}
+    if notes is not None and not isinstance(notes, Mapping):
+        raise TypeError(f"notes: expected a dictionary, got {type(notes).__name__}")
+    _check_weights(model)
+    # copies: a model may hold another one twice
+    tensors = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in model.state_dict().items()}
     try:
         if surrogate_class(name) is not type(model):
             raise ValueError(f"another class is registered as {name}")

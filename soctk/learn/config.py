@@ -122,13 +122,14 @@ class FitConfig:
             check_count(getattr(self, name), name, minimum=0)
         for name in ("members", "threads", "starts", "batch_rows", "rows", "history", "validate_every", "patience"):
             check_count(getattr(self, name), name)
+        check_count(self.seed, "seed", minimum=0)
         if self.jobs is not None:
             check_count(self.jobs, "jobs")
         for name in ("learning_rate", "clip", "level_weight"):
             check_positive(getattr(self, name), name)
         for weight in self.optima_weights:
             check_positive(weight, "optima_weights")
-        for name in ("focus", "penalty"):
+        for name in ("focus", "penalty", "weight_decay"):
             number = getattr(self, name)
             if not (math.isfinite(number) and number >= 0):
                 raise ValueError(f"{name}: expected a finite number of at least 0, got {number!r}")

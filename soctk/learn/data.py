@@ -44,7 +44,7 @@ class ValueData:
 
     def __post_init__(self) -> None:
         for name in ("context", "x", "value"):
-            object.__setattr__(self, name, as_tensor(getattr(self, name), name))
+            object.__setattr__(self, name, as_tensor(getattr(self, name), name).detach())
         if self.x.ndim != 3:
             raise ValueError(f"x: expected shape (instances, candidates, dim), got {tuple(self.x.shape)}")
         instances, candidates, _ = self.x.shape

@@ -49,8 +49,8 @@ def fit(
 
     A model whose first structures have one centre (`make_surrogate("soc")`) is first tried as the least-squares
     quadratic and what cross-validation adds to it; if larger structures are not clearly better, that is the fit,
-    learned in the end from all of `data` (`soctk.learn.ladder`). Of a larger structure, blocks and directions of norms
-    are left out again where that makes the validation loss fall (`soctk.learn.phases.reduce`).
+    learned in the end from `data` with what validated it (`soctk.learn.ladder`). Of a larger structure, blocks and
+    directions of norms are left out again where that makes the validation loss fall (`soctk.learn.phases.reduce`).
 
     With `FitConfig.members` several surrogates are learned, `model` the first of them, and their mean is the report's
     `model`. Each learns from four fifths of the instances, so that twice their spread (`AverageSurrogate.spread`) is a
@@ -94,7 +94,7 @@ def fit(
     check_function(model)
     config = config or FitConfig()
     if config.members > 1:
-        members = Members.of(model, data, config, validation, optima=optima, feasible_set=feasible_set)
+        members = Members.of(model, data, config, validation, _check_optima(model, data, optima, feasible_set))
         return side_by_side(fit, model, members, stop, executor)
     if executor is not None:
         raise ValueError("executor: expected FitConfig(members=) of at least 2, which it learns, got 1")
@@ -119,10 +119,10 @@ def fit(
             _run(recipe, trainer, progress=config.progress)
     finally:
         report = trainer.finish()
-    if recipe and not math.isfinite(report.best_validation):
-        trainer.undo()
-    else:
-        model.support = Support.of(*((part.context, part.x) for part in (data, validation)))
+        if recipe and not math.isfinite(report.best_validation):
+            trainer.undo()
+        else:
+            model.support = Support.of(*((part.context, part.x) for part in (data, validation)))
     report.seconds, report.model = time.perf_counter() - started, model
     return report
 

@@ -42,6 +42,8 @@ def lbfgs(search: Search, losses: Sequence[Callable[[], Tensor]], *, history: in
         if search.step(current):
             raise StopIteration
 
+    if search.iterations == 0:
+        return search.finish()
     start = search.position()[0].cpu().numpy()
     options = {"maxiter": search.iterations, "maxfun": 10**9, "maxcor": history, "ftol": 0.0, "gtol": 1e-10}
     result = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", callback=after_iteration, options=options)

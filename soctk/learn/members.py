@@ -19,14 +19,14 @@ from typing import Protocol
 
 import torch
 
-from soctk.checks import ArrayLike, as_tensor
 from soctk.learn.config import FitConfig
 from soctk.learn.data import HELD_OUT, ValueData, split_indices
+from soctk.learn.optimality import Optima
 from soctk.learn.phases.race import can_redraw, redrawn
 from soctk.learn.progress import Progress
 from soctk.learn.report import FitReport, FitStatus
 from soctk.models.average import average
-from soctk.sets import FeasibleSet, SetAt
+from soctk.sets import SetAt
 from soctk.surrogate import ConvexSurrogate
 
 FEWEST_INSTANCES = 5
@@ -59,8 +59,7 @@ class Members:
     data: ValueData
     config: FitConfig
     validation: ValueData | None
-    optima: torch.Tensor | None
-    feasible_set: FeasibleSet | SetAt | None
+    optima: Optima | None
 
     @classmethod
     def of(
@@ -69,9 +68,7 @@ class Members:
         data: ValueData,
         config: FitConfig,
         validation: ValueData | None,
-        *,
-        optima: ArrayLike | None,
-        feasible_set: FeasibleSet | SetAt | None,
+        optima: Optima | None,
     ) -> Members:
         """Return the members, once it is clear that they can be drawn.
 
@@ -83,8 +80,7 @@ class Members:
         if data.instances < FEWEST_INSTANCES:
             wanted = f"expected at least {FEWEST_INSTANCES} instances to draw from"
             raise ValueError(f"members: {wanted}, got {data.instances}")
-        known = None if optima is None else as_tensor(optima, "optima")
-        return cls(copy.deepcopy(model), data, config, validation, known, feasible_set)
+        return cls(copy.deepcopy(model), data, config, validation, optima)
 
     @property
     def count(self) -> int:
@@ -119,20 +115,21 @@ class Members:
         """
         # Without repetition: cross-validation inside of a sample must not see an instance on both sides.
         drawn, left_out = split_indices(self.data.instances, HELD_OUT, self.config.seed + number)
-        model, sets = into or self._model(number), self.feasible_set
+        model, known = into or self._model(number), self.optima
+        sets = None if known is None else known.feasible_set
         report = fit(
             model,
             self.data.rows(drawn),
             replace(self.config, members=1, seed=self.config.seed + number, progress=shown and self.config.progress),
             self.data.rows(left_out) if self.validation is None else self.validation,
-            optima=None if self.optima is None else self.optima[drawn],
+            optima=None if known is None else known.x[drawn],
             feasible_set=sets.select(drawn) if isinstance(sets, SetAt) else sets,
             stop=stop,
         )
         return model, report
 
     def _model(self, number: int) -> ConvexSurrogate:
-        return redrawn(self.model, number).to(self.model.device) if number else copy.deepcopy(self.model)
+        return redrawn(self.model, number) if number else copy.deepcopy(self.model)
 
 
 def side_by_side(

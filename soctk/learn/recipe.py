@@ -101,7 +101,8 @@ class _Maker:
         # A single value of an instance tells of v only together with all others: there they are learned with the rest.
         self.few = config.project_affine and waits and not self.apart and candidates > 1
         self.regressed = config.level_regression and traits.affine is not None
-        self.level_weight = 0.0 if self.regressed else config.level_weight
+        # Single values, of training or of validation data, have no variation within an instance: they count whole.
+        self.level_weight = 1.0 if candidates == 1 else 0.0 if self.regressed else config.level_weight
         newton = config.newton_iterations > 0 and config.optimizer != "lbfgs" and traits.gauss_newton
         self.newton_follows = self.apart and newton and model.parameter_count <= config.newton_weights
         needed = _projected_rows(model, config, candidates, instances) if self.apart else 0

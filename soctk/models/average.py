@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from soctk.checks import ArrayLike, check_sequence
+from soctk.checks import ArrayLike, as_tensor, check_sequence
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.context_map import ContextMap
 from soctk.forms.joining import mean
@@ -56,13 +56,25 @@ class AverageSurrogate(ConvexSurrogate):
         models: the surrogates.
     """
 
+    _support: Support | None = None
+
     def __init__(self, models: Sequence[ConvexSurrogate | Mapping[str, Any]]) -> None:
+        if type(self) is AverageSurrogate:
+            raise TypeError("AverageSurrogate: make one by soctk.average(models)")
         check_sequence(models, "models")
         made = _checked([_made(model) if isinstance(model, Mapping) else model for model in models])
         super().__init__(made[0].dim, made[0].context_dim, dtype=made[0].dtype)
         self.to(made[0].device)
         self.models = nn.ModuleList(made)
-        self.support = Support.joined([model.support for model in made])
+
+    @property
+    def support(self) -> Support | None:  # type: ignore[override]
+        """Where the data of all models were, or those of a fit of the average itself."""
+        return self._support or Support.joined([model.support for model in self.members])
+
+    @support.setter
+    def support(self, support: Support | None) -> None:
+        self._support = support
 
     def spread(self, x: ArrayLike, context: ArrayLike | None = None) -> Tensor:
         """Return how far the models are apart, the standard deviation of their M values around f: 0 for one model.
@@ -77,7 +89,10 @@ class AverageSurrogate(ConvexSurrogate):
         Raises:
             ValueError: as a model's own.
         """
-        return torch.stack([model(x, context) for model in self.members]).std(dim=0, correction=0)
+        points = (as_tensor(x, "x", dtype=self.dtype) - self.x_mean) / self.x_scale
+        theta = self._standard_context(self.check_context(context)) if self.context_dim > 0 else None
+        values = torch.stack([model(points, theta) for model in self.members])
+        return self.value_scale * values.std(dim=0, correction=0)
 
     @property
     def members(self) -> list[ConvexSurrogate]:

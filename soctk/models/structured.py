@@ -210,6 +210,10 @@ class StructuredICNN(ConvexSurrogate):
                 raise ValueError(f"{name}: expected the same units everywhere for another size, got several")
             if values.numel():
                 getattr(other, name).fill_(values[0])
+        for name, tensor in other.state_dict().items():
+            if name in state and state[name].shape != tensor.shape:
+                shapes = f"{tuple(state[name].shape)} here and {tuple(tensor.shape)} there"
+                raise ValueError(f"sizes: expected weights of the same shapes for both, {name} has {shapes}")
         other.load_state_dict(state, strict=False)
         return other
 

@@ -14,6 +14,7 @@ import numpy as np
 from soctk.sets.batches import joined
 from soctk.sets.elimination import Elimination
 from soctk.sets.implied import Ends, Matrices, implied_box
+from soctk.sets.rounding import eps_of, rounded_down
 from soctk.sets.rows import Rows
 
 CROSSED = 1e-9
@@ -109,11 +110,22 @@ class SetArrays:
         """
         return slope + y @ self.rows.transposed.T, y * self.right
 
+    def margin(self, products: np.ndarray, y: np.ndarray, slope: np.ndarray | float) -> np.ndarray:
+        """Return what rounding may have added to the sum of `products` and, over the set, to w'x, (N,).
+
+        Each of their numbers is a sum of at most n + k + m products (`soctk.sets.rounding`); `priced` has both.
+        """
+        size = np.abs(products).sum(axis=1)
+        size = size + ((np.abs(slope) + np.abs(y) @ self.rows.sizes.T) * self.largest).sum(axis=1)
+        return (self.lower.shape[1] + y.shape[1] + 8) * eps_of(products.dtype) * size
+
     def refutes(self, nu: np.ndarray, z: np.ndarray) -> np.ndarray:
         """Return -nu'f - z'h + min over lower <= x <= upper of (E'nu + G'z)'x, (N,): positive where a set is empty.
 
-        inf where a lower bound lies above its upper one.
+        Less what rounding may have added to it. inf where a lower bound lies above its upper one.
         """
-        w, products = self.priced(0.0, joined(nu, z))
-        amount = np.minimum(w * self.box[0], w * self.box[1]).sum(axis=1) - products.sum(axis=1)
+        y = joined(nu, z)
+        w, products = self.priced(0.0, y)
+        margin = self.margin(products, y, 0.0)
+        amount = rounded_down(np.minimum(w * self.box[0], w * self.box[1])) - products.sum(axis=1) - margin
         return np.where((self.lower > self.upper).any(axis=1), np.inf, amount)

@@ -202,7 +202,8 @@ class SetAt:
     def refutes(self, nu: ArrayLike, z: ArrayLike) -> Tensor:
         """Return -nu'f - z'h + min over lower <= x <= upper of (E'nu + G'z)'x, (*batch): positive where a set is empty.
 
-        inf where a lower bound lies above its upper one.
+        Less what rounding may have added to it, so that it proves what it says. inf where a lower bound lies above its
+        upper one.
 
         Args:
             nu: (*batch, k).
@@ -231,6 +232,9 @@ class SetAt:
 
     def _project(self, y: Tensor) -> Tensor:
         if self.rows.at_most_a_sum and self.rows.total is None:
+            crossed = np.flatnonzero(self.arrays.crossed())
+            if crossed.size > 0:
+                raise ValueError(f"set {int(crossed[0])} is empty: a lower bound lies above its upper one")
             return torch.clamp(y, min=self.lower.detach().to(y), max=self.upper.detach().to(y))
         return self._each(y, lambda one, point: one.project(point))
 

@@ -179,7 +179,9 @@ def _by_multipliers(base: Matrices, lo: np.ndarray, hi: np.ndarray, f: np.ndarra
     most = np.max([_largest_finite(lo), _largest_finite(hi), *(np.abs(each[2]) for each in found)], axis=0)
     for j, sign, constant, size, left in found:
         if (left > 0.5).any():
-            raise RuntimeError("the set's ends were not found: give finite bounds, as large as need be")
+            one, name = int(np.flatnonzero(left > 0.5)[0]), "lower" if sign > 0 else "upper"
+            remedy = "give a finite bound, as large as need be"
+            raise ValueError(f"{name}: set {one} has no end in coordinate {j} that could be found: {remedy}")
         side = lo if sign > 0 else hi
         end = sign * (constant - ROUNDING * size - 2 * left * most)
         side[:, j] = np.where(np.isinf(side[:, j]), end, side[:, j])

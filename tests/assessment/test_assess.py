@@ -255,3 +255,26 @@ def test_a_tilted_model_is_the_model_and_the_tilt_and_has_no_regret_without() ->
     best = soctk.minimize(model, BOX, theta).x.numpy()
     none = sampled_regrets(model, BOX, theta.numpy(), best, np.zeros((2, 6, DIM)))
     np.testing.assert_allclose(none, 0.0, atol=1e-4)  # decisions over tilted models are certified to that
+
+
+def test_the_unit_of_the_values_does_not_matter() -> None:
+    train, data = (log(bowl, rows=200, seed=seed) for seed in (1, 2))
+    found = []
+    for unit in (1.0, 1e-8):
+        parts = [ValueData(part.context, part.x, unit * part.value) for part in (train, data)]
+        found.append(soctk.assess(learned(parts[0]), parts[1], BOX))
+    usual, small = found
+    assert small.regret is not None
+    assert usual.regret is not None
+    assert small.regret.middle / 1e-8 == pytest.approx(usual.regret.middle, rel=0.05)
+    assert small.verdict == usual.verdict
+
+
+def test_models_of_single_precision_are_assessed_too() -> None:
+    model = learned(log(bowl, rows=200, seed=1)).float()
+    assert soctk.assess(model, log(bowl, rows=200, seed=2), BOX).regret is not None
+
+
+def test_one_value_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least two observed values"):
+        soctk.assess(learned(log(bowl, rows=50)), log(bowl, rows=1), BOX)

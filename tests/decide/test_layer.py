@@ -186,3 +186,23 @@ def test_decisions_without_a_derivative_are_left_out_on_request():
             refused, expected = refused + 1, torch.zeros_like(row)
         torch.testing.assert_close(actual, expected)
     assert 0 < refused < len(rows)
+
+
+@pytest.mark.parametrize("side", ["lower", "upper"])
+@pytest.mark.parametrize("kind", SETS)
+def test_one_bound_of_each_context_alone_has_derivatives(kind, side):
+    """All other right-hand sides are shared: differences of tight decisions say the same."""
+    feasible_set = SETS[kind](4)
+    layer, rows = DecisionLayer(shaken(MODELS["soc"](4)), feasible_set, tol=1e-12), contexts(6)
+    ends = feasible_set.rows()
+    start = {"lower": ends.lower + 0.02, "upper": (ends.lower + 0.6)}[side].to(DOUBLE).expand(6, 4).clone()
+    weights, direction = contexts(6, 4, seed=1), contexts(6, 4, seed=2)
+    moved = start.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad((weights * layer(rows, **{side: moved})).sum(), moved)
+    with torch.no_grad():
+        ahead, behind = (layer(rows, **{side: start + sign * STEP * direction}) for sign in (1, -1))
+    expected = (weights * (ahead - behind)).sum(dim=-1) / (2 * STEP)
+    error = ((gradient * direction).sum(dim=-1) - expected).abs() / expected.abs().clamp(min=0.1)
+    assert float(error.median()) <= IMPLICIT_MEDIAN
+    (of_value,) = torch.autograd.grad(layer.optimal_value(rows, **{side: moved}).sum(), moved)
+    assert bool(of_value.isfinite().all())

@@ -283,3 +283,22 @@ def test_a_start_and_a_certificate_in_another_precision_than_the_models(context)
     assert bool(again.optimal.all())
     certificate = certify(model, Simplex(5), again.x, rows.float())
     assert bool((certificate.lower_bound <= certificate.value + 1e-12).all())
+
+
+@pytest.mark.parametrize("method", ["newton", "cvxpy"])
+def test_a_time_limit_over_sets_of_their_own_gives_where_it_began_or_nothing(model, method) -> None:
+    """The middle of the box is outside of {sum x = 1}, so that no point is known but the caller's."""
+    feasible_set = Polyhedron(5, 0.0, 1.0, E=[[1.0] * 5], f=[2.0])
+    sets, contexts = feasible_set.at(f=torch.ones(4, 1, dtype=DOUBLE)), torch.zeros(4, 2, dtype=DOUBLE)
+    late = minimize(model, sets, contexts, method=method, time_limit=1e-9)
+    assert (late.status == "time_limit").all()
+    assert bool(late.x.isnan().all())
+    begun = minimize(model, sets, contexts, method=method, time_limit=1e-9, x0=torch.full((4, 5), 0.2, dtype=DOUBLE))
+    assert (begun.status == "time_limit").all()
+    assert float(begun.violation.max()) <= 1e-12
+    assert bool(begun.value.isfinite().all())
+
+
+def test_a_method_that_takes_one_set_refuses_sets_that_move(model) -> None:
+    with pytest.raises(NotImplementedError, match="one set for all contexts"):
+        minimize(model, Box(5).at(), torch.zeros(3, 2, dtype=DOUBLE), method="newton_cg")

@@ -297,3 +297,12 @@ def test_weights_that_are_not_finite_are_named(weight: str) -> None:
     for decide in (lambda: minimize(model, SETS["budget"](4), CONTEXTS), lambda: prepare(model, SETS["budget"](4))):
         with pytest.raises(ValueError, match=name):
             decide()
+
+
+def test_more_variables_than_newton_takes_over_one_set_have_right_hand_sides_too() -> None:
+    model = shaken(SOCICNN(600, 3, hidden=(), quadratics=(4,), seed=0))
+    upper = torch.full((2, 600), 0.5, dtype=DOUBLE)
+    decision = prepare(model, Box(600)).minimize(CONTEXTS[:2], upper=upper)
+    again = minimize(model, Box(600).at(upper=upper), CONTEXTS[:2])
+    assert (decision.status == "optimal").all()
+    assert float((decision.value - again.value).abs().max()) <= 2e-6 * float(again.value.abs().max().clamp(min=1))

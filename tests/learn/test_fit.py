@@ -294,3 +294,58 @@ def test_a_fit_takes_the_cores_it_is_given_and_gives_them_back(threads: int):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", ["relu", "dcp"])
+def test_validation_data_of_single_values_validate_what_moves_decisions(kind: str):
+    """The level of an instance says nothing of it, and is learned last: it must not choose what is kept before."""
+    data, model = smooth_data(), soctk.make_surrogate(kind, 3, 2)
+    waves = 40 * torch.sin(3 * data.context[:, :1])
+    whole = soctk.ValueData(data.context, data.x, data.value + waves)
+    soctk.fit(model, whole, replace(QUICK, epochs=5), validation=whole.columns(torch.arange(1)))
+    with torch.no_grad():
+        error = model(data.x, data.context.unsqueeze(1).expand(-1, 16, -1)) - data.value
+    within = error - error.mean(dim=1, keepdim=True)
+    assert float(within.std()) <= 0.5 * float((data.value - data.value.mean(dim=1, keepdim=True)).std())
+
+
+def test_data_may_carry_a_graph():
+    data = smooth_data()
+    factor = torch.ones((), dtype=torch.float64, requires_grad=True)
+    carried = soctk.ValueData(data.context, data.x * factor, data.value * factor)
+    soctk.fit(soctk.SOCICNN(3, 2, diagonal=True), carried, QUICK)
+    assert factor.grad is None
+
+
+def test_an_interrupted_fit_leaves_where_its_data_were_beside_its_weights():
+    data, model = smooth_data(), soctk.SOCICNN(3, 2, diagonal=True)
+    soctk.fit(model, data, QUICK)
+    moved, calls = soctk.ValueData(data.context, 50 + data.x, data.value), []
+
+    def stop() -> bool:
+        calls.append(0)
+        if len(calls) > 5:
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        soctk.fit(model, moved, replace(QUICK, lbfgs_iterations=500), stop=stop)
+    assert model.support is not None
+    assert (model.support.x[0] <= model.x_mean.numpy()).all()
+    assert (model.x_mean.numpy() <= model.support.x[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("seed", -1), ("seed", 1.5), ("weight_decay", math.nan), ("weight_decay", -1)]
+)
+def test_bad_numbers_of_a_recipe_are_refused(name: str, wrong: float):
+    with pytest.raises((TypeError, ValueError), match=name):
+        soctk.FitConfig(**{name: wrong})
+
+
+def test_no_iterations_leave_the_weights():
+    data, model = smooth_data(), soctk.SOCICNN(3, 2, diagonal=True, seed=1)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    none = dict.fromkeys(("epochs", "newton_iterations", "lbfgs_iterations", "level_iterations"), 0)
+    soctk.fit(model, data, soctk.FitConfig(starts=1, optimizer="lbfgs", project_affine=False, **none))
+    assert all(torch.equal(weight, old) for weight, old in zip(model.parameters(), before, strict=True))

@@ -160,7 +160,7 @@ def test_what_a_member_raises_is_raised_and_the_others_do_not_begin(monkeypatch:
 
 
 def test_a_time_limit_is_shared_by_those_that_are_learned_one_after_the_other() -> None:
-    members = Members.of(made(), data(), replace(BRIEF, time_limit=60.0), None, optima=None, feasible_set=None)
+    members = Members.of(made(), data(), replace(BRIEF, time_limit=60.0), None, None)
     assert [members.at_a_time(count).config.time_limit for count in (1, 2, 3, 8)] == [20.0, 30.0, 60.0, 60.0]
 
 
@@ -170,3 +170,14 @@ def test_an_executor_is_refused_where_there_is_one_member() -> None:
         pytest.raises(ValueError, match=r"executor: expected FitConfig\(members=\)"),
     ):
         soctk.fit(made(), data(), executor=executor)
+
+
+def test_members_are_of_the_models_precision() -> None:
+    report = soctk.fit(made().float(), data(), replace(BRIEF, jobs=1))
+    assert {member.dtype for member in members_of(report)} == {torch.float32}
+
+
+def test_optima_of_another_number_are_refused_before_anything_is_learned() -> None:
+    for count in (30, 80):
+        with pytest.raises(ValueError, match="one for each instance"):
+            soctk.fit(made(), data(), BRIEF, optima=torch.zeros(count, 3))

@@ -252,3 +252,30 @@ def test_members_are_refused_where_there_is_nothing_to_draw() -> None:
         soctk.fit(soc(), observed(3), soctk.FitConfig(members=2))
     with pytest.raises(ValueError, match="members"):
         soctk.FitConfig(members=0)
+
+
+def test_a_single_instance_is_learned_from_all_of_its_values() -> None:
+    """A convex quadratic of 21 coefficients by 40 values of it: exact."""
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(5, 5, generator=generator, dtype=torch.float64)
+    x = torch.rand(1, 40, 5, generator=generator, dtype=torch.float64)
+    value = 0.5 * (x @ root.mT).square().sum(dim=-1) + 0.5 * x.square().sum(dim=-1) - x.sum(dim=-1)
+    model = soctk.make_surrogate("soc", 5)
+    soctk.fit(model, soctk.ValueData(torch.zeros(1, 0), x, value))
+    assert float((model(x[0]) - value[0]).detach().abs().max()) <= 1e-5 * float(value.std())
+
+
+def test_the_quadratic_is_learned_from_every_value() -> None:
+    """With noise, candidates beyond the first thirty of 400 instances (12,000 values) still count."""
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(400, 2, generator=generator, dtype=torch.float64)
+    x = torch.rand(400, 60, 3, generator=generator, dtype=torch.float64)
+    noise = torch.randn(400, 60, generator=generator, dtype=torch.float64)
+    value = (x - 0.5 * context[:, None, :1]).square().sum(dim=-1) + noise
+    models = [soctk.make_surrogate("soc", 3, 2) for _ in range(2)]
+    for model, later in zip(models, (noise[:, 40:], -noise[:, 40:]), strict=True):
+        changed = torch.cat([value[:, :40], value[:, 40:] - noise[:, 40:] + later], dim=1)
+        soctk.fit(model, soctk.ValueData(context, x, changed), soctk.FitConfig(starts=1))
+        assert model.traits.structure == 0
+    one, two = (model.conic_form(context[0]).hessian(x[0, :1]).detach() for model in models)
+    assert float((one - two).abs().max()) > 1e-4

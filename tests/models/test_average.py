@@ -275,3 +275,23 @@ def test_its_models_stay_the_users() -> None:
     model = average(models)
     assert all(one is other for one, other in zip(model.members, models, strict=True))
     assert model.parameter_count == sum(each.parameter_count for each in models)
+
+
+def test_spread_is_in_the_units_of_the_average() -> None:
+    models = [soctk.SOCICNN(3, 2, norms=(2,), seed=seed) for seed in range(3)]
+    whole = soctk.average(models)
+    x, context = torch.rand(5, 3, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
+    usual = whole.spread(x, context)
+    whole.set_standardization(x=(1.0, 2.0), value=(3.0, 1000.0))
+    torch.testing.assert_close(whole.spread(1.0 + 2.0 * x, context), 1000 * usual, rtol=1e-9, atol=0)
+
+
+def test_an_average_knows_where_the_data_of_its_models_were_whenever_they_were_learned() -> None:
+    generator = torch.Generator().manual_seed(0)
+    context, x = torch.rand(20, 2, generator=generator), torch.rand(20, 4, 3, generator=generator)
+    models = [soctk.make_surrogate("quadratic", 3, 2) for _ in range(2)]
+    whole = soctk.average(models)
+    assert whole.support is None
+    for model in models:
+        soctk.fit(model, soctk.ValueData(context, x, x.square().sum(dim=-1)))
+    assert whole.support is not None

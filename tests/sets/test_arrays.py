@@ -7,7 +7,7 @@ import pytest
 import torch
 from tolerances import DOUBLE, VALUE, close
 
-from soctk import Polyhedron
+from soctk import Box, Polyhedron, from_quadratic, minimize
 from soctk.sets.implied import ROUNDING
 from soctk_tasks.polyhedra import POLYHEDRA
 
@@ -42,3 +42,18 @@ def test_boxes_follow_from_rows_alike_for_one_set_and_among_others() -> None:
         alone = base.at(h=h[row]).box
         assert bool((alone[0] == lo[row]).all())
         assert bool((alone[1] == hi[row]).all())
+
+
+def test_a_set_of_one_point_is_not_refuted_by_rounding() -> None:
+    """{0 <= x <= 1, .1 x_1 + .2 x_2 + .3 x_3 = .6} holds (1, 1, 1) alone; -.7 times the row refutes all beyond."""
+    amount = float(Polyhedron(3, 0.0, 1.0, E=[[0.1, 0.2, 0.3]], f=[0.6]).at().refutes([-0.7], []))
+    assert -1e-13 <= amount <= 0
+
+
+def test_what_is_empty_or_has_no_end_is_named() -> None:
+    crossed = Box(2).at(lower=[[0.0, 0.0], [2.0, 2.0]], upper=[[1.0, 1.0], [1.0, 1.0]])
+    with pytest.raises(ValueError, match="set 1 is empty"):
+        crossed.project(torch.zeros(2, 2, dtype=DOUBLE))
+    f = from_quadratic([[1.0, 0.0], [0.0, 1.0]], [-3.0, -3.0])
+    with pytest.raises(ValueError, match="upper: set 1 has no end in coordinate 0"):
+        minimize(f, Box(2).at(upper=[[1.0, 1.0], [float("inf"), 1.0]]))

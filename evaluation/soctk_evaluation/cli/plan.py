@@ -34,18 +34,22 @@ def plan_columns(decision: Decision, x_names: Sequence[str], region: Region, *, 
     count = decision.status.size
     x = decision.x.reshape(count, -1).numpy()
     columns = {name: x[:, k] for k, name in enumerate(x_names)}
+    none = without_point(decision)
     for name in ("value", "lower_bound", "gap"):
-        columns[name] = getattr(decision, name).reshape(count).numpy()
-    empty = decision.status.reshape(count) == Status.INFEASIBLE
-    columns["lower_bound"] = np.where(empty, np.nan, columns["lower_bound"])
+        columns[name] = np.where(none, np.nan, getattr(decision, name).reshape(count).numpy())
     columns["status"] = decision.status.reshape(count).astype(str)
     if decision.outside is not None:
-        columns["outside"] = decision.outside.reshape(count).numpy()
+        columns["outside"] = decision.outside.reshape(count).numpy() & ~none
     if decision.relaxation is not None:
         columns["relaxation"] = decision.relaxation.reshape(count).numpy()
     if prices:
         columns |= _prices(decision, x_names, region)
     return columns
+
+
+def without_point(decision: Decision) -> np.ndarray:
+    """Return where there is no decision, bool (N,)."""
+    return decision.x.reshape(decision.status.size, -1).isnan().any(dim=1).numpy()
 
 
 def _prices(decision: Decision, x_names: Sequence[str], region: Region) -> dict[str, np.ndarray]:
@@ -97,10 +101,14 @@ class Tally:
     def of(cls, decision: Decision) -> Tally:
         empty = decision.status.flatten() == Status.INFEASIBLE
         gaps = decision.relative_gap.flatten()[torch.from_numpy(~empty)]
-        largest = float(gaps.nan_to_num(nan=math.inf).max()) if gaps.numel() > 0 else 0.0
+        largest = float(gaps.nan_to_num(nan=math.inf, posinf=math.inf).max()) if gaps.numel() > 0 else 0.0
         moved = 0 if decision.relaxation is None else int((decision.relaxation > 0).sum())
         certified = int(decision.optimal.sum())
-        outside = 0 if decision.outside is None else int((decision.outside.flatten().numpy() & ~empty).sum())
+        outside = (
+            0
+            if decision.outside is None
+            else int((decision.outside.flatten().numpy() & ~without_point(decision)).sum())
+        )
         return cls(decision.status.size, certified, largest, int(empty.sum()), moved, decision.seconds, outside)
 
     def __add__(self, other: Tally) -> Tally:

@@ -1,4 +1,8 @@
-"""b0 alone. It never moves a decision, so all other phases may leave it out."""
+"""b0 alone. It never moves a decision, so all other phases may leave it out.
+
+Where values have weights (`FitConfig.focus`) the mean of an instance is by these: what a decision promises is to be
+right, not what is far from any.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,12 @@ class Level(Phase):
 
     def run(self, trainer: Trainer) -> None:
         b0, losses = trainer.affine.b0, []
-        for part in trainer.standardized():
+        for part in trainer.focused():
             with torch.no_grad():  # what b0 should be for each instance: the mean of y - (f - b0)
-                rest = (part.value - trainer.model._value(part.x, part.context)).mean(dim=1, keepdim=True)
-                targets = rest + b0(part.context)
+                rest = part.value - trainer.model._value(part.x, part.context)
+                if part.root is not None:
+                    rest = rest * part.root.square() / part.root.square().mean(dim=1, keepdim=True)
+                targets = rest.mean(dim=1, keepdim=True) + b0(part.context)
             losses.append(lambda part=part, targets=targets: (b0(part.context) - targets).square().mean())
         weights = trainer.affine.level_parameters()
         run = self.optimizer.minimize(trainer, weights, losses[:1], losses[1], shown=False)

@@ -41,8 +41,11 @@ class OneCentre:
         return step
 
     def finish(self, trainer: Trainer, step: Step) -> None:
-        """Learn the structure from all data, those that chose it too if they were split off; the fit ends with it."""
-        train, held_out = self._data(trainer, self.rows)
+        """Learn the structure, from the values that chose it too if they were split off; the fit ends with it.
+
+        The quadratic, whose equations take one pass, is learned from all values, the others from `rows` of them.
+        """
+        train, held_out = self._data(trainer, trainer.data.value.numel() if step == Step(0) else self.rows)
         data = _joined(train, held_out) if trainer.own_split else train
         self._place(trainer, self._ladder(trainer), step, data)
         trainer.keep()
@@ -64,7 +67,11 @@ class OneCentre:
 
 
 def _joined(first: Standardized, second: Standardized) -> Standardized:
-    """Return all data, of each instance as many candidates as both have."""
+    """Return all data: all candidates of a single instance; of several, as many of each as both parts have."""
+    if first.context.shape[0] == second.context.shape[0] == 1 and torch.equal(first.context, second.context):
+        return Standardized(
+            first.context, *(torch.cat([getattr(p, s) for p in (first, second)], 1) for s in ("x", "value"))
+        )
     count = min(first.x.shape[1], second.x.shape[1])
     parts = [part.candidates(count) for part in (first, second)]
     return Standardized(*(torch.cat([getattr(part, name) for part in parts]) for name in ("context", "x", "value")))

@@ -149,4 +149,4 @@ def can_redraw(model: ConvexSurrogate) -> bool:
 def redrawn(model: ConvexSurrogate, number: int) -> ConvexSurrogate:
     """Return a new surrogate of the same sizes with other initial weights."""
     config = model.config()
-    return type(model)(**config | {"seed": config["seed"] + SEED_STEP * number})
+    return type(model)(**config | {"seed": config["seed"] + SEED_STEP * number}).to(model.device, model.dtype)
