@@ -24,6 +24,7 @@ from soctk.decide.units import Rescaled
 from soctk.forms.conic_form import Dual
 from soctk.lazy import cvxpy as cp
 from soctk.sets import SetAt
+from soctk.sets.elastic import nearest
 from soctk.status import Status
 
 ITERATION_OPTIONS = {
@@ -184,8 +185,13 @@ class External(Solver):
             part = problem.select(index)
             try:
                 part.feasible_set = sets.one(row)
-            except ValueError:  # it is empty
-                whole.refuse(index)
+            except ValueError:  # it seems to be empty
+                one = sets.select(index)
+                _, _, nu, z = nearest(one)
+                if bool((one.arrays.refutes(nu, z) > 0).all()):
+                    whole.refuse(index)
+                else:
+                    whole.x[row], whole.value[row], whole.status[row] = torch.nan, torch.nan, Status.INACCURATE
                 continue
             found = self._by_expression(part, limits, None if start is None else start[row : row + 1])
             for name in ("x", "value", "lower_bound", "status"):

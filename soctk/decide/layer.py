@@ -100,12 +100,21 @@ class DecisionLayer(nn.Module):
         x = self._over_set(form) if sets is None else self._over_rows(form, sets)[0]
         return x.reshape(*batch, self.model.dim).to(self._dtype(context))
 
-    def optimal_value(self, context: ArrayLike | None = None, **sides: ArrayLike | None) -> Tensor:
+    def optimal_value(
+        self,
+        context: ArrayLike | None = None,
+        *,
+        total: ArrayLike | None = None,
+        lower: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+        f: ArrayLike | None = None,
+        h: ArrayLike | None = None,
+    ) -> Tensor:
         """Return min f(., context) over the set, (*batch), differentiable once by the envelope theorem.
 
         Arguments and errors are those of `forward`.
         """
-        form, batch, sets = self._problem(context, sides)
+        form, batch, sets = self._problem(context, {"total": total, "lower": lower, "upper": upper, "f": f, "h": h})
         presolved = None if sets is not None else self.feasible_set.presolve()
         if sets is not None:
             value = self._over_rows(form, sets)[1]
