@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import soctk
 from soctk import registry
+from soctk.io import checkpoint
 from soctk.io.checkpoint import _digest
 
 
@@ -156,6 +157,13 @@ def test_a_model_that_its_configuration_does_not_rebuild_is_not_saved(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def write_unchecked(model, path) -> None:
+    """Write a model that `soctk.save` would refuse."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "_check_weights", lambda model: None)
+        soctk.save(model, path)
+
+
 def test_a_surrogate_without_a_conic_form_is_checked_by_its_expression(tmp_path):
     @soctk.register_surrogate_class
     class Power(soctk.ConvexSurrogate):
@@ -179,7 +187,9 @@ def test_a_surrogate_without_a_conic_form_is_checked_by_its_expression(tmp_path)
     x = torch.randn(5, 3, dtype=torch.float64)
     assert torch.equal(soctk.load(tmp_path / "model")(x), model(x))
     model.sign.neg_()
-    soctk.save(model, tmp_path / "model")
+    with pytest.raises(ValueError, match="not convex"):
+        soctk.save(model, tmp_path / "model")
+    write_unchecked(model, tmp_path / "model")
     with pytest.raises(soctk.CheckpointError, match="not convex"):
         soctk.load(tmp_path / "model")
 
@@ -188,7 +198,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path):
     model = soctk.SOCICNN(3)
     with torch.no_grad():
         model.W[0][0, 0] = torch.nan
-    soctk.save(model, tmp_path / "model")
+    write_unchecked(model, tmp_path / "model")
     with pytest.raises(soctk.CheckpointError, match=r"W\.0"):
         soctk.load(tmp_path / "model")
 
@@ -222,7 +232,7 @@ TAMPERED = {
 
 @pytest.mark.parametrize("buffer", TAMPERED)
 def test_a_negative_weight_is_refused_by_name_wherever_it_comes_from(buffer: str, tmp_path) -> None:
-    """Set by hand, the model is refused by `conic_form`, `to_cvxpy` and `minimize`; written to a file, by `load`."""
+    """Set by hand, the model is refused by `conic_form`, `to_cvxpy`, `minimize` and `save`; in a file, by `load`."""
     learned = soctk.SOCICNN(4, 2, hidden=(5, 4), quadratics=(4,), norms=(2,), seed=1)
     model = soctk.ExactSurrogate.of(learned.conic_form(torch.zeros(2)).detach())
     getattr(model, buffer)[..., 0] = -0.5
@@ -233,7 +243,9 @@ def test_a_negative_weight_is_refused_by_name_wherever_it_comes_from(buffer: str
         model.to_cvxpy(cp.Variable(4))
     with pytest.raises(ValueError, match=rf"{name}: expected non-negative"):
         soctk.minimize(model, soctk.Simplex(4))
-    soctk.save(model, tmp_path / "tampered.safetensors")
+    with pytest.raises(ValueError, match=rf"{name}: expected non-negative"):
+        soctk.save(model, tmp_path / "tampered.safetensors")
+    write_unchecked(model, tmp_path / "tampered.safetensors")
     with pytest.raises(soctk.CheckpointError, match=rf"{name}: expected non-negative"):
         soctk.load(tmp_path / "tampered.safetensors")
 

@@ -94,6 +94,11 @@ class _Affine(torch.autograd.Function):
         n, k = origin.shape[1], reduction.sets.f.shape[1]
         own = reduction.originals(-origin, np.zeros((len(origin), constraints.shape[1])))[0]
         nu, z = reduction.originals(np.zeros((len(constraints), n)), constraints)
+        if ctx.needs_input_grad[0] != ctx.needs_input_grad[1] and bool((own[:, k:] + nu[:, k:]).any()):
+            raise RuntimeError(
+                f"lower, upper: coordinates {reduction.fixed.tolist()} are fixed by lower = upper, and decisions "
+                "depend on where; they have a derivative if both ends move together: give both, from the same tensor"
+            )
         held, lower = np.zeros((len(own), n)), -constraints[:, n : 2 * n]
         held[:, reduction.fixed] = own[:, k:]
         lower[:, reduction.fixed] += nu[:, k:]

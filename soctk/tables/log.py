@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.lazy import pandas as pd
 from soctk.learn.data import ValueData
 from soctk.tables.arrays import Arrays, read_arrays
 from soctk.tables.columns import Columns
@@ -58,7 +59,8 @@ class Roles:
             decision's are x_*, where there are any.
         category: columns of the context that are categories even where they have numbers.
         date_format: of dates that are not in ISO 8601, as `strptime` takes it.
-        more: columns that must have values as well.
+        more: columns that must have values as well; rows of one context that differ in them, as in the right-hand sides
+            of a set, are instances of their own.
     """
 
     context: Sequence[str] | None = None
@@ -127,7 +129,10 @@ def _from_table(source: Any, roles: Roles | Columns, drop_missing: bool, more: t
         kinds = {"category": meaning.category, "date_format": meaning.date_format}
         columns = Columns.learned(table, context=context, x=x, value=value, **kinds)
     optima = table.numbers(optimum) if optimum else None
-    return _by_context(columns.contexts(table), decisions, values, optima, columns, table, missing)
+    beside = np.zeros((len(table), 0))
+    for name in dict.fromkeys([*optimum, *meaning.more]):
+        beside = np.column_stack([beside, pd.factorize(table.frame[name])[0]])
+    return _by_context(columns.contexts(table), decisions, values, optima, columns, table, missing, beside)
 
 
 def _optimum(table: Table, meaning: Roles, x: list[str]) -> list[str]:
@@ -158,7 +163,7 @@ def _from_arrays(path: Path, columns: Columns | None) -> Log:
         expected = f"{len(columns.x)} decision and {columns.context_dim} context numbers as the columns'"
         raise TableError(f"{path}: expected {expected}, got {data.dim} and {data.context_dim}")
     if single:
-        return _by_context(context, x, value, optima, columns, Arrays(path), None)
+        return _by_context(context, x, value, optima, columns, Arrays(path), None, optima)
     contexts, ids = _different(context)
     shape = f"{contexts} contexts of {data.context_dim} numbers, {data.candidates} decision(s) in each row"
     known = None if optima is None else torch.from_numpy(optima)
@@ -173,9 +178,10 @@ def _by_context(
     columns: Columns,
     source: Table | Arrays,
     missing: Missing | None,
+    beside: np.ndarray | None,
 ) -> Log:
-    """Return a log of one decision in each row."""
-    groups = Groups.of(context)
+    """Return a log of one decision in each row; rows of an instance share what stands `beside` the context too."""
+    groups = Groups.of(context, beside)
     known = None if optima is None else torch.from_numpy(optima[groups.first])
     ids, first = torch.from_numpy(groups.contexts), torch.from_numpy(groups.first)
     return Log(groups.data(context, x, value), columns, known, ids, first, groups.shape, source, missing)
@@ -200,9 +206,10 @@ class Groups:
     shape: str
 
     @classmethod
-    def of(cls, context: np.ndarray) -> Groups:
-        """Return the groups of contexts (rows, p)."""
-        contexts, ids = _different(context)
+    def of(cls, context: np.ndarray, beside: np.ndarray | None = None) -> Groups:
+        """Return the groups of contexts (rows, p), which share optima and right-hand sides (rows, any) where given."""
+        contexts, of_rows = _different(context)
+        ids = of_rows if beside is None else _different(np.concatenate([context, beside], axis=1))[1]
         counts = np.bincount(ids)
         least, most = int(counts.min()), int(counts.max())
         told = f"{contexts} contexts of {context.shape[1]} numbers, "
@@ -213,7 +220,7 @@ class Groups:
             places = (ends - counts)[:, None] + np.arange(most) % counts[:, None]
             rows = order[places]
             told += f"{most} decision(s) each" if least == most else f"{least} to {most} decisions each, some repeated"
-        return cls(rows, ids[rows[:, 0]], told)
+        return cls(rows, of_rows[rows[:, 0]], told)
 
     @property
     def first(self) -> np.ndarray:

@@ -7,7 +7,7 @@ import torch
 from tolerances import DOUBLE, IMPLICIT_MEDIAN, IMPLICIT_P90
 from zoo import MODELS, SETS, shaken
 
-from soctk import Box, Budget, DecisionLayer, Simplex, losses
+from soctk import Box, Budget, DecisionLayer, Polyhedron, Simplex, losses
 
 CURVED = [name for name in MODELS if name not in ("relu", "ickan", "affine", "no_passthrough", "norms_only")]
 STEP, SMALL_STEP = 1e-5, 1e-6
@@ -206,3 +206,23 @@ def test_one_bound_of_each_context_alone_has_derivatives(kind, side):
     assert float(error.median()) <= IMPLICIT_MEDIAN
     (of_value,) = torch.autograd.grad(layer.optimal_value(rows, **{side: moved}).sum(), moved)
     assert bool(of_value.isfinite().all())
+
+
+def test_where_a_coordinate_is_fixed_has_a_derivative_if_both_ends_move():
+    """x_1 is held at t by lower = upper = t: either end alone has no derivative, both together have that of t."""
+    feasible_set = Polyhedron(4, [0.0, 0.3, 0.0, 0.0], [1.0, 0.3, 1.0, 1.0], E=[[1.0] * 4], f=[2.0])
+    layer, rows = DecisionLayer(shaken(MODELS["soc"](4)), feasible_set, tol=1e-12), contexts(5)
+    lower, upper, held = (
+        torch.tensor(end, dtype=DOUBLE) for end in ([0.0, 0, 0, 0], [1.0, 1, 1, 1], [0.0, 1.0, 0.0, 0.0])
+    )
+
+    def decided(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        return layer(rows, lower=lower + low * held, upper=torch.where(held > 0, high, upper))[:, 0].sum()
+
+    t = torch.tensor(0.3, dtype=DOUBLE, requires_grad=True)
+    (gradient,) = torch.autograd.grad(decided(t, t), t)
+    with torch.no_grad():
+        expected = (decided(t + STEP, t + STEP) - decided(t - STEP, t - STEP)) / (2 * STEP)
+    assert float(gradient) == pytest.approx(float(expected), rel=1e-3)
+    with pytest.raises(RuntimeError, match=r"coordinates \[1\] are fixed"):
+        torch.autograd.grad(decided(t, t.detach()), t)

@@ -93,3 +93,17 @@ def test_arrays_have_no_columns_to_name(tmp_path: Path) -> None:
         soctk.read_log(tmp_path / "log.npz", ROLES)
     with pytest.raises(TableError, match="expected 3 decision and 2 context numbers as the columns', got 3 and 1"):
         soctk.read_log(tmp_path / "log.npz", Columns.numbered(3, 2))
+
+
+def test_rows_of_a_context_that_differ_in_what_stands_beside_it_are_instances_of_their_own() -> None:
+    """Two demands in one context: neither set nor optimum of one may be taken for the other's."""
+    frame = pd.DataFrame({"context_0": [1.0] * 4 + [2.0] * 4, "demand": [1, 1, 3, 3] * 2, "x_0": range(8)})
+    frame = frame.assign(value=frame["x_0"] ** 2.0)
+    assert soctk.read_log(frame).data.x.shape == (2, 4, 1)
+    sides = soctk.read_log(frame, more=("demand",))
+    assert sides.data.x.shape == (4, 2, 1)
+    assert sides.contexts.tolist() == [0, 0, 1, 1]
+    assert frame["demand"][sides.rows.numpy()].tolist() == [1, 3, 1, 3]
+    known = soctk.read_log(frame.assign(optimum_0=frame["demand"] / 2))
+    assert known.optima is not None
+    assert known.optima[:, 0].tolist() == [0.5, 1.5, 0.5, 1.5]
