@@ -215,6 +215,7 @@ def test_other_test_seeds_give_other_contexts_and_the_same_training_data() -> No
     assert torch.equal(training(other).x, training(PROBLEM).x)
     assert label_of(choose("trial", test_seed=1)) == "trial (own choice)"
     assert label_of(choose("trial")) == "trial"
+    assert choose("trial", ["box_socp", "box_socp"], [3], [100, 100]) == TRIAL
     assert from_selection(json.loads(json.dumps(selection_of(TRIAL)))) == TRIAL
 
 

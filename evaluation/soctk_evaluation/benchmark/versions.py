@@ -112,7 +112,8 @@ def choose(
     whole = VERSIONS[version]
     usual = dict(whole.cases)
     chosen = [(task, dim) for task in tasks or usual for dim in dims or (usual.get(task, whole.cases[0][1]),)]
-    return replace(whole, cases=tuple(chosen), seeds=tuple(seeds) or whole.seeds, test_seed=test_seed)
+    cases, named = (tuple(dict.fromkeys(part)) for part in (chosen, seeds))  # what is named twice is there once
+    return replace(whole, cases=cases, seeds=named or whole.seeds, test_seed=test_seed)
 
 
 def selection_of(version: Version) -> dict[str, Any]:
