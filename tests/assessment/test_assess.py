@@ -253,7 +253,7 @@ def test_a_tilted_model_is_the_model_and_the_tilt_and_has_no_regret_without() ->
     tilted = Tilted(model)(x, torch.cat([theta, g], dim=-1))
     torch.testing.assert_close(tilted, model(x, theta) + (g * x).sum(dim=-1))
     best = soctk.minimize(model, BOX, theta).x.numpy()
-    none = sampled_regrets(model, BOX, theta.numpy(), best, np.zeros((2, 6, DIM)))
+    none = sampled_regrets(model, BOX, theta.numpy(), best, np.zeros((2, 6, DIM)), None)
     np.testing.assert_allclose(none, 0.0, atol=1e-4)  # decisions over tilted models are certified to that
 
 
@@ -266,7 +266,7 @@ def test_the_unit_of_the_values_does_not_matter() -> None:
     usual, small = found
     assert small.regret is not None
     assert usual.regret is not None
-    assert small.regret.middle / 1e-8 == pytest.approx(usual.regret.middle, rel=0.05)
+    assert small.regret.estimate / 1e-8 == pytest.approx(usual.regret.estimate, rel=0.05)
     assert small.verdict == usual.verdict
 
 
