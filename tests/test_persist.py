@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from unchecked import write_unchecked
 
 import soctk
 from soctk import registry
-from soctk.io import checkpoint
 from soctk.io.checkpoint import _digest
 
 
@@ -155,13 +155,6 @@ def test_a_model_that_its_configuration_does_not_rebuild_is_not_saved(tmp_path):
     with pytest.raises(TypeError, match=r"could not rebuild this Forgetful: U_raw\.0"):
         soctk.save(Forgetful(2, hidden=(3, 3)), tmp_path / "model")
     assert not list(tmp_path.iterdir())
-
-
-def write_unchecked(model, path) -> None:
-    """Write a model that `soctk.save` would refuse."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "_check_weights", lambda model: None)
-        soctk.save(model, path)
 
 
 def test_a_surrogate_without_a_conic_form_is_checked_by_its_expression(tmp_path):
