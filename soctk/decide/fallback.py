@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from soctk.checks import as_array
+from soctk.decide.polyhedral import ROUNDING
 from soctk.decide.problem import Problem
 from soctk.decide.result import Result
 from soctk.sets import SetAt
@@ -18,8 +19,6 @@ from soctk.status import Status
 
 NO_POINT = (Status.INFEASIBLE, Status.UNBOUNDED, Status.FAILED)
 """How searches end that have no point to give."""
-ROUNDING = 1e-13
-"""What rounding may put a centre outside of its set by, as a share of its numbers."""
 
 
 def put_points(result: Result, problem: Problem, start: Tensor | None) -> None:
