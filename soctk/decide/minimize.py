@@ -379,8 +379,13 @@ def _check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexF
 
 
 def check_arguments(model: ConvexFunction, feasible_set: FeasibleSet | SetAt) -> None:
-    """Raise ValueError unless model and set go together."""
+    """Raise ValueError unless model and set go together, TypeError where one is not what its place asks for."""
     check_function(model)
+    if not isinstance(getattr(feasible_set, "dim", None), int):
+        raise TypeError(
+            f"feasible_set: expected a set, such as soctk.Simplex({model.dim}), got {type(feasible_set).__name__}; "
+            "the order is minimize(model, feasible_set, context)"
+        )
     if feasible_set.dim != model.dim:
         raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
     if model.device.type == "meta":

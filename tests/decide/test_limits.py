@@ -9,6 +9,7 @@ import zoo
 from reference import clarabel_optimum
 from tolerances import CERTIFIED, DOUBLE, SINGLE, TIGHT_CLARABEL
 
+import soctk
 from soctk import (
     SOCICNN,
     Box,
@@ -231,6 +232,14 @@ def test_bad_arguments_are_refused(model, context, options: dict, message: str) 
     arguments = {"feasible_set": SETS[0], "context": context, **options}
     with pytest.raises(ValueError, match=message):
         minimize(model, **arguments)
+
+
+@pytest.mark.parametrize("feasible_set", [torch.zeros(4, 2), None, "simplex"])
+def test_what_is_no_set_is_refused_in_words(model, context, feasible_set) -> None:
+    with pytest.raises(TypeError, match=r"feasible_set: expected a set.*minimize\(model, feasible_set, context\)"):
+        minimize(model, feasible_set, context)
+    with pytest.raises(TypeError, match="feasible_set: expected a set"):
+        soctk.prepare(model, feasible_set)
 
 
 def test_a_model_that_is_not_finite_is_refused(model, context) -> None:
