@@ -13,6 +13,8 @@ GEOMETRIES = {
     "even": Windows(Grid(6, 5, 2), (2, 2), padding="replicate"),
     "strided": Windows(Grid(7, 6, 1), (3, 3), stride=2),
     "dilated": Windows(Grid(6, 6, 2), (3, 3), dilation=2, padding="replicate"),
+    "strided and even": Windows(Grid(7, 6, 2), (2, 2), stride=3),
+    "dilated between zeros": Windows(Grid(6, 5, 2), (3, 3), stride=2, dilation=2),
     "sequence": Windows(Grid(6, channels=3), (3, 1)),
     "pixelwise": Windows(Grid(4, 3, 2, interleaved=False), (1, 1)),
 }
@@ -36,6 +38,8 @@ def test_the_sparse_map_is_torchs_convolution(windows: Windows) -> None:
     close(sparse.adjoint(y), y @ dense, VALUE)
     turned = transposed_convolution(windows, 4).map(kernels)
     close(turned.forward(y), y @ dense, VALUE)
+    if windows.padding == "zero" and windows.grid.interleaved:
+        close(windows.spread(y.unflatten(-1, (windows.count, 4)), kernels), y @ dense, VALUE)
     close(sparse.row_squares(x), dense.square().sum(dim=1)[None], VALUE)
     close(sparse.to_dense().matrix[0], dense, VALUE)
 

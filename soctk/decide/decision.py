@@ -78,7 +78,8 @@ class Decision:
             elsewhere.
         context: the contexts as rows, (N, p); None where the model has none.
         support: where its data were; None where that is not known.
-        relaxation: with infeasible="nearest" by how much rows were moved in all, (*batch), 0 where that was not needed.
+        relaxation: with infeasible="nearest" by how much rows were moved in all, (*batch), 0 where that was not needed,
+            NaN where a time limit left no time for it.
     """
 
     x: Tensor

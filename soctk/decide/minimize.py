@@ -90,7 +90,8 @@ def minimize(
         scale: the unit that gaps are measured in, positive, a number or (*batch): where values differ by much less than
             1, their standard deviation over the decisions in question. By default as said at `tol`.
         infeasible: what to do where right-hand sides leave no point: "status" says so, with a proof in `Decision.ray`;
-            "nearest" moves rows as little as need be, in the sum of the moves, and says by how much.
+            "nearest" moves rows as little as need be, in the sum of the moves, and says by how much. What a time limit
+            leaves no time for stays "infeasible".
         subject_to: learned constraints, surrogates g of the same decision and context with g(x, context) <= 0; decided
             by Clarabel and certified by us (`soctk.decide.constrained`), over one set for all contexts, without `x0`,
             `method`, `max_iter`, `infeasible` and prices, in float64. Met to 1e-7 of the numbers that g(x) is a sum of.
@@ -163,13 +164,15 @@ def _nearest(
     if empty.numel() > 0:
         assert problem.model is not None
         assert isinstance(problem.feasible_set, SetAt)
-        sets, moves, _, _ = nearest(problem.feasible_set.select(empty))
+        sets, moves, _, _ = nearest(problem.feasible_set.select(empty), limits.deadline)
+        moved.reshape(-1)[empty] = moves
+        reached = ~moved.reshape(-1)[empty].isnan()
+        sets, empty = sets.select(reached.nonzero().flatten()), empty[reached]
+    if empty.numel() > 0:
         contexts = problem.contexts[empty] if problem.model.context_dim > 0 else problem.contexts
         part = Problem.at(problem.model, contexts, sets, None if problem.unit is None else problem.unit[empty])
         part.size = empty.numel()
-        again = answer(part, solver, limits, None, (empty.numel(),), started)
-        decision = decision.replaced(empty, again)
-        moved.reshape(-1)[empty] = moves
+        decision = decision.replaced(empty, answer(part, solver, limits, None, (empty.numel(),), started))
     seconds = time.perf_counter() - started
     return dataclasses.replace(decision, relaxation=moved.to(decision.value), seconds=seconds)
 

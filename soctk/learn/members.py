@@ -31,6 +31,8 @@ from soctk.surrogate import ConvexSurrogate
 
 FEWEST_INSTANCES = 5
 """To draw samples from."""
+MEMBER_STEP = 1000
+"""Between the numbers of members' initial weights, so that none are those of a start of another's race."""
 LOOK_EVERY = 0.2
 """Seconds between looks at whether to stop."""
 
@@ -129,7 +131,7 @@ class Members:
         return model, report
 
     def _model(self, number: int) -> ConvexSurrogate:
-        return redrawn(self.model, number) if number else copy.deepcopy(self.model)
+        return redrawn(self.model, MEMBER_STEP * number) if number else copy.deepcopy(self.model)
 
 
 def side_by_side(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -300,8 +301,15 @@ class _Hidden:
         """Return U z, (N, M, size) -> (N, M, places, channels)."""
         if self.kind == "conv":
             return self.windows.convolve(z, weights)
-        out = self.map(weights).forward(z)
-        return out.unflatten(-1, (self.shape[0] * self.shape[1], -1))
+        if self.kind == "transposed":
+            spread = self.windows.spread(z.unflatten(-1, (self.windows.count, -1)), weights)
+            return spread.unflatten(-1, (self.shape[0] * self.shape[1], -1))
+        grid = self.windows.grid
+        single = replace(
+            self.windows, grid=replace(grid, channels=1)
+        )  # one channel at a time, as the others do nothing
+        mean = weights.new_full((1, single.length), 1 / single.length)
+        return single.convolve(z.unflatten(-1, (grid.places, grid.channels)).mT, mean).squeeze(-1).mT
 
 
 def _windows(grid: Grid, layer: dict[str, Any]) -> Windows:

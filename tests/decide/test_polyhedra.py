@@ -20,6 +20,7 @@ from soctk.decide.compiled.form import pack
 from soctk.decide.compiled.original_rows import violations
 from soctk.decide.polyhedral import value_of
 from soctk.sets import SetAt
+from soctk.sets.elastic import nearest
 from soctk.sets.elimination import Elimination
 from soctk_baselines import PCF
 from soctk_tasks.polyhedra import POLYHEDRA, dispatch
@@ -292,6 +293,20 @@ def test_one_empty_set_for_all_contexts_has_a_nearest_one() -> None:
     decision = soctk.minimize(model, base.at(f=4.0), torch.zeros(5, 3, dtype=DOUBLE), infeasible="nearest")
     torch.testing.assert_close(decision.relaxation, torch.ones(5, dtype=DOUBLE), rtol=0, atol=1e-6)
     torch.testing.assert_close(decision.x, torch.ones(5, 3, dtype=DOUBLE), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_a_time_limit_leaves_no_time_for_stays_infeasible(monkeypatch, shared: bool) -> None:
+    model, base = shaken(MODELS["soc"](3)), Polyhedron(3, 0.0, 1.0, np.ones(3), 1.0)
+    late = lambda sets, _deadline: nearest(sets, deadline=0.0)  # noqa: E731
+    monkeypatch.setattr("soctk.decide.minimize.nearest", late)
+    sets = base.at(f=4.0 if shared else [[4.0], [1.0], [5.0]])
+    decision = soctk.minimize(model, sets, torch.zeros(3, 3, dtype=DOUBLE), infeasible="nearest", time_limit=100.0)
+    empty = torch.tensor([True, shared, True])
+    assert (decision.status[empty.numpy()] == Status.INFEASIBLE).all()
+    assert torch.equal(decision.relaxation.isnan(), empty)
+    assert torch.equal(decision.x.isnan().all(dim=1), empty)
+    assert bool((decision.status[~empty.numpy()] == Status.OPTIMAL).all())
 
 
 def test_units_of_nearest_decisions_are_kept() -> None:

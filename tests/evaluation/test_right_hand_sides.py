@@ -117,6 +117,17 @@ def test_totals_and_bounds_from_columns(files: pd.DataFrame) -> None:
         assert ("price_high" in plan) == (bounds[0] in asked)
 
 
+def test_a_column_called_as_a_row_without_one_keeps_a_price_of_its_own(files: pd.DataFrame) -> None:
+    """The limits come from a column f_0; the sum's row has none, and would be called so."""
+    pd.read_csv("days.csv").rename(columns={"limit": "f_0"}).to_csv("days.csv", index=False)
+    plan = decided("--set", "grid.json", "--rhs-columns", "f_0", "f_0", "--prices", code=0)
+    base = soctk.Polyhedron(DIM, 0.0, 1.0, E, [1.0], G, [0.5, 0.5])
+    sets = base.at(h=files[["limit", "limit"]].to_numpy(copy=True))
+    expected = soctk.minimize(soctk.load("model.st"), sets, files[["context_heat"]].to_numpy())
+    np.testing.assert_allclose(plan["price_f_0"], expected.prices.h.sum(dim=1), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(plan["price_row_f_0"], expected.prices.f[:, 0], rtol=0, atol=1e-9)
+
+
 def test_sets_without_columns_have_prices_and_may_be_empty(files: pd.DataFrame) -> None:
     plan = decided("--set", "budget", "--total", "1.2", "--prices", code=0)
     expected = soctk.minimize(soctk.load("model.st"), soctk.Budget(DIM, 1.2).at(), files[["context_heat"]].to_numpy())

@@ -13,6 +13,7 @@ import torch
 import soctk
 from soctk import FitConfig, FitReport, ValueData
 from soctk.learn.members import Members
+from soctk.learn.phases.race import redrawn
 from soctk.learn.report import FitStatus
 from soctk.learn.search import Search
 
@@ -162,6 +163,20 @@ def test_what_a_member_raises_is_raised_and_the_others_do_not_begin(monkeypatch:
 def test_a_time_limit_is_shared_by_those_that_are_learned_one_after_the_other() -> None:
     members = Members.of(made(), data(), replace(BRIEF, time_limit=60.0), None, None)
     assert [members.at_a_time(count).config.time_limit for count in (1, 2, 3, 8)] == [20.0, 30.0, 60.0, 60.0]
+
+
+def test_no_start_of_a_members_race_is_that_of_another() -> None:
+    """Every member's race draws other initial weights than every other's."""
+    starts: list[soctk.ConvexSurrogate] = []
+
+    def racing(model: soctk.ConvexSurrogate, *_data: Any, **_named: Any) -> FitReport:
+        starts.extend([model, *(redrawn(model, k) for k in range(1, 8))])
+        return FitReport(FitStatus.CONVERGED)
+
+    members = Members.of(made(), data(), replace(BRIEF, members=6), None, None)
+    for number in range(6):
+        members.learn(racing, number, None)
+    assert len({start.config()["seed"] for start in starts}) == len(starts) == 48
 
 
 def test_an_executor_is_refused_where_there_is_one_member() -> None:

@@ -9,6 +9,7 @@ from zoo import shaken
 
 import soctk
 from soctk.learn.phases.structured_start import structured_start
+from soctk.learn.report import FitStatus
 from soctk.learn.residuals import Residuals
 from soctk.learn.units import Standardized, standardize
 from soctk.learn.whitening import whitened
@@ -122,6 +123,18 @@ def test_one_plain_recipe_trains_every_variant(data: soctk.ValueData, variant) -
     report = soctk.fit(model, data, config)
     assert report.best_validation < 0.5  # of the variance
     assert model.dtype == DOUBLE
+
+
+@pytest.mark.parametrize("layer", [{"kind": "pool", "kernel": 2, "stride": 2}, {"kind": "transposed", "channels": 1}])
+def test_layers_of_every_kind_are_learned_by_levenberg_marquardt_steps(layer) -> None:
+    model = soctk.ConvSOCICNN((4, 4), layers=(2, layer), quadratics=0, norms=0, affine_hidden=0, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    context, x = (torch.randn(20, *shape, generator=generator, dtype=DOUBLE) for shape in ((32,), (6, 16)))
+    data = soctk.ValueData(context, x, x.square().mean(dim=-1))
+    asked = soctk.FitConfig(starts=1, epochs=1, optimizer="levenberg_marquardt", newton_iterations=4)
+    report = soctk.fit(model, data, asked)
+    assert report.status in (FitStatus.CONVERGED, FitStatus.ITERATION_LIMIT)
+    assert report.train[-1][1] < report.train[0][1]
 
 
 def test_a_time_limit_ends_a_fit(data: soctk.ValueData) -> None:

@@ -55,7 +55,7 @@ def without_point(decision: Decision) -> np.ndarray:
 def _prices(decision: Decision, x_names: Sequence[str], region: Region) -> dict[str, np.ndarray]:
     """Return the prices by name, those of one column added: the derivative of the value in that column.
 
-    Bounds that no set has are left out.
+    Bounds that no set has are left out. Where a column is called as a row without one is, as f_0, that is row_f_0.
     """
     prices, sets = decision.prices, region.sets
     assert prices is not None
@@ -64,8 +64,10 @@ def _prices(decision: Decision, x_names: Sequence[str], region: Region) -> dict[
     own = {side: [f"{side}_{name.removeprefix('x_')}" for name in x_names] for side in ("lower", "upper")}
     own["f"] = ["total"] if rows.total is not None else [f"f_{k}" for k in range(len(rows.E))]
     own["h"] = [f"h_{k}" for k in range(len(rows.G))]
+    taken = {name for names in region.columns.values() for name in names}
     found: dict[str, Any] = {}
-    for side, usual in own.items():
+    for side, names in own.items():
+        usual = [f"row_{name}" if name in taken else name for name in names]
         part = getattr(prices, side).reshape(decision.status.size, -1).numpy() + 0.0  # + 0.0: there is one zero
         bounded = torch.isfinite(torch.atleast_2d(getattr(sets, side))).any(dim=0)
         given = region.columns.get(side, tuple(usual))
