@@ -98,9 +98,10 @@ def read_log(
             kind; the message names column and row.
     """
     if isinstance(source, str | os.PathLike) and Path(source).suffix == ".npz":
-        if drop_missing or (isinstance(roles, Roles) and roles != Roles()):
+        columns, meaning = (roles, Roles()) if isinstance(roles, Columns) else (None, roles or Roles())
+        if drop_missing or meaning != Roles(more=meaning.more):
             raise TableError(f"{source}: an .npz file has arrays context, x and value, not columns with names or gaps")
-        return _from_arrays(Path(source), roles if isinstance(roles, Columns) else None)
+        return _from_arrays(Path(source), columns, (*meaning.more, *more))
     return _from_table(source, roles or Roles(), drop_missing, tuple(more))
 
 
@@ -146,7 +147,7 @@ def _optimum(table: Table, meaning: Roles, x: list[str]) -> list[str]:
     return list(meaning.optimum)
 
 
-def _from_arrays(path: Path, columns: Columns | None) -> Log:
+def _from_arrays(path: Path, columns: Columns | None, more: tuple[str, ...]) -> Log:
     arrays = read_arrays(path, ("x", "value"), ("context", "optimum"))
     x, value, optima = arrays["x"], arrays["value"], arrays.get("optimum")
     single = x.ndim == 2 and value.ndim == 1
@@ -163,7 +164,9 @@ def _from_arrays(path: Path, columns: Columns | None) -> Log:
         expected = f"{len(columns.x)} decision and {columns.context_dim} context numbers as the columns'"
         raise TableError(f"{path}: expected {expected}, got {data.dim} and {data.context_dim}")
     if single:
-        return _by_context(context, x, value, optima, columns, Arrays(path), None, optima)
+        beside = [part for part in (optima, Arrays(path).numbers(more) if more else None) if part is not None]
+        apart = np.concatenate(beside, axis=1) if beside else None
+        return _by_context(context, x, value, optima, columns, Arrays(path), None, apart)
     contexts, ids = _different(context)
     shape = f"{contexts} contexts of {data.context_dim} numbers, {data.candidates} decision(s) in each row"
     known = None if optima is None else torch.from_numpy(optima)

@@ -95,7 +95,7 @@ def test_arrays_have_no_columns_to_name(tmp_path: Path) -> None:
         soctk.read_log(tmp_path / "log.npz", Columns.numbered(3, 2))
 
 
-def test_rows_of_a_context_that_differ_in_what_stands_beside_it_are_instances_of_their_own() -> None:
+def test_rows_of_a_context_that_differ_in_what_stands_beside_it_are_instances_of_their_own(tmp_path: Path) -> None:
     """Two demands in one context: neither set nor optimum of one may be taken for the other's."""
     frame = pd.DataFrame({"context_0": [1.0] * 4 + [2.0] * 4, "demand": [1, 1, 3, 3] * 2, "x_0": range(8)})
     frame = frame.assign(value=frame["x_0"] ** 2.0)
@@ -104,6 +104,14 @@ def test_rows_of_a_context_that_differ_in_what_stands_beside_it_are_instances_of
     assert sides.data.x.shape == (4, 2, 1)
     assert sides.contexts.tolist() == [0, 0, 1, 1]
     assert frame["demand"][sides.rows.numpy()].tolist() == [1, 3, 1, 3]
+    arrays = {"context": frame[["context_0"]], "x": frame[["x_0"]], "value": frame["value"], "demand": frame["demand"]}
+    np.savez(tmp_path / "log.npz", **{name: part.to_numpy(dtype=float) for name, part in arrays.items()})
+    for same in (
+        soctk.read_log(tmp_path / "log.npz", more=("demand",)),
+        soctk.read_log(tmp_path / "log.npz", Roles(more=("demand",))),
+    ):
+        assert torch.equal(same.data.x, sides.data.x)
+        assert same.rows.tolist() == sides.rows.tolist()
     known = soctk.read_log(frame.assign(optimum_0=frame["demand"] / 2))
     assert known.optima is not None
     assert known.optima[:, 0].tolist() == [0.5, 1.5, 0.5, 1.5]

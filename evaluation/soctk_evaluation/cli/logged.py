@@ -114,7 +114,6 @@ def _workers(scheduler: str | None) -> Iterator[ClusterExecutor | None]:
 
 def _roles(command: Fit) -> Roles:
     """Return which columns are what."""
-    sides = column_names(command.feasible)
     return Roles(
         context=command.context,
         x=command.decision,
@@ -122,7 +121,7 @@ def _roles(command: Fit) -> Roles:
         optimum=command.optimum,
         category=command.category,
         date_format=command.date_format,
-        more=() if command.data.suffix == ".npz" else sum(sides.values(), ()),
+        more=sum(column_names(command.feasible).values(), ()),
     )
 
 
