@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike
+from soctk.decide.answer import answer, chosen_solver
+from soctk.decide.arguments import check_arguments, check_limits, check_start
 from soctk.decide.choice import default_solver
 from soctk.decide.decision import Decision
-from soctk.decide.minimize import answer, check_arguments, check_limits, check_start, chosen_solver, spread
+from soctk.decide.minimize import spread
 from soctk.decide.newton import SmoothingNewton
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.problem import Limits, Problem

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 import soctk
+from soctk.decide.answer import FEASIBLE
 from soctk.decide.decision import ROUNDING
-from soctk.decide.minimize import FEASIBLE
 from soctk.decide.newton import DEFAULT_ITERATIONS, SMALLEST_TOLERANCE, SmoothingNewton
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.prepare import Prepared, prepare

@@ -1,0 +1,67 @@
+"""Checks of what `soctk.minimize` and `soctk.prepare` are given."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive
+from soctk.decide.answer import excess
+from soctk.decide.decision import Decision
+from soctk.decide.problem import Problem
+from soctk.function import ConvexFunction, check_function
+from soctk.sets import FeasibleSet, SetAt
+
+AS_PROJECTED = {torch.float64: 1e-12, torch.float32: 1e-6}
+"""What a projection may leave a point outside of a set by, in the same units."""
+
+
+def check_arguments(model: ConvexFunction, feasible_set: FeasibleSet | SetAt) -> None:
+    """Raise ValueError unless model and set go together, TypeError where one is not what its place asks for."""
+    check_function(model)
+    if not isinstance(getattr(feasible_set, "dim", None), int):
+        raise TypeError(
+            f"feasible_set: expected a set, such as soctk.Simplex({model.dim}), got {type(feasible_set).__name__}; "
+            "the order is minimize(model, feasible_set, context)"
+        )
+    if feasible_set.dim != model.dim:
+        raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
+    if model.device.type == "meta":
+        raise ValueError("model: its weights are on the meta device, which holds no numbers; load or draw them first")
+
+
+def check_limits(tol: float, max_iter: int | None, time_limit: float | None) -> None:
+    """Raise ValueError unless the limits are limits."""
+    check_positive(tol, "tol")
+    if max_iter is not None:
+        check_count(max_iter, "max_iter")
+    if time_limit is not None:
+        check_positive(time_limit, "time_limit")
+
+
+def check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple[int, ...]) -> Tensor | None:
+    """Return points to start from as the solvers take them, (N, n) in the set."""
+    if x0 is None:
+        return None
+    if isinstance(x0, Decision):  # an infeasible one has no point
+        x0 = torch.where(torch.isfinite(x0.x), x0.x, 0.0)
+    start = as_tensor(x0, "x0").to(device=problem.device, dtype=problem.dtype)
+    check_last_dim(start, problem.dim, "x0")
+    if tuple(start.shape[:-1]) != batch:
+        raise ValueError(f"x0: expected batch shape {batch} as the contexts', got {tuple(start.shape[:-1])}")
+    start, feasible_set = start.reshape(-1, problem.dim), problem.feasible_set
+    if isinstance(feasible_set, SetAt):
+        return start
+    inside = excess(feasible_set, start)[1] <= AS_PROJECTED[start.dtype]  # as earlier decisions are
+    return start if inside.all() else feasible_set._project(start)
+
+
+def check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexFunction) -> Tensor | None:
+    if scale is None:
+        return None
+    unit = as_tensor(scale, "scale").to(device=model.device, dtype=torch.float64)
+    if tuple(unit.shape) not in ((), batch):
+        raise ValueError(f"scale: expected a number or batch shape {batch} as the contexts', got {tuple(unit.shape)}")
+    if bool((unit <= 0).any()):
+        raise ValueError(f"scale: expected positive numbers, got {float(unit.min()):g}")
+    return unit.expand(batch).reshape(-1)
