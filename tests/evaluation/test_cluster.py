@@ -206,9 +206,9 @@ def test_what_workers_say_of_the_request_is_one_line(workers: distributed.Client
     assert not list(Path().glob(".*"))
 
 
-def test_a_worker_with_other_files_or_another_version_refuses() -> None:
+def test_a_worker_with_other_files_or_other_code_refuses() -> None:
     work = Work.of(COMMAND)
-    for other in (replace(work, digests=("other",)), replace(work, version="0.0")):
+    for other in (replace(work, digests=("other",)), replace(work, code="0.0")):
         with pytest.raises(UsageError, match=r"a worker (sees no such file model\.st, or another one|has soctk)"):
             on_cluster._planner(other)
 

@@ -25,6 +25,7 @@ from soctk.learn.search import Search  # noqa: E402
 from soctk_evaluation.cli import main  # noqa: E402
 from soctk_evaluation.harness import dask_executor  # noqa: E402
 from soctk_evaluation.harness.dask_executor import ClusterExecutor  # noqa: E402
+from soctk_evaluation.harness.key import code_in_use  # noqa: E402
 from soctk_evaluation.harness.request import UsageError  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills workers by a signal")
@@ -174,8 +175,8 @@ def test_any_executor_of_the_cluster_will_do(client: distributed.Client) -> None
     assert ClusterExecutor(client).workers == 2
 
 
-def test_a_worker_with_another_version_refuses() -> None:
-    assert dask_executor._carry_out(soctk.__version__, int, 5) == 5
+def test_a_worker_with_other_code_refuses() -> None:
+    assert dask_executor._carry_out(code_in_use(), int, 5) == 5
     with pytest.raises(UsageError, match=r"a worker has soctk .*: expected 0\.0, as here"):
         dask_executor._carry_out("0.0", int, 5)
 

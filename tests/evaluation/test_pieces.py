@@ -175,3 +175,10 @@ def test_while_a_plan_is_written_another_command_may_not_write_it(
     assert len(calls) == 7
     assert not folders()
     assert Path("plan.csv").read_bytes() == Path("whole.csv").read_bytes()
+
+
+def test_pieces_of_other_code_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = pieces.job_key({"set": "box"}, ["a"])
+    assert told == pieces.job_key({"set": "box"}, ["a"])
+    monkeypatch.setattr(pieces, "code_in_use", lambda: "0.2.0 (another)")
+    assert told != pieces.job_key({"set": "box"}, ["a"])

@@ -15,13 +15,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import soctk
 from soctk.tables.errors import TableError
 from soctk_evaluation.cli.in_pieces import Do, own_files
 from soctk_evaluation.cli.log_commands import Decide
 from soctk_evaluation.cli.pieces import digest
 from soctk_evaluation.cli.planner import Planner
 from soctk_evaluation.harness.compiling import wait_for_compiled_code
+from soctk_evaluation.harness.key import check_code, code_in_use
 from soctk_evaluation.harness.request import UsageError
 from soctk_evaluation.harness.workers import one_line
 
@@ -36,16 +36,16 @@ class Work:
     Attributes:
         command: the options, with the files' whole paths.
         digests: what its own files hold (`own_files`).
-        version: of soctk.
+        code: `code_in_use` of the client.
     """
 
     command: Decide
     digests: tuple[str, ...]
-    version: str
+    code: str
 
     @classmethod
     def of(cls, command: Decide) -> Work:
-        return cls(command, tuple(map(digest, own_files(command))), soctk.__version__)
+        return cls(command, tuple(map(digest, own_files(command))), code_in_use())
 
 
 class Cluster:
@@ -131,10 +131,9 @@ def _planner(work: Work) -> Planner:
     """Return a worker's planner, made of the same files as the client's.
 
     Raises:
-        UsageError: the worker has another version of soctk, or sees no such files or others.
+        UsageError: the worker has other code of soctk, or sees no such files or others.
     """
-    if soctk.__version__ != work.version:
-        raise UsageError(f"a worker has soctk {soctk.__version__}: expected {work.version}, as here")
+    check_code(work.code)
     for path, expected in zip(own_files(work.command), work.digests, strict=True):
         if not path.is_file() or digest(path) != expected:
             raise UsageError(f"a worker sees no such file {path}, or another one: expected a folder that all share")

@@ -19,11 +19,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import soctk
 from soctk.files import replacing
 from soctk.lazy import arrow, parquet
 from soctk_evaluation.cli.plan import Tally
 from soctk_evaluation.cli.tabular import write_columns
+from soctk_evaluation.harness.key import code_in_use
 from soctk_evaluation.harness.store import locked
 
 KEY_LENGTH = 32
@@ -33,8 +33,8 @@ SHOWN = 5
 
 
 def job_key(options: Mapping[str, Any], digests: Sequence[str]) -> str:
-    """Return what a job is told by: its options, the `digest` of each of its files and the version of soctk."""
-    told = json.dumps([soctk.__version__, options, list(digests)], sort_keys=True, default=str)
+    """Return what a job is told by: its options, the `digest` of each of its files and the code of soctk."""
+    told = json.dumps([code_in_use(), options, list(digests)], sort_keys=True, default=str)
     return hashlib.sha256(told.encode()).hexdigest()
 
 

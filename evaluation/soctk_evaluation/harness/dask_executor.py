@@ -9,10 +9,9 @@ from concurrent.futures import CancelledError, Executor, Future
 from contextlib import contextmanager
 from typing import Any
 
-import soctk
 from soctk.learn.members import Members
 from soctk_evaluation.harness.compiling import wait_for_compiled_code
-from soctk_evaluation.harness.request import UsageError
+from soctk_evaluation.harness.key import check_code, code_in_use
 from soctk_evaluation.harness.workers import one_line
 
 LOOK_EVERY = 1.0
@@ -41,7 +40,7 @@ class ClusterExecutor(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Return the future of fn(*args, **kwargs)."""
         sent = [self._once(argument) if isinstance(argument, Members) else argument for argument in args]
-        return self._executor.submit(_carry_out, soctk.__version__, fn, *sent, **kwargs)
+        return self._executor.submit(_carry_out, code_in_use(), fn, *sent, **kwargs)
 
     def event(self) -> SchedulerMark:
         """Return a mark that all workers see."""
@@ -85,10 +84,9 @@ def _same(members: Members) -> Members:
     return members
 
 
-def _carry_out(version: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _carry_out(code: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Carry out a call on a worker."""
-    if soctk.__version__ != version:
-        raise UsageError(f"a worker has soctk {soctk.__version__}: expected {version}, as here")
+    check_code(code)
     wait_for_compiled_code()
     return fn(*args, **kwargs)
 

@@ -14,8 +14,10 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+import soctk
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.names import FROM_DECISIONS, split
+from soctk_evaluation.harness.request import UsageError
 
 SHARED = ("soctk", "soctk_tasks", "soctk_evaluation.metrics", "soctk_evaluation.harness.recipe")
 """Data, models, terms, learning and tasks: of every result."""
@@ -118,6 +120,18 @@ def code_version(names: tuple[str, ...]) -> str:
             if owner(module, (*names, *NEUTRAL)) in names:
                 digest.update(f"{module}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()[:12]
+
+
+@cache
+def code_in_use() -> str:
+    """Return soctk's version and a hash of its source: what all that work on one job must have alike."""
+    return f"{soctk.__version__} ({code_version(('soctk', *NEUTRAL))})"
+
+
+def check_code(expected: str) -> None:
+    """Raise UsageError where a worker's `code_in_use` is not that of who sent the work."""
+    if code_in_use() != expected:
+        raise UsageError(f"a worker has soctk {code_in_use()}: expected {expected}, as here")
 
 
 def owner(module: str, names: tuple[str, ...]) -> str | None:
