@@ -42,10 +42,10 @@ SMALLEST_TOLERANCE = 1e-14
 
 @dataclass(frozen=True)
 class SmoothingNewton(FormSolver):
-    """Smoothing Newton steps between bounds and under equalities: certified, the quickest up to 500 variables.
+    """Smoothing Newton steps over simplices, boxes, budgets and polyhedra: certified, the quickest up to 500 variables.
 
-    Compiled where the terms and the set allow it (terms with kernels on a processor; bounds and at most a sum), else
-    by PyTorch.
+    Compiled for a processor where the terms have kernels. Elsewhere PyTorch takes the same steps where there are bounds
+    and at most a sum; over other polyhedra such terms are left to `second`.
 
     Attributes:
         max_iter: the most Newton steps for each instance, where the limits say nothing.
