@@ -170,6 +170,14 @@ class TestPolicies:
         far = AffinePolicy(self.feasible_set).fit(context, optima).decide(100 * context)
         assert self.feasible_set.contains(far).all()
 
+    @pytest.mark.parametrize("kind", [ConstantDecision, AffinePolicy])
+    def test_decisions_have_the_precision_of_the_contexts(self, kind):
+        context, optima = torch.rand(50, 2, dtype=torch.float64), self.feasible_set.sample(50)
+        policy = kind(self.feasible_set).fit(context.float(), optima)
+        single, double = policy.decide(context.float()), policy.decide(context)
+        assert (single.dtype, double.dtype) == (torch.float32, torch.float64)
+        torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-5)
+
     def test_unfitted_policy_says_so(self):
         with pytest.raises(RuntimeError, match="fit"):
             ConstantDecision(self.feasible_set).decide(torch.zeros(1, 2))

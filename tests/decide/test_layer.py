@@ -7,7 +7,7 @@ import torch
 from tolerances import DOUBLE, IMPLICIT_MEDIAN, IMPLICIT_P90
 from zoo import MODELS, SETS, shaken
 
-from soctk import Box, Budget, DecisionLayer, Polyhedron, Simplex, losses
+from soctk import Box, Budget, DecisionLayer, Polyhedron, Simplex, losses, minimize
 
 CURVED = [name for name in MODELS if name not in ("relu", "ickan", "affine", "no_passthrough", "norms_only")]
 STEP, SMALL_STEP = 1e-5, 1e-6
@@ -72,6 +72,15 @@ def test_gradcheck_where_f_is_smooth():
     model = shaken(MODELS["hyperbolic"](4))
     layer = DecisionLayer(model, Simplex(4), tol=1e-12)
     assert torch.autograd.gradcheck(layer, contexts(3).requires_grad_(), eps=1e-5, atol=1e-5, rtol=1e-4)
+
+
+def test_right_hand_sides_of_the_optimal_value_have_names():
+    layer, rows = DecisionLayer(shaken(MODELS["soc"](3)), Budget(3, 1.0)), torch.zeros(2, 3, dtype=DOUBLE)
+    with pytest.raises(TypeError, match="totals"):
+        layer.optimal_value(rows, totals=[1.0, 2.0])
+    expected = [float(minimize(layer.model, Budget(3, total), rows[0]).value) for total in (1.0, 2.0)]
+    value = layer.optimal_value(rows, total=torch.tensor([1.0, 2.0], dtype=DOUBLE))
+    torch.testing.assert_close(value, torch.tensor(expected, dtype=DOUBLE), rtol=0, atol=1e-5)
 
 
 def test_the_optimal_value_has_the_envelope_gradient():

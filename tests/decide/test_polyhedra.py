@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 import warnings
 
 import cvxpy as cp
@@ -309,6 +310,16 @@ def test_what_a_time_limit_leaves_no_time_for_stays_infeasible(monkeypatch, shar
     assert bool((decision.status[~empty.numpy()] == Status.OPTIMAL).all())
 
 
+def test_seconds_count_what_the_nearest_sets_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(sets: SetAt, deadline: float) -> tuple:
+        time.sleep(0.2)
+        return nearest(sets, deadline)
+
+    monkeypatch.setattr("soctk.decide.minimize.nearest", slow)
+    model, sets = shaken(MODELS["soc"](3)), Polyhedron(3, 0.0, 1.0, np.ones(3), 1.0).at(f=4.0)
+    assert soctk.minimize(model, sets, torch.zeros(3, dtype=DOUBLE), infeasible="nearest").seconds >= 0.2
+
+
 def test_units_of_nearest_decisions_are_kept() -> None:
     """Where one of the two has units of its own and the other has not."""
     model, context = shaken(MODELS["soc"](3)), torch.zeros(3, 3, dtype=DOUBLE)
@@ -397,3 +408,12 @@ def test_expressions_are_decided_over_sets_that_move() -> None:
     best = 3 * (totals[:2, 0] / 3 - context[:2, 0]).abs() ** 3
     assert (decision.lower_bound[:2] <= best + VALUE[DOUBLE]).all()
     assert (decision.value[:2] >= best - VALUE[DOUBLE]).all()
+
+
+def test_what_is_not_proved_empty_is_not_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = soctk.Polyhedron(3, 0.0, 1.0, E=np.ones(3), f=1.0).at(f=[[9.0]])
+    without = lambda one: (one, torch.ones(1), torch.zeros(1, 1, dtype=DOUBLE), torch.zeros(1, 0, dtype=DOUBLE))  # noqa: E731
+    monkeypatch.setattr("soctk.decide.external.nearest", without)
+    decision = soctk.minimize(Cubes(3, 1), sets, torch.zeros(1, 1, dtype=DOUBLE), method="cvxpy")
+    assert list(decision.status) == [Status.INACCURATE]
+    assert bool(decision.x.isnan().all())

@@ -113,3 +113,16 @@ def test_the_nearer_the_focus_the_better_the_decisions_of_a_model_that_cannot_fi
 def test_a_focus_is_a_finite_number(focus: float) -> None:
     with pytest.raises(ValueError, match=r"focus: expected a finite number of at least 0, got"):
         soctk.FitConfig(focus=focus)
+
+
+def test_the_level_is_right_where_values_are_least() -> None:
+    """No quadratic is exp(4 x): with a focus it is the least values that are neither over- nor underestimated."""
+    generator = torch.Generator().manual_seed(0)
+    context, x = (torch.rand(*shape, generator=generator, dtype=DOUBLE) for shape in ((60, 1), (60, 40, 1)))
+    known = soctk.ValueData(context, x, (4 * x[..., 0]).exp() + context)
+    model = soctk.SOCICNN(1, 1, hidden=(), quadratics=(1,), seed=0)
+    soctk.fit(model, known, soctk.FitConfig(starts=1, focus=20.0, penalty=1e-6))
+    with torch.no_grad():
+        error = model(x, context[:, None].expand(-1, 40, -1)) - known.value
+    least = error.gather(1, known.value.argsort(dim=1)[:, :10]).mean()
+    assert abs(float(least)) <= 0.2 * abs(float(error.mean()))

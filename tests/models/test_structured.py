@@ -197,6 +197,10 @@ def test_kernels_serve_images_and_sequences_of_any_size() -> None:
             part.context_affine.direct.zero_()
     close(wide(ones[1], fields[1]), inside(ones[0], fields[0]), VALUE)
     assert recurrent().resized(9).dim == 18
+    assert recurrent().to(SINGLE).resized(9).dtype == SINGLE
+    inside.context_mean[0] += 1.0
+    with pytest.raises(ValueError, match="context_mean: expected the same units everywhere"):
+        inside.resized((8, 11))
     with pytest.raises(ValueError, match="steps: weights that vary in time"):
         recurrent(time_varying=True).resized(9)
 
