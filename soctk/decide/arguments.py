@@ -19,7 +19,7 @@ AS_PROJECTED = {torch.float64: 1e-12, torch.float32: 1e-6}
 def check_arguments(model: ConvexFunction, feasible_set: FeasibleSet | SetAt) -> None:
     """Raise ValueError unless model and set go together, TypeError where one is not what its place asks for."""
     check_function(model)
-    if not isinstance(getattr(feasible_set, "dim", None), int):
+    if not isinstance(feasible_set, (FeasibleSet, SetAt)):
         raise TypeError(
             f"feasible_set: expected a set, such as soctk.Simplex({model.dim}), got {type(feasible_set).__name__}; "
             "the order is minimize(model, feasible_set, context)"

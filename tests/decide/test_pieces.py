@@ -12,7 +12,7 @@ from tolerances import DOUBLE
 from zoo import MODELS, SETS, shaken
 
 import soctk
-from soctk.decide import minimize, pieces
+from soctk.decide import answer, pieces
 from soctk.decide.pieces import side_by_side
 from soctk_tasks.polyhedra import POLYHEDRA
 
@@ -22,7 +22,7 @@ def small_pieces(request, monkeypatch: pytest.MonkeyPatch):
     """Pieces of eight, on one thread and on two."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
-    for module in (pieces, minimize):
+    for module in (pieces, answer):
         monkeypatch.setattr(module, "PIECE", 8)
     yield
     torch.set_num_threads(before)
