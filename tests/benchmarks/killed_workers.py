@@ -9,6 +9,7 @@ FOLDER gets the contexts, the model and the decisions. `soctk decide` runs as it
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +122,7 @@ def check(options: Options) -> None:
 if __name__ == "__main__":
     options = tyro.cli(Options, description=__doc__)
     make_inputs(options)
+    shutil.rmtree(options.folder / "plan", ignore_errors=True)  # of an earlier run
     seconds, kills = decide(options)
     check(options)
     rate = options.contexts / seconds
