@@ -129,20 +129,19 @@ class Windows:
         return out.flatten(start_dim=2).mT.unflatten(0, batch)
 
     def spread(self, y: Tensor, weights: Tensor) -> Tensor:
-        """Return the adjoint of `convolve` between zeros: (..., count, in), (in, length) -> (..., size), interleaved.
+        """Return the adjoint of `convolve` between zeros: (..., count, in), (in, length) -> (..., places, channels).
 
         Each of the `in` numbers at a place spreads its kernel over the window there; what falls beyond the border is
         lost.
         """
         assert self.padding == "zero"
-        assert self.grid.interleaved
         (height, width), batch, (top, left) = self.kernel, y.shape[:-2], self._before()
         image = y.unflatten(-2, self.shape).movedim(-1, -3).reshape(-1, y.shape[-1], *self.shape)
         kernels = weights.unflatten(-1, (height, width, self.grid.channels)).movedim(-1, 1)
         out = functional.conv_transpose2d(image, kernels, stride=self.stride, dilation=self.dilation)
         below, right = top + self.grid.height - out.shape[-2], left + self.grid.width - out.shape[-1]
         out = functional.pad(out, (-left, right, -top, below))  # a negative margin is cut
-        return out.movedim(-3, -1).flatten(start_dim=1).unflatten(0, batch)
+        return out.flatten(start_dim=2).mT.unflatten(0, batch)
 
     def _before(self) -> tuple[int, int]:
         """Return how far a window reaches above and to the left of its place."""

@@ -302,12 +302,9 @@ class _Hidden:
         if self.kind == "conv":
             return self.windows.convolve(z, weights)
         if self.kind == "transposed":
-            spread = self.windows.spread(z.unflatten(-1, (self.windows.count, -1)), weights)
-            return spread.unflatten(-1, (self.shape[0] * self.shape[1], -1))
+            return self.windows.spread(z.unflatten(-1, (self.windows.count, -1)), weights)
         grid = self.windows.grid
-        single = replace(
-            self.windows, grid=replace(grid, channels=1)
-        )  # one channel at a time, as the others do nothing
+        single = replace(self.windows, grid=replace(grid, channels=1))  # every channel is averaged by itself
         mean = weights.new_full((1, single.length), 1 / single.length)
         return single.convolve(z.unflatten(-1, (grid.places, grid.channels)).mT, mean).squeeze(-1).mT
 

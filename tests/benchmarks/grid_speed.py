@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,10 +51,9 @@ class Options:
     model: Path | None = None
 
 
-def model_of(options: Options, problem: Problem, path: Path) -> soctk.ConvexSurrogate:
+def model_of(options: Options, problem: Problem, config: dict[str, Any], path: Path) -> soctk.ConvexSurrogate:
     """Return the learned model, from its file if there is one."""
     if not path.exists():
-        config = dict(config_of(options.method, options.task))
         surrogate = soctk.make_surrogate(
             options.method.partition("+")[0], options.dim, context_dim=problem.task.context_dim, seed=options.seed
         )
@@ -65,22 +65,22 @@ def model_of(options: Options, problem: Problem, path: Path) -> soctk.ConvexSurr
 
 def measure(options: Options, folder: Path) -> None:
     """Print one row for each way to decide."""
-    sizes = dict(config_of(options.method, options.task))
-    problem = load_problem(options.task, options.dim, options.seed, *(sizes[name] for name in SIZES))
+    config = dict(config_of(options.method, options.task))
+    problem = load_problem(options.task, options.dim, options.seed, *(config[name] for name in SIZES))
     task, contexts = problem.task, problem.test.context
     assert isinstance(task, Opf)
-    model = model_of(options, problem, options.model or folder / "model.safetensors")
+    model = model_of(options, problem, config, options.model or folder / "model.safetensors")
     sets = task.sets(contexts)
     soctk.to_runtime(model, sets.base, folder / "plan.soctk")
     file, prepared = soctk.runtime.load(folder / "plan.soctk"), soctk.prepare(model, sets.base)
     many = contexts.repeat(BATCH // len(contexts) + 1, 1)[:BATCH]
-    whole = task.dispatch
-    parameters = torch.cat([whole.parameters(contexts), whole.totals(contexts)], dim=1).numpy()
+    dispatch = task.dispatch
+    parameters = torch.cat([dispatch.parameters(contexts), dispatch.totals(contexts)], dim=1).numpy()
     arrays, sides = contexts.numpy(), sets.h.numpy()
     single: dict[str, Callable] = {
         "file, alone": lambda k: file(arrays[k], h=sides[k]),
         "prepared, alone": lambda k: prepared.minimize(contexts[k], h=sets.h[k]),
-        "cone program": lambda k: whole.whole.solve(parameters[k]),
+        "cone program": lambda k: dispatch.whole.solve(parameters[k]),
     }
     soctk.minimize(model, task.sets(many), many)  # compiles, and is not counted
     seconds: dict[str, list[float]] = {name: [] for name in [*single, "batch of 1,024"]}

@@ -299,8 +299,7 @@ def test_one_empty_set_for_all_contexts_has_a_nearest_one() -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_what_a_time_limit_leaves_no_time_for_stays_infeasible(monkeypatch, shared: bool) -> None:
     model, base = shaken(MODELS["soc"](3)), Polyhedron(3, 0.0, 1.0, np.ones(3), 1.0)
-    late = lambda sets, _deadline: nearest(sets, deadline=0.0)  # noqa: E731
-    monkeypatch.setattr("soctk.decide.minimize.nearest", late)
+    monkeypatch.setattr("soctk.decide.minimize.nearest", lambda sets, _deadline: nearest(sets, deadline=0.0))
     sets = base.at(f=4.0 if shared else [[4.0], [1.0], [5.0]])
     decision = soctk.minimize(model, sets, torch.zeros(3, 3, dtype=DOUBLE), infeasible="nearest", time_limit=100.0)
     empty = torch.tensor([True, shared, True])
@@ -412,8 +411,8 @@ def test_expressions_are_decided_over_sets_that_move() -> None:
 
 def test_what_is_not_proved_empty_is_not_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = soctk.Polyhedron(3, 0.0, 1.0, E=np.ones(3), f=1.0).at(f=[[9.0]])
-    without = lambda one: (one, torch.ones(1), torch.zeros(1, 1, dtype=DOUBLE), torch.zeros(1, 0, dtype=DOUBLE))  # noqa: E731
-    monkeypatch.setattr("soctk.decide.external.nearest", without)
+    no_proof = torch.ones(1), torch.zeros(1, 1, dtype=DOUBLE), torch.zeros(1, 0, dtype=DOUBLE)
+    monkeypatch.setattr("soctk.decide.external.nearest", lambda one: (one, *no_proof))
     decision = soctk.minimize(Cubes(3, 1), sets, torch.zeros(1, 1, dtype=DOUBLE), method="cvxpy")
     assert list(decision.status) == [Status.INACCURATE]
     assert bool(decision.x.isnan().all())
