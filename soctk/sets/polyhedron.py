@@ -23,7 +23,8 @@ from soctk.sets.linear_programs import System
 from soctk.sets.oracles import Between, Capped, Oracles
 from soctk.sets.rows import Rows, rows_of
 
-Bound = float | Sequence[float]
+Bound = float | Sequence[float] | np.ndarray | Tensor
+"""What is given as a bound; a set keeps a number, or a tuple of one for each coordinate."""
 
 
 class Polyhedron(FeasibleSet):

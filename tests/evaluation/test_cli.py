@@ -86,6 +86,11 @@ def test_report_alone_writes_the_projects_pages_from_their_rows(tmp_path: Path, 
         assert readme.endswith("- all rows are of code aaa\n\n<!-- end leaderboard -->\nafter\n")
         assert "| soc |" in readme
         assert "old" not in readme
+    more = support.row(dim=20)
+    ResultsStore(tmp_path / "evaluation/results/leaderboard.jsonl").append(more)
+    (tmp_path / "README.md").write_text(f"{readme}<!-- begin others -->\n<!-- end others -->\n")
+    assert main(["report"]) == 0
+    assert "| the tasks above | 20 |" in (tmp_path / "README.md").read_text()
     assert "| norm |" in (tmp_path / "docs/factorial.md").read_text()
     assert {path.name for path in (tmp_path / "docs/images").iterdir()} == {"regret.svg", "factorial.svg"}
     assert main(["report", "--csv", "out.csv"]) == 2

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from soctk_evaluation.harness.store import BadLine, Contents
 from soctk_evaluation.tables.leaderboard import REGRET
+from soctk_evaluation.tables.overview import overview
 from soctk_evaluation.tables.report import print_tables, to_csv, to_html, to_latex, to_markdown
 from soctk_evaluation.tables.summary import Table, build_tables
 
@@ -158,6 +159,22 @@ def test_no_mean_is_over_tasks_of_several_suites() -> None:
     found = build_tables(Contents(rows, []), REGRET)
     assert [one.tasks for one in found] == [["box_socp", "own"], ["box_dense"], ["voltage"], ["opf_case14"]]
     assert len({one.title for one in found}) == 4
+
+
+def test_the_overview_has_the_best_of_every_kind_and_the_least_of_all_in_bold() -> None:
+    scores = {"relu": 0.4, "norm": 0.3, "soc": 0.2, "soc+focus": 0.15, "dcp+focus": 0.1, "affine": 0.5, "oracle": 1e-9}
+    low = {name: 0.1 * REGRET.floor * (index + 1) for index, name in enumerate(("relu", "soc", "constant"))}
+    rows = grid(scores, tasks=1) + [{**row, "dim": 20, "key": f"{row['key']}-20"} for row in grid(low)]
+    rows += [support.row(task="voltage", method=name, regret_mean=1.0) for name in ("soc", "norm")]
+    tables = build_tables(Contents([row for row in rows if row["method"] != "norm" or row["seed"] != 1], []), REGRET)
+    first, second, third = [line.strip("| ").split(" | ") for line in overview(tables).splitlines()[2:]]
+    assert first[1:3] == ["10", "3"]
+    assert [entry.split(" ± ")[0] for entry in first[3:]] == ["0.2000", "0.4000", "**0.1000", "0.5000"]
+    assert [entry.split("(")[-1] for entry in first[4:]] == ["relu)", "dcp+focus)", "affine)"]  # norm lacks a seed
+    assert [entry.startswith("**") for entry in second[3:]] == [True, True, False, True]  # all below the floor
+    assert second[5] == "–"
+    assert third[0] == "in kW on a feeder"
+    assert overview([]) == ""
 
 
 def test_latex_has_every_entry_and_no_character_of_its_own_is_left_bare() -> None:

@@ -215,7 +215,8 @@ class Report:
         latex: where to write the tables in LaTeX, of the leaderboard alone.
         figure: where to draw the results, SVG or PNG.
         readme: a Markdown file with the comments "begin leaderboard" and "end leaderboard": the smallest dimension's
-            table takes the place of what is between them.
+            table takes the place of what is between them; a line for each other table goes between "begin others" and
+            "end others", where these are.
     """
 
     store: tyro.conf.Positional[Path | None] = None

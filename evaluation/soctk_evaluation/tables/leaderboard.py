@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from soctk_evaluation.harness.experiment import Files, Results
-from soctk_evaluation.tables.markdown import machines, replace_part, write_page, write_text
+from soctk_evaluation.tables.markdown import has_part, machines, replace_part, write_page, write_text
+from soctk_evaluation.tables.overview import overview
 from soctk_evaluation.tables.report import WRITERS, body, print_tables, render
 from soctk_evaluation.tables.summary import Measure, build_tables
 from soctk_tasks.registry import OPF, UNTUNED
@@ -57,7 +58,8 @@ were measured on them too. Under each table stands the code that measured it.
 def write_leaderboard(results: Results, files: Files) -> None:
     """Show the tables of regrets and write the files asked for.
 
-    "readme" and "figure" are of the first table, without rows METHOD+SETTING; "readme" is a part of a file.
+    "readme" and "figure" are of the first table, without rows METHOD+SETTING. "readme" is a part of a file; where that
+    has a part "others", a line for each other table goes there.
     """
     tables = build_tables(results, REGRET, results.cells)
     if not tables:
@@ -76,6 +78,9 @@ def write_leaderboard(results: Results, files: Files) -> None:
     if "readme" in files:
         lines = body(render(first)).splitlines()
         replace_part(files["readme"], "leaderboard", "\n".join(line for line in lines if line.strip("| ") or not line))
+        others = [table for table in tables[1:] if table.protocol == first.protocol]
+        if has_part(files["readme"], "others"):
+            replace_part(files["readme"], "others", overview(others))
     if "figure" in files:
         from soctk_evaluation.tables.figures import regret_figure
 

@@ -75,7 +75,7 @@ def _paired_entries(one: Comparison) -> list[Entry]:
         Entry(one.method),
         Entry(str(one.cells), one.cells),
         Entry(str(one.wins), one.wins),
-        Entry(_small(one.median), one.median),
+        Entry(small(one.median), one.median),
         Entry(ABSENT if ratio is None else ratio.text, None if ratio is None else ratio.mean),
         Entry(ABSENT if ratio is None else f"{ratio.wins} of {ratio.cells}", None if ratio is None else ratio.wins),
     ]
@@ -90,13 +90,13 @@ def render_all(tables: Sequence[Table]) -> list[Rendered]:
 def _entries(line: Line, columns: Sequence[str], best: Sequence[bool], best_mean: bool) -> list[Entry]:
     regrets = [regret_entry(regret, bold) for regret, bold in zip(line.regrets, best, strict=True)]
     others = [Entry(_plain(name, line.numbers[name]), line.numbers[name]) for name in columns]
-    return [Entry(line.method), *regrets, Entry(_small(line.mean), line.mean, best_mean), *others]
+    return [Entry(line.method), *regrets, Entry(small(line.mean), line.mean, best_mean), *others]
 
 
 def _solver_entries(name: str, values: list[float | None], others: int) -> list[Entry]:
     known = [value for value in values if value is not None]
     mean = sum(known) / len(known) if len(known) == len(values) else None
-    numbers = [Entry(_small(value), value) for value in (*values, mean)]
+    numbers = [Entry(small(value), value) for value in (*values, mean)]
     return [Entry(f"solver's own regret ({name})"), *numbers, *[Entry(ABSENT)] * others]
 
 
@@ -104,13 +104,13 @@ def regret_entry(regret: Regret, bold: bool = False) -> Entry:
     """Return a score with its standard error, and how many seeds there are where some are missing."""
     if regret.mean is None:
         return Entry("missing")
-    text = _small(regret.mean) + ("" if regret.stderr is None else f" ± {_small(regret.stderr)}")
+    text = small(regret.mean) + ("" if regret.stderr is None else f" ± {small(regret.stderr)}")
     if not regret.complete:
         text += f" ({regret.seeds} of {regret.expected} seeds)"
     return Entry(text, regret.mean, bold)
 
 
-def _small(value: float | None) -> str:
+def small(value: float | None) -> str:
     """Return two or three significant digits, without exponent where that is short."""
     if value is None:
         return ABSENT
@@ -122,7 +122,7 @@ def _small(value: float | None) -> str:
 def _plain(name: str, value: float | None) -> str:
     if value is None:
         return ABSENT
-    return format(value, FORMATS[name]) if name in FORMATS else _small(value)
+    return format(value, FORMATS[name]) if name in FORMATS else small(value)
 
 
 FILE_WIDTH = 200
