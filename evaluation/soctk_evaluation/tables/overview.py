@@ -12,8 +12,8 @@ from soctk_evaluation.tables.summary import Line, Table
 def overview(tables: Sequence[Table]) -> str:
     """Return a line for each table: the reference and the best of the others, with their scores.
 
-    The least is bold, or all that are below the table's floor. Of single fits the reference is apart; "with a setting" are rows METHOD+SETTING; the oracle is not among the trivial
-    rows. Only methods with every task and seed take part.
+    The least is bold, or all that are below the table's floor. Of single fits the reference is apart; "with a setting"
+    are rows METHOD+SETTING; the oracle is not among the trivial rows. Only methods with every task and seed take part.
     """
     if not tables:
         return ""
