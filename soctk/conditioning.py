@@ -171,13 +171,17 @@ class Squares(nn.Module):
 
     def forward(self, context: Tensor) -> Tensor:
         """Return the sum at each context."""
-        return linear(self._arguments(context).square(), self.outer)
+        return linear(self.hidden(context), self.outer)
 
     def derivatives(self, context: Tensor, slopes: Tensor) -> Iterator[Derivative]:
         """Yield the derivatives in the weights."""
         arguments = self._arguments(context)
         yield Derivative(self.inner, slopes @ self.outer * 2 * arguments.unsqueeze(1), with_one(context))
         yield Derivative(self.outer, slopes, arguments.square())
+
+    def hidden(self, context: Tensor) -> Tensor:
+        """Return the squares at each context, (N, p)."""
+        return self._arguments(context).square()
 
     def _arguments(self, context: Tensor) -> Tensor:
         return linear(context, self.inner[:, :-1], self.inner[:, -1])
@@ -301,6 +305,23 @@ class AffinePart(nn.Module):
         if self.slope_network is not None and other.slope_network is not None:
             self.slope_network.inner.copy_(other.slope_network.inner)
             self.slope_network.outer[entries] = other.slope_network.outer[entries]
+
+    def level_features(self, context: Tensor) -> Tensor:
+        """Return what b0 is linear in, (N, 1 + p + count): 1, the context, squares, hidden units."""
+        parts = [context.new_ones(len(context), 1), context]
+        parts += [module.hidden(context) for module in (self.level_squares, self.level_network) if module is not None]
+        return torch.cat(parts, dim=1)
+
+    @torch.no_grad()
+    def set_level(self, weights: Tensor) -> None:
+        """Give b0 its weights of the first of `level_features`, (count,); those of the others are 0."""
+        outer = [module.outer for module in (self.level_squares, self.level_network) if module is not None]
+        affine = [self.level.constant] if self.level.slope is None else [self.level.constant, self.level.slope]
+        numbers = [*affine, *outer]
+        rest = weights.new_zeros(sum(number.numel() for number in numbers) - len(weights))
+        sizes = [number.numel() for number in numbers]
+        for number, part in zip(numbers, torch.cat([weights, rest]).split(sizes), strict=True):
+            number.copy_(part.reshape(number.shape))
 
     def level_parameters(self) -> list[nn.Parameter]:
         """Return the weights of b0."""

@@ -15,12 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim
+from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, to_numpy
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.context_map import ContextMap
 from soctk.forms.embedding import affine_expression, affine_probes
 from soctk.lazy import cvxpy as cp
 from soctk.support import Support
+
+Unit = float | Tensor
+"""A mean or a scale: a number, or one for each coordinate."""
 
 DTYPES = (torch.float32, torch.float64)
 """What weights are kept in."""
@@ -30,8 +33,9 @@ class ConvexFunction(nn.Module, ABC):
     """A function f(x, context) that is convex in x for every fixed context.
 
     What is implemented is g, in standardised units; every public method speaks the user's:
-    f(x, context) = value_scale * g((x - x_mean) / x_scale, (context - context_mean) / context_scale) + value_mean.
-    All means are 0 and all scales 1 unless `set_standardization` says otherwise.
+    f(x, context) = value_scale * g((x - x_mean) / x_scale, (context - context_mean) / context_scale) + value_mean,
+    each coordinate of x and of the context with a mean and a scale of its own. All means are 0 and all scales 1 unless
+    `set_standardization` says otherwise.
 
     Args:
         dim: the decision dimension n.
@@ -59,11 +63,9 @@ class ConvexFunction(nn.Module, ABC):
             raise ValueError(f"dtype: expected float32 or float64, got {str(dtype).removeprefix('torch.')}")
         self.dim = dim
         self.context_dim = context_dim
-        for name in ("x", "value"):
-            self.register_buffer(f"{name}_mean", torch.zeros((), dtype=dtype))
-            self.register_buffer(f"{name}_scale", torch.ones((), dtype=dtype))
-        self.register_buffer("context_mean", torch.zeros(context_dim, dtype=dtype))
-        self.register_buffer("context_scale", torch.ones(context_dim, dtype=dtype))
+        for name, shape in (("x", (dim,)), ("value", ()), ("context", (context_dim,))):
+            self.register_buffer(f"{name}_mean", torch.zeros(shape, dtype=dtype))
+            self.register_buffer(f"{name}_scale", torch.ones(shape, dtype=dtype))
 
     # -- what is implemented ---------------------------------------------------------------------------
 
@@ -209,7 +211,7 @@ class ConvexFunction(nn.Module, ABC):
             )
         if not self.exports_expression:
             return self.form_at(contexts).check().expression(x)
-        standard = (x - float(self.x_mean)) / float(self.x_scale)
+        standard = cp.multiply(to_numpy(1 / self.x_scale), x - to_numpy(self.x_mean))
         inner = self._expression(standard, self._standard_context(contexts.to(self.dtype)).reshape(1, -1))
         return float(self.value_scale) * inner + float(self.value_mean)
 
@@ -219,17 +221,21 @@ class ConvexFunction(nn.Module, ABC):
     def set_standardization(
         self,
         *,
-        x: tuple[float, float] = (0.0, 1.0),
+        x: tuple[Unit, Unit] = (0.0, 1.0),
         value: tuple[float, float] = (0.0, 1.0),
-        context: tuple[Tensor, Tensor] | None = None,
+        context: tuple[Unit, Unit] | None = None,
     ) -> None:
-        """Store the (mean, scale) pairs that standardise x, the value and each column of the context."""
-        for name, (mean, scale) in (("x", x), ("value", value)):
-            getattr(self, f"{name}_mean").fill_(mean)
-            getattr(self, f"{name}_scale").fill_(scale)
-        if context is not None:
-            self.context_mean.copy_(context[0])
-            self.context_scale.copy_(context[1])
+        """Store the (mean, scale) pairs that standardise x, the value and the context.
+
+        Args:
+            x: numbers, or one for each coordinate, (n,).
+            value: numbers.
+            context: as x, (p,); as they were where there are none.
+        """
+        for name, pair in (("x", x), ("value", value), ("context", context)):
+            for what, unit in zip(("mean", "scale"), pair or (), strict=False):
+                buffer = getattr(self, f"{name}_{what}")
+                buffer.copy_(torch.as_tensor(unit, dtype=torch.float64).expand(buffer.shape))
 
     def in_units(self, form: ConicForm) -> ConicForm:
         """Return a form of g's in the user's units."""

@@ -190,7 +190,7 @@ def test_the_lift_has_the_forms_minimum_in_one_context(form: ConicForm) -> None:
 def test_rewriting_keeps_the_function(form: ConicForm, generator: torch.Generator) -> None:
     x = torch.randn(N, n, generator=generator, dtype=DOUBLE)
     value = form.value(x)
-    mean, scale = torch.tensor(0.4, dtype=DOUBLE), torch.tensor(2.5, dtype=DOUBLE)
+    mean, scale = torch.linspace(-0.4, 0.4, n, dtype=DOUBLE), torch.linspace(0.5, 2.5, n, dtype=DOUBLE)
     moved = form.transformed(scale=3.0, shift=-1.0, x_scale=scale, x_mean=mean)
     close(moved.value(x), 3.0 * form.value((x - mean) / scale) - 1.0, VALUE)
     point = x[0]

@@ -9,6 +9,7 @@ from exact import ExactForm, at
 from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import DOUBLE, SINGLE
+from torch import Tensor
 
 from soctk import Box, Budget, ConicForm, FeasibleSet, Simplex, certify, minimize
 from soctk.forms.rounding import directed, rounding
@@ -42,7 +43,7 @@ def make_term(kind: str, generator: torch.Generator, size: float) -> Term:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[ConicForm, tuple[float, float], tuple[float, float], FeasibleSet, int]:
+def problems(draw: st.DrawFn) -> tuple[ConicForm, tuple[Tensor, Tensor], tuple[float, float], FeasibleSet, int]:
     """Return a form in its own units, the units of x and of the value, a set in the users' and a seed."""
     seed = draw(st.integers(0, 2**20))
     generator = torch.Generator().manual_seed(seed)
@@ -51,19 +52,21 @@ def problems(draw: st.DrawFn) -> tuple[ConicForm, tuple[float, float], tuple[flo
     terms = tuple(make_term(kind, generator, size) for kind in kinds)
     linear = torch.randn(1, 1, DIM, dtype=DOUBLE, generator=generator)
     form = ConicForm(torch.randn(1, 1, dtype=DOUBLE, generator=generator), linear, terms)
-    mean, scale = draw(st.sampled_from([(0.0, 1.0), (0.5, 0.3), (1e3, 1.0), (-1e6, 7.0)]))
+    alike = [(0.0, 1.0), (0.5, 0.3), (1e3, 1.0), (-1e6, 7.0)]
+    pairs = draw(st.one_of(st.sampled_from(alike).map(lambda pair: [pair] * DIM), st.permutations(alike)))
+    mean, scale = torch.tensor(pairs, dtype=DOUBLE).T
     value = draw(st.sampled_from([(0.0, 1.0), (1e4, 0.01), (-3.0, 1e3)]))
     low, high = mean - 2 * scale, mean + 1.7 * scale
-    total = DIM * mean + 0.3 * scale
+    total = float((mean + 0.3 * scale / DIM).sum())
     sets = [Box(DIM, low, high), Budget(DIM, total, low, high)]
     return form, (mean, scale), value, draw(st.sampled_from([*sets, Simplex(DIM, total)] if total > 0 else sets)), seed
 
 
-def surrogate(form: ConicForm, x: tuple[float, float], value: tuple[float, float], dtype: torch.dtype):
+def surrogate(form: ConicForm, x: tuple[Tensor, Tensor], value: tuple[float, float], dtype: torch.dtype):
     """Return the model of a form in other units, its numbers in a precision, and the exact function that it is."""
     model = ExactSurrogate.of(form.to(dtype))
     model.set_standardization(x=x, value=value)
-    units = [(float(getattr(model, f"{name}_mean")), float(getattr(model, f"{name}_scale"))) for name in ("x", "value")]
+    units = (model.x_mean, model.x_scale), (float(model.value_mean), float(model.value_scale))
     return model, ExactForm(form.to(dtype).to(DOUBLE), *units)
 
 

@@ -37,7 +37,7 @@ class PackedModel:
         columns: for each weight its column of `Packed.data`.
         gain: of each column.
         bias: of each column.
-        shift: what b0 gains with the sum of v, -x_mean / x_scale.
+        shift: what b0 gains with each of v, -x_mean / x_scale.
     """
 
     numbers: Responses
@@ -49,7 +49,7 @@ class PackedModel:
     columns: np.ndarray
     gain: np.ndarray
     bias: np.ndarray
-    shift: float
+    shift: np.ndarray
 
     @classmethod
     def of(cls, model: ConvexFunction) -> PackedModel | None:
@@ -61,8 +61,8 @@ class PackedModel:
         coefficients = model.context_map() if model.dtype == torch.float64 else None
         if coefficients is None:
             return None
-        factor, scale = 1.0 / float(model.x_scale), float(model.value_scale)
-        shift = -float(model.x_mean) * factor
+        factor, scale = 1.0 / model.x_scale, float(model.value_scale)
+        shift = -model.x_mean * factor
         form = coefficients.template(factor, shift, scale)
         if not supported(form):
             return None
@@ -72,11 +72,11 @@ class PackedModel:
             form.check()
         bias, gain = template.data[0].copy(), np.ones(template.data.shape[1])
         bias[0], bias[columns] = float(model.value_mean), 0.0
-        gain[0], gain[1 : 1 + form.dim], gain[columns] = scale, scale * factor, scale
+        gain[0], gain[1 : 1 + form.dim], gain[columns] = scale, scale * to_numpy(factor), scale
         outer = to_numpy(coefficients.ridges), coefficients.index.numpy()
         mean, unit = to_numpy(model.context_mean), to_numpy(model.context_scale)
         numbers, sizes = coefficients.as_arrays(), coefficients.sizes
-        return cls(numbers, sizes, template, mean, unit, outer, columns, gain, bias, shift)
+        return cls(numbers, sizes, template, mean, unit, outer, columns, gain, bias, to_numpy(shift))
 
     @property
     def kinds(self) -> tuple[type[Term], ...]:

@@ -45,7 +45,7 @@ def machine_code(kinds: Kinds) -> MachineCode:
     method = method_for(kinds)
     method.ready(several=False, wait=True)
     matrix, numbers, places = np.zeros((1, 1)), np.zeros(1), np.zeros(1, dtype=np.int64)
-    of_assemble = *(matrix,) * 4, places, places, numbers, numbers, 0.0, matrix
+    of_assemble = *(matrix,) * 4, places, places, numbers, numbers, numbers, matrix
     of_substitute = matrix, 1, *(matrix,) * 4
     module = llvm.parse_assembly("")
     module.triple = target_machine().triple

@@ -75,12 +75,12 @@ def add_context(packed: PackedModel, search: Search) -> None:
     """Add what coefficients are made from."""
     ridges, index = packed.outer
     search.arrays |= {"mean": packed.mean, "unit": packed.scale, "gain": packed.gain, "bias": packed.bias}
+    search.arrays["shift"] = packed.shift
     search.arrays |= {"outer_ridges": ridges, "index": index}
     search.arrays |= {name: part for name, part in packed.numbers._asdict().items() if part is not None}
     search.header["rows"] = packed.sizes
     counts = dict(zip(("rows", "weights", "ridges"), packed.sizes, strict=False))
     search.room |= {name: [1, count] for name, count in counts.items()}
-    search.numbers["shift"] = packed.shift
     search.calls["assemble"] = ASSEMBLE
 
 

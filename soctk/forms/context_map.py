@@ -164,13 +164,13 @@ class ContextMap:
         weights = weights.index_select(-1, self.index)
         return self._filled(self.matrix, b0, v if v_moves else v[:1], d, weights if weights_move else weights[:1])
 
-    def template(self, factor: float, shift: float, scale: float) -> ConicForm:
+    def template(self, factor: Tensor, shift: Tensor, scale: float) -> ConicForm:
         """Return what no context changes of the function scale * g(factor * x + shift): b0, v and d are 0 in g.
 
-        And its weights are 1, so that they are `scale` here.
+        And its weights are 1, so that they are `scale` here. `factor` and `shift` are (n,).
         """
         zero, one = self.constant.new_zeros(1, 1 + self.dim), self.constant.new_ones(1, len(self.index))
-        offset = shift * self.matrix.sum(dim=-1)
+        offset = self.matrix @ shift
         return self._filled(factor * self.matrix, zero[:, :1], zero[:, 1:], offset.unsqueeze(0), scale * one)
 
     def _filled(self, matrix: Tensor, b0: Tensor, v: Tensor, d: Tensor, weights: Tensor) -> ConicForm:

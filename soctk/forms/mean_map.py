@@ -48,24 +48,29 @@ def in_units(
     context_mean: Tensor,
     context_scale: Tensor,
 ) -> ContextMap:
-    """Return the map of scale * g((x - x_mean) / x_scale, (context - context_mean) / context_scale) + shift."""
-    factor, moved = 1 / x_scale, -x_mean / x_scale
+    """Return the map of scale * g((x - x_mean) / x_scale, (context - context_mean) / context_scale) + shift.
+
+    `scale` and `shift` are numbers, the others one for each coordinate.
+    """
+    factor, moved = (1 / x_scale).unsqueeze(-1), -x_mean / x_scale
     slope = source.slope / context_scale
     rows = Rows.of(dataclasses.replace(source, slope=slope, constant=source.constant - slope @ context_mean))
-    level = scale * (rows.level + moved * rows.slope.sum(dim=0))
+    level = scale * (rows.level + moved @ rows.slope)
     rows = rows._replace(
         level=level + _in_last(shift.reshape(1), level),
         slope=scale * factor * rows.slope,
-        offsets=rows.offsets + moved * _in_last(source.matrix.sum(dim=-1), rows.offsets),
+        offsets=rows.offsets + _in_last(source.matrix @ moved, rows.offsets),
     )
-    tilt = scale * moved * source.ridges.flatten()
-    mixing = torch.cat([source.mixing[:1] + moved * source.mixing[1:].sum(dim=0), factor * source.mixing[1:]])
+    tilt = scale * (moved.unsqueeze(-1) * source.ridges).flatten()
+    mixing = source.mixing
+    if len(mixing) > 1:  # v has a part in it
+        mixing = torch.cat([mixing[:1] + moved @ mixing[1:], factor * mixing[1:]])
     return _with_rows(
         dataclasses.replace(
             source,
             ridges=scale * factor * source.ridges,
             mixing=scale * mixing,
-            matrix=factor * source.matrix,
+            matrix=source.matrix / x_scale,
             gains=scale * (torch.ones_like(source.floors) if source.gains is None else source.gains),
             tilt=tilt if source.tilt is None else tilt + scale * source.tilt,
         ),

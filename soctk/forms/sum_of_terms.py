@@ -155,7 +155,10 @@ class SumOfTerms:
     # -- rewriting -------------------------------------------------------------------------------------
 
     def transformed(self, *, scale: Tensor | float, shift: Tensor | float, x_scale: Tensor, x_mean: Tensor) -> Self:
-        """Return scale * f((x - x_mean) / x_scale) + shift: what standardisation is folded back with."""
+        """Return scale * f((x - x_mean) / x_scale) + shift: what standardisation is folded back with.
+
+        `x_scale` and `x_mean` are numbers or (n,).
+        """
         factor = 1.0 / x_scale
         moved = (-x_mean * factor).expand(1, 1, self.dim)
         constant = self.constant + (self.linear * moved).sum(dim=-1)

@@ -35,6 +35,8 @@ FORMAT = "soctk-model-1"
 UNITS = ("x_scale", "value_scale", "context_scale")
 CONFIG_LENGTH, CONFIG_LENGTH_PER_TENSOR = 2**14, 2**8
 """Characters of a configuration: those allowed, and more for every tensor of the file that it describes."""
+MOST_COORDINATES = 2**24
+"""Of older files, whose tensors do not show how many coordinates there are: what a forged one may make room for."""
 
 
 class CheckpointError(ValueError):
@@ -95,7 +97,9 @@ def load(path: str | os.PathLike[str]) -> ConvexSurrogate:
     metadata, tensors = _verified(source)
     with _refusing(source, "cannot rebuild the model"):
         described = (metadata.get("class", ""), metadata.get("config", ""), metadata.get("dtype", ""))
-        _check_layout(_blank(*described, len(tensors)), tensors)
+        blank = _blank(*described, len(tensors))
+        _spread_units(blank, tensors)
+        _check_layout(blank, tensors)
         model = _built(*described)
         model.load_state_dict(tensors)
     with _refusing(source, "not a convex model"):
@@ -173,6 +177,16 @@ def _blank(name: str, config: str, dtype: str, tensors: int) -> ConvexSurrogate:
         raise ValueError(f"config: expected at most {allowed} characters for {tensors} tensors, got {len(config)}")
     with torch.device("meta"):
         return _built(name, config, dtype)
+
+
+def _spread_units(model: ConvexSurrogate, tensors: dict[str, Tensor]) -> None:
+    """Give every coordinate of x the mean and scale that a file has for all, as older files have."""
+    for name, wanted in model.state_dict().items():
+        given = tensors.get(name)
+        if name.split(".")[-1] not in ("x_mean", "x_scale") or given is None or given.ndim > 0:
+            continue
+        if wanted.numel() <= MOST_COORDINATES:
+            tensors[name] = given.expand(wanted.shape).clone()
 
 
 def _check_layout(model: ConvexSurrogate, tensors: dict[str, Tensor]) -> None:

@@ -22,6 +22,11 @@ class Deadline:
         self._stop, self._stopped = stop, False
 
     @property
+    def limited(self) -> bool:
+        """Whether it may ever pass."""
+        return self._stop is not None or self._time < math.inf
+
+    @property
     def passed(self) -> bool:
         """Whether to end now."""
         self._stopped = self._stopped or (self._stop is not None and self._stop())

@@ -59,6 +59,13 @@ class LeastSquaresQuadratic:
         return values.clamp(min=0).sqrt().unsqueeze(-1) * vectors.mT
 
 
+def ridge_regression(features: Tensor, targets: Tensor, decay: float) -> Tensor:
+    """Return the minimiser B of mean |features B - targets|^2 + decay |B|^2: (N, k), (N, m) -> (k, m)."""
+    curvature = features.mT @ features / len(features)
+    curvature.diagonal().add_(decay)
+    return torch.linalg.solve(curvature, features.mT @ targets / len(features))
+
+
 def level_features(context: Tensor) -> Tensor:
     """Return [1, theta, theta_i theta_j]: (N, p) -> (N, 1 + p + p (p + 1) / 2)."""
     size, p = context.shape

@@ -33,14 +33,17 @@ class NormalCones:
     active: list[np.ndarray]
 
     @classmethod
-    def of(cls, rows: Rows, sides: tuple[Tensor, Tensor, Tensor], points: Tensor, near: Tensor) -> NormalCones:
-        """Return the cones at points (N, n).
+    def of(
+        cls, rows: Rows, sides: tuple[Tensor, Tensor, Tensor], points: Tensor, near: Tensor, unit: Tensor
+    ) -> NormalCones:
+        """Return the cones at points (N, n), for gradients in x / unit.
 
         Args:
             rows: the matrices.
             sides: lower and upper, (n,) or (N, n), and h, (m,) or (N, m).
             points: one of each set.
             near: (n,) or (N, n), how close to a bound counts as at it.
+            unit: of each coordinate, (n,).
         """
         lower, upper, h = sides
         n = points.shape[1]
@@ -48,8 +51,9 @@ class NormalCones:
         normals = torch.cat([rows.G, axes, -axes])
         slack = torch.cat([h - points @ rows.G.T, upper - points, points - lower], dim=1)
         held = slack <= torch.cat([(near.square() @ rows.G.square().T).sqrt(), near, near], dim=-1)
-        lengths = rows.E.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-        _, sizes, basis = np.linalg.svd((rows.E / lengths).numpy())
+        normals, equalities = normals * unit, rows.E * unit
+        lengths = equalities.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+        _, sizes, basis = np.linalg.svd((equalities / lengths).numpy())
         equal = basis[: int((sizes > DEPENDENT).sum())]
         across = np.eye(n) - equal.T @ equal
         return cls(across, [normals[mine].numpy() @ across for mine in held])

@@ -21,7 +21,7 @@ from soctk.checks import ArrayLike, as_tensor
 from soctk.decide.minimize import minimize
 from soctk.learn.data import HELD_OUT, ValueData, split_indices
 from soctk.learn.normal_cone import NormalCones
-from soctk.learn.units import Standardized
+from soctk.learn.units import Standardized, mean_and_spread
 from soctk.sets import Box, Budget, FeasibleSet, Rows, SetAt
 from soctk.surrogate import ConvexSurrogate
 
@@ -29,6 +29,7 @@ NEAR = 1e-3
 """Solvers stop a little before a bound, and files hold few digits. In units of a coordinate's range or of x's spread,
 the smaller: an optimum this close to a bound is taken to be at it, one outside by less is moved onto the set. Optima
 whose sums differ by less, relative to their size, are taken to share one."""
+TINY = torch.finfo(torch.float64).tiny
 ON_SET = 1e-9
 """Points no further outside of a set of their own, in units of its numbers, are left where they are."""
 
@@ -61,7 +62,7 @@ class Optima:
         if isinstance(feasible_set, SetAt):
             feasible_set = feasible_set.flat((data.instances,)).detach()
         known = cls(data.context, x, feasible_set)
-        return known._moved_onto_the_set(known.near(float(data.x.std(unbiased=False))))
+        return known._moved_onto_the_set(known.near(mean_and_spread(data.x)[1]))
 
     def _moved_onto_the_set(self, near: Tensor) -> Optima:
         """Return optima that lie in the set.
@@ -114,10 +115,10 @@ class Optima:
         given = self.feasible_set if isinstance(self.feasible_set, SetAt) else self.rows
         return given.lower, given.upper, given.h
 
-    def near(self, spread: float) -> Tensor:
-        """Return for each coordinate, (n,) or (N, n), how close is close, where x spreads by that much."""
+    def near(self, spread: Tensor) -> Tensor:
+        """Return for each coordinate, (n,) or (N, n), how close is close, where x spreads by so much, (n,)."""
         lower, upper, _ = self.sides
-        return NEAR * torch.where(upper > lower, upper - lower, torch.inf).clamp(max=spread or 1.0)
+        return NEAR * torch.where(upper > lower, upper - lower, torch.inf).clamp(max=spread)
 
     def split(self, seed: int) -> tuple[Optima, Optima]:
         """Return the optima to learn from and a fifth to judge by; of a single one, the same twice."""
@@ -164,12 +165,15 @@ class OptimalityResiduals:
         x = optima.x.unsqueeze(1)
         part = Standardized.of(model, ValueData(optima.context, x, torch.zeros_like(x[..., 0])), torch.float64)
         self.x, self.context = part.x, part.context
-        rows, near = optima.rows, optima.near(float(model.x_scale))
+        unit = model.x_scale.double().cpu()
+        rows, near = optima.rows, optima.near(unit)
         lower, upper, _ = optima.sides
         at_lower, at_upper = optima.x <= lower + near, optima.x >= upper - near
         self.lower, self.upper = at_lower.to(self.x.device), at_upper.to(self.x.device)
         self.has_sum = rows.total is not None
-        self.cones = None if rows.at_most_a_sum else NormalCones.of(rows, optima.sides, optima.x, near)
+        # In the model's units, x = unit z + mean, the sum's gradient is `unit`, up to a factor.
+        self.normal = (unit / unit[0]).to(self.x.device)
+        self.cones = None if rows.at_most_a_sum else NormalCones.of(rows, optima.sides, optima.x, near, self.normal)
 
     def residual(self, model: ConvexSurrogate) -> Tensor:
         """Return the residuals at the model's weights, (N, n); differentiable."""
@@ -180,15 +184,16 @@ class OptimalityResiduals:
         if self.cones is not None:
             return self.cones.distance(g)
         if self.has_sum:
-            g = g - self._multiplier(g).unsqueeze(-1)
+            g = g - self._multiplier(g).unsqueeze(-1) * self.normal
         # At both bounds (lo = hi) there is nothing to satisfy.
         g = torch.where(self.lower, g.clamp(max=0.0), g)
         return torch.where(self.upper, g.clamp(min=0.0), g)
 
     def _multiplier(self, g: Tensor) -> Tensor:
-        """Return nu: the mean of g over free coordinates; between the two groups of bounds where none is free."""
+        """Return nu: of least squares over free coordinates, between the two groups of bounds where none is free."""
         free = ~(self.lower | self.upper)
-        mean = (g * free).sum(dim=-1) / free.sum(dim=-1).clamp(min=1)
+        mean = (g * self.normal * free).sum(dim=-1) / (self.normal.square() * free).sum(dim=-1).clamp(min=TINY)
+        g = g / self.normal
         above = torch.where(self.lower & ~self.upper, g, torch.inf).amin(dim=-1)
         below = torch.where(self.upper & ~self.lower, g, -torch.inf).amax(dim=-1)
         # Where one group is empty any nu on the other's side will do.

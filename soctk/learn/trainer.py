@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,15 @@ from soctk.learn.search import Run, Search
 from soctk.learn.units import Standardized, standardize
 from soctk.surrogate import ConvexSurrogate
 from soctk.traits import Windowed
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A structure by its index, the blocks that it goes without, and the model's state."""
+
+    structure: int
+    without: tuple[str, ...]
+    state: dict[str, Tensor]
 
 
 class Trainer:
@@ -40,6 +50,8 @@ class Trainer:
         start: the number of the initial weights that are tried (`Race`).
         settled: whether the model is as it should be, so that there is nothing to refine.
         reduced: whether the curved part is without what it does not need (`soctk.learn.phases.reduce`).
+        whole: weights that are all learned, to fall back on where time is up before those that follow are; None where
+            there are none yet.
 
     Raises:
         ValueError: numbers that the model's cannot hold; the model stays as it was.
@@ -57,8 +69,8 @@ class Trainer:
     ) -> None:
         self.model, self.data, self.validation = model, data, validation
         self.deadline, self.own_split, self.focus = deadline or Deadline(), own_split, focus
-        self._home, self._structure = model.dtype, (model.traits.structure, model.traits.without)
-        self._before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        self._home, self._before = model.dtype, Weights(model.traits.structure, model.traits.without, before)
         standardize(model, data)
         # The units stay exact while the weights visit float32.
         self._units = {name: buffer.double().clone() for name, buffer in model.named_buffers(recurse=False)}
@@ -68,6 +80,7 @@ class Trainer:
         self.progress = Progress(0, enabled=False)
         self.start = self._done = 0
         self.settled = self.reduced = False
+        self.whole: Weights | None = None
         self._expired = False
         self._residuals: dict[tuple[str, int, float], tuple[Residuals, Residuals]] = {}
 
@@ -118,6 +131,19 @@ class Trainer:
     def keep(self) -> None:
         """Go on from the present state."""
         self.best = self.state()
+
+    def present(self) -> Weights:
+        """Return a copy of the model's weights with its structure."""
+        return Weights(self.model.traits.structure, self.model.traits.without, self.state())
+
+    def _take(self, weights: Weights) -> None:
+        self._set_structure(weights)
+        self.load(weights.state)
+
+    def _set_structure(self, weights: Weights) -> None:
+        traits = self.model.traits
+        if traits.structures > 1:
+            traits.set_structure(weights.structure, *([weights.without] if weights.without else []))
 
     # -- the data --------------------------------------------------------------------------------------
 
@@ -197,10 +223,27 @@ class Trainer:
     @torch.no_grad()
     def judge(self, status: FitStatus, iterations: int) -> None:
         """Go on from what other means have reached; its loss is the mean squared error on validation data."""
-        part = Standardized.of(self.model, self.validation, torch.float64)
-        loss = float((self.model._value(part.x, part.context) - part.value).square().mean())
+        loss = self._error()
         self.record(Run(status, iterations, validation=[(iterations, loss)], best=loss))
         self.keep()
+
+    @torch.no_grad()
+    def keep_better(self) -> None:
+        """Keep the present state, or `whole` if its mean squared error on validation data, the loss, is smaller."""
+        error = self._error()
+        if self.whole is not None:
+            present = self.present()
+            self._take(self.whole)
+            before = self._error()
+            if not before < error:
+                self._take(present)
+            error = min(error, before)
+        self.report.best_validation = error
+        self.keep()
+
+    def _error(self) -> float:
+        part = Standardized.of(self.model, self.validation, torch.float64)
+        return float((self.model._value(part.x, part.context) - part.value).square().mean())
 
     @property
     def time_left(self) -> bool:
@@ -217,11 +260,8 @@ class Trainer:
 
     def undo(self) -> None:
         """Leave the model with the structure, weights and units that it came with, and say so."""
-        traits = self.model.traits
-        if traits.structures > 1:
-            index, without = self._structure
-            traits.set_structure(index, *([without] if without else []))
-        self.model.load_state_dict(self._before)
+        self._set_structure(self._before)
+        self.model.load_state_dict(self._before.state)
         self.report.status = FitStatus.DIVERGED
         warnings.warn(
             "fit: the validation error was never a finite number, so the model is as it was before; look for values "

@@ -10,11 +10,15 @@ from torch import Tensor
 from soctk.learn.data import ValueData
 from soctk.surrogate import ConvexSurrogate
 
+ALIKE = 3.0
+"""Coordinates of x are in one unit if none spreads more than so many times as much as another, and their means are not
+further apart than that."""
+
 
 @torch.no_grad()
 def standardize(model: ConvexSurrogate, data: ValueData) -> None:
-    """Give the model the data's units: one mean and scale for x, the typical standard deviation within an
-    instance for the value, mean and scale by column for the context. What does not vary keeps the scale 1. The
+    """Give the model the data's units: mean and scale for x (`mean_and_spread`), the typical standard deviation within
+    an instance for the value, mean and scale by column for the context. What does not vary keeps the scale 1. The
     model is told the range of every coordinate of x in these units.
 
     Raises:
@@ -26,7 +30,7 @@ def standardize(model: ConvexSurrogate, data: ValueData) -> None:
     spread = value.var(dim=1, unbiased=False).mean().sqrt() if inside else value.std(unbiased=False)
     units = {"value": (value.mean(), _or_one(spread, value != value[0, 0]))}
     if traits.shifts_inputs:
-        units["x"] = x.mean(), _or_one(x.std(unbiased=False), x != x[0, 0, 0])
+        units["x"] = mean_and_spread(x)
         spread = context.std(dim=0, unbiased=False) if data.context_dim > 0 else context.new_ones(0)
         units["context"] = context.mean(dim=0), _or_one(spread, (context != context[:1]).any(dim=0))
     else:
@@ -34,11 +38,29 @@ def standardize(model: ConvexSurrogate, data: ValueData) -> None:
             units[name] = values.new_zeros(()), _or_one(values.double().square().mean().sqrt(), values != 0)
     for name, (mean, scale) in units.items():
         _check_units(name, mean, scale, model.dtype)
-    pairs = {name: (float(mean), float(scale)) for name, (mean, scale) in units.items() if name != "context"}
-    model.set_standardization(**pairs, context=units["context"])
+    value_unit = tuple(map(float, units.pop("value")))
+    model.set_standardization(value=value_unit, **units)
     if traits.set_range is not None:
-        standard = (x.double() - float(model.x_mean)) / float(model.x_scale)
+        standard = (x.double() - model.x_mean.double().cpu()) / model.x_scale.double().cpu()
         traits.set_range(*standard.flatten(end_dim=1).aminmax(dim=0))
+
+
+def mean_and_spread(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of decisions (..., n) by coordinate, (n,) each, all positive.
+
+    The same for all coordinates where they are `ALIKE`: then they are in one unit, in which directions across them mean
+    something, and no chance of the data tilts what all decisions have in common. Otherwise, as where one is a price and
+    another a quantity, each has its own. A coordinate that never varies has a typical spread.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    moves = (rows != rows[:1]).any(dim=0)
+    if not bool(moves.any()):
+        return rows.mean(dim=0), torch.ones_like(rows[0])
+    mean, spread = rows.mean(dim=0), rows.std(dim=0, unbiased=False)
+    least = spread[moves].min()
+    if bool(torch.maximum(spread.max(), mean.max() - mean.min()) <= ALIKE * least):
+        return x.mean().expand_as(mean), x.std(unbiased=False).expand_as(mean)
+    return mean, torch.where(moves, spread, spread[moves].log().mean().exp())
 
 
 def _or_one(spread: Tensor, moves: Tensor) -> Tensor:

@@ -204,7 +204,7 @@ class StructuredICNN(ConvexSurrogate):
         """Return the model with the same weights for signals of other sizes."""
         other = type(self)(**{**self.config(), **sizes}, dtype=self.dtype)
         state = self.state_dict()
-        for name in ("context_mean", "context_scale"):
+        for name in ("x_mean", "x_scale", "context_mean", "context_scale"):
             values = state.pop(name)
             if values.numel() and bool((values != values[0]).any()):
                 raise ValueError(f"{name}: expected the same units everywhere for another size, got several")

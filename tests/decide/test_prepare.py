@@ -61,7 +61,7 @@ OTHERS: dict[str, Callable[[], ConvexSurrogate]] = {
 def with_units(model: ConvexSurrogate) -> ConvexSurrogate:
     if "frozen" not in type(model).__name__.lower():
         units = (MANY[0, : model.context_dim], MANY[1, : model.context_dim].abs()) if model.context_dim else None
-        model.set_standardization(x=(0.4, 1.7), value=(2.0, 3.0), context=units)
+        model.set_standardization(x=(0.4, torch.linspace(1.0, 2.0, model.dim)), value=(2.0, 3.0), context=units)
     return model
 
 

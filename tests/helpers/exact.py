@@ -37,17 +37,23 @@ def times(matrix: Matrix, vector: Sequence[Number]) -> Vector:
 class ExactForm:
     """value_scale * f((x - x_mean) / x_scale) + value_mean, f a form of one function: coefficients folded exactly."""
 
-    def __init__(self, form: ConicForm, x: tuple[float, float] = (0.0, 1.0), value: tuple[float, float] = (0.0, 1.0)):
-        (mean, scale), (level, unit) = (tuple(map(mp.mpf, pair)) for pair in (x, value))
-        shift, v = -mean / scale, exact(form.linear[0, 0])
-        self.constant = unit * (exact(form.constant[0, 0]) + shift * mp.fsum(v)) + level
-        self.linear = [unit * number / scale for number in v]
+    def __init__(
+        self,
+        form: ConicForm,
+        x: tuple[float | Tensor, float | Tensor] = (0.0, 1.0),
+        value: tuple[float, float] = (0.0, 1.0),
+    ):
+        mean, scale = (exact(torch.as_tensor(unit, dtype=torch.float64).expand(form.dim)) for unit in x)
+        level, unit = map(mp.mpf, value)
+        shift, v = [-a / b for a, b in zip(mean, scale, strict=True)], exact(form.linear[0, 0])
+        self.constant = unit * (exact(form.constant[0, 0]) + dot(shift, v)) + level
+        self.linear = [unit * number / b for number, b in zip(v, scale, strict=True)]
         self.terms, self.matrices, self.offsets, self.weights = form.terms, [], [], []
         for term in form.terms:
             A = exact(term.map.to_dense().matrix[0])
-            self.matrices.append([[number / scale for number in row] for row in A])
+            self.matrices.append([[number / b for number, b in zip(row, scale, strict=True)] for row in A])
             d = exact(term.offset[0, 0])
-            self.offsets.append([a + shift * mp.fsum(row) for a, row in zip(d, A, strict=True)])
+            self.offsets.append([a + dot(shift, row) for a, row in zip(d, A, strict=True)])
             self.weights.append([unit * number for number in exact(term.weights[0, 0])])
 
     def value(self, x: Vector) -> Number:

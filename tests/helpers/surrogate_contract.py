@@ -206,14 +206,15 @@ class SurrogateContract:
         assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
     def test_units_are_the_users(self, case) -> None:
-        """f(x, t) = s g((x - m) / q, (t - mt) / qt) + r, in values and in CVXPY alike."""
+        """f(x, t) = s g((x - m) / q, (t - mt) / qt) + r, each coordinate's own, in values and in CVXPY alike."""
         model = case()
         x, context = inputs(model, 4)
         raw = copy.deepcopy(model)
         p = model.context_dim
         mean, scale = torch.linspace(-1, 1, p, dtype=DOUBLE), torch.linspace(0.5, 2, p, dtype=DOUBLE)
-        model.set_standardization(x=(0.3, 2.0), value=(-5.0, 10.0), context=(mean, scale))
-        expected = 10 * raw((x - 0.3) / 2.0, None if context is None else (context - mean) / scale) - 5
+        centre, unit = torch.linspace(0.3, 0.6, model.dim, dtype=DOUBLE), torch.linspace(2, 1, model.dim, dtype=DOUBLE)
+        model.set_standardization(x=(centre, unit), value=(-5.0, 10.0), context=(mean, scale))
+        expected = 10 * raw((x - centre) / unit, None if context is None else (context - mean) / scale) - 5
         close(model(x, context), expected, VALUE)
         variable = cp.Variable(model.dim)
         variable.value = x[0].numpy()

@@ -44,7 +44,7 @@ def apart(*models: ConvexSurrogate) -> list[ConvexSurrogate]:
     for index, model in enumerate(models):
         shaken(model, 0.2 + 0.1 * index)
         model.set_standardization(
-            x=(float(draw(1)) - 0.5, 0.7 + float(draw(1))),
+            x=(draw(model.dim) - 0.5, 0.7 + draw(model.dim)),
             value=(10 * float(draw(1)), 0.5 + 2 * float(draw(1))),
             context=(draw(model.context_dim) - 0.5, 0.6 + draw(model.context_dim)),
         )

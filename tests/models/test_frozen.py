@@ -26,7 +26,9 @@ CONTEXTS = torch.randn(6, 3, generator=GENERATOR, dtype=DOUBLE)
 def make(name: str = "soc") -> SOCICNN:
     model = shaken(MODELS[name](4))
     assert isinstance(model, SOCICNN)
-    model.set_standardization(x=(0.3, 1.5), value=(2.0, 3.0), context=(CONTEXTS[0], CONTEXTS[1].abs()))
+    model.set_standardization(
+        x=(0.3, torch.linspace(1.0, 2.0, 4)), value=(2.0, 3.0), context=(CONTEXTS[0], CONTEXTS[1].abs())
+    )
     return model
 
 

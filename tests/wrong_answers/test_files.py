@@ -224,8 +224,9 @@ def test_sizes_that_a_file_does_not_hold_are_refused_before_anything_is_allocate
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 1024  # kilobytes
 
 
-def test_sizes_that_no_weight_shows_allocate_nothing(tmp_path: Path) -> None:
-    """Kernels know no size of an image, so a file of any is a model; what its weights hold is all that it takes."""
+@pytest.mark.parametrize("older", [False, True])
+def test_sizes_that_no_weight_shows_allocate_nothing(older: bool, tmp_path: Path) -> None:
+    """Kernels know no size of an image; the units of x do, but in older files, which have one for all coordinates."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name, change in (
         ("conv", {"shape": [10**6, 10**6]}),
@@ -233,8 +234,21 @@ def test_sizes_that_no_weight_shows_allocate_nothing(tmp_path: Path) -> None:
         ("constant", {"dim": 10**12}),
     ):
         make = FILES.get(name, lambda: soctk.SOCICNN(3, hidden=(), linear=False))
-        assert soctk.load(forged(tmp_path, make(), change)).dim >= 10**12
+        refused(forged(tmp_path, make(), change, tensors=FOR_ALL if older else None), "x_mean: the configuration has")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 1024
+
+
+FOR_ALL = {"x_mean": torch.tensor(0.5, dtype=torch.float64), "x_scale": torch.tensor(2.0, dtype=torch.float64)}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_older_file_has_one_unit_for_all_coordinates(name: str, tmp_path: Path) -> None:
+    model = FILES[name]()
+    old = soctk.load(forged(tmp_path, model, tensors=FOR_ALL))
+    model.set_standardization(x=(0.5, 2.0))
+    x = torch.rand(3, model.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    context = torch.zeros(3, model.context_dim, dtype=torch.float64) if model.context_dim else None
+    assert torch.equal(old(x, context), model.eval()(x, context))
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16, torch.complex64, torch.bool])

@@ -18,18 +18,18 @@ def assemble(rows, weights, ridges, outer_ridges, index, columns, gain, bias, sh
         outer_ridges, index: the map's `ridges` (n, count) and `index`.
         columns: for each weight of the terms its column in `data`, those of b0, v and the offsets being the first.
         gain, bias: data = gain * coefficient + bias, (D,).
-        shift: b0 gains as much as this times the sum of v.
+        shift: what b0 gains with each of v, (n,).
     """
     finite, (n, count), first = True, outer_ridges.shape, rows.shape[1]
     for i in range(rows.shape[0]):
-        out, level, total = data[i], rows[i, 0], 0.0
+        out, level = data[i], rows[i, 0]
         for j in range(n):
             slope = rows[i, 1 + j]
             for k in range(count):
                 slope += ridges[i, j * count + k] * outer_ridges[j, k]
-            total += slope
+            level += shift[j] * slope
             out[1 + j] = gain[1 + j] * slope + bias[1 + j]
-        out[0] = gain[0] * (level + shift * total) + bias[0]
+        out[0] = gain[0] * level + bias[0]
         for k in range(1 + n, first):
             out[k] = gain[k] * rows[i, k] + bias[k]
         for k in range(first, out.size):

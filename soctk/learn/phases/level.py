@@ -6,35 +6,86 @@ right, not what is far from any.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from soctk.conditioning import AffinePart
+from soctk.learn.least_squares import ridge_regression
 from soctk.learn.optimizers import LBFGS
 from soctk.learn.phases.phase import Phase
 from soctk.learn.trainer import Trainer
+
+RIDGE = 1e-9
+"""Of least squares, relative to the features' mean square: few instances leave weights open."""
 
 
 @dataclass(frozen=True)
 class Level(Phase):
     """A regression on the context of what the other parts leave of every instance's mean.
 
+    In the end, or where time is up at once, least squares take the place of what the iterations have reached if these
+    are better on validation data.
+
     Attributes:
-        optimizer: the method; an iteration is cheap.
+        optimizer: the method for all weights of b0; an iteration is cheap.
     """
 
     optimizer: LBFGS
 
     def run(self, trainer: Trainer) -> None:
-        b0, losses = trainer.affine.b0, []
-        for part in trainer.focused():
-            with torch.no_grad():  # what b0 should be for each instance: the mean of y - (f - b0)
-                rest = part.value - trainer.model._value(part.x, part.context)
-                if part.root is not None:
-                    rest = rest * part.root.square() / part.root.square().mean(dim=1, keepdim=True)
-                targets = rest.mean(dim=1, keepdim=True) + b0(part.context)
-            losses.append(lambda part=part, targets=targets: (b0(part.context) - targets).square().mean())
-        weights = trainer.affine.level_parameters()
-        run = self.optimizer.minimize(trainer, weights, losses[:1], losses[1], shown=False)
+        regression = LevelRegression.of(trainer)
+        losses = [lambda: regression.loss(trainer.affine)]
+        weights, validate = trainer.affine.level_parameters(), lambda: regression.held_out_loss(trainer.affine)
+        run = self.optimizer.minimize(trainer, weights, losses, validate, shown=False)
         trainer.record(run, whole=False)
+        regression.least_squares(trainer.affine)
         trainer.keep()
+
+    def run_late(self, trainer: Trainer) -> None:
+        LevelRegression.of(trainer).least_squares(trainer.affine)
+        trainer.keep()
+
+
+@dataclass(frozen=True, eq=False)
+class LevelRegression:
+    """Contexts (N, p) and what b0 should be there, (N, 1), to learn from and to validate by."""
+
+    context: Tensor
+    held_out_context: Tensor
+    level: Tensor
+    held_out_level: Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, trainer: Trainer) -> LevelRegression:
+        """Return what the model leaves but for b0: the mean of y - (f - b0) over every instance."""
+        contexts, levels = [], []
+        for part in trainer.focused():
+            rest = part.value - trainer.model._value(part.x, part.context)
+            if part.root is not None:
+                rest = rest * part.root.square() / part.root.square().mean(dim=1, keepdim=True)
+            contexts.append(part.context)
+            levels.append(rest.mean(dim=1, keepdim=True) + trainer.affine.b0(part.context))
+        return cls(*contexts, *levels)
+
+    def loss(self, part: AffinePart) -> Tensor:
+        """Return the mean square of what b0 leaves."""
+        return (part.b0(self.context) - self.level).square().mean()
+
+    def held_out_loss(self, part: AffinePart) -> Tensor:
+        """Return the same on validation data."""
+        return (part.b0(self.held_out_context) - self.held_out_level).square().mean()
+
+    @torch.no_grad()
+    def least_squares(self, part: AffinePart) -> None:
+        """Give b0 the weights of least squares on affine or on all features, where these are better on validation."""
+        features = part.level_features(self.context)
+        for count in dict.fromkeys((1 + self.context.shape[1], features.shape[1])):
+            best, before = copy.deepcopy(part.state_dict()), self.held_out_loss(part)
+            some = features[:, :count]
+            part.set_level(ridge_regression(some, self.level, RIDGE * float(some.square().mean()))[:, 0])
+            if not self.held_out_loss(part) < before:
+                part.load_state_dict(best)

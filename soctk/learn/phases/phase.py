@@ -16,6 +16,10 @@ class Phase(ABC):
     def run(self, trainer: Trainer) -> None:
         """Change the model's weights, record what happened, leave the model at the state to go on with."""
 
+    def run_late(self, trainer: Trainer) -> None:
+        """Do what the model cannot go without, though time is up before `run`; nothing by default."""
+        return
+
     def held_out(self, trainer: Trainer) -> Residuals | None:
         """Return the residuals that the phase validates by; None for a phase that has none."""
         return None
@@ -26,10 +30,9 @@ class Phase(ABC):
 
 
 def run_in_turn(phases: Iterable[Phase], trainer: Trainer) -> None:
-    """Run phases, each while time is left."""
+    """Run phases, each while time is left; what has to be done even then of the others."""
     for phase in phases:
-        if trainer.time_left:
-            phase.run(trainer)
+        (phase.run if trainer.time_left else phase.run_late)(trainer)
 
 
 def steps_of(phases: Iterable[Phase], trainer: Trainer) -> int:

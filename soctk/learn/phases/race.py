@@ -80,6 +80,7 @@ class Race(Phase):
             best, first = self._structure(trainer, first, starts, self.phases), first + 1
         else:
             best = Reached(float(held_out.total(trainer.model)), trainer.state(), FitStatus.CONVERGED, found.index)
+            trainer.whole = trainer.present()
         for index in range(first, self.structures):
             if best.loss <= EXACT or not trainer.time_left:
                 break

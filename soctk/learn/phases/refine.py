@@ -12,6 +12,8 @@ from soctk.learn.trainer import Trainer
 class Refine(Phase):
     """Phases that are all run once they have begun, whatever the time: v and b0 have to follow the curved part.
 
+    Where they have not, v and b0 still do, in one regression each, unless what was reached before is better.
+
     Attributes:
         phases: in turn.
     """
@@ -24,5 +26,20 @@ class Refine(Phase):
     def run(self, trainer: Trainer) -> None:
         if trainer.settled:
             return
+        if trainer.deadline.limited:
+            begun = trainer.state()
+            self.run_late(trainer)
+            trainer.whole = trainer.present()
+            trainer.load(begun)
+            trainer.keep()
         for phase in self.phases:
             phase.run(trainer)
+        if not trainer.time_left:
+            trainer.keep_better()
+
+    def run_late(self, trainer: Trainer) -> None:
+        if trainer.settled:
+            return
+        for phase in self.phases:
+            phase.run_late(trainer)
+        trainer.keep_better()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from soctk.checks import seeded
 from soctk.conditioning import AffinePart
+from soctk.learn.least_squares import ridge_regression
 from soctk.learn.levenberg import levenberg_marquardt
 from soctk.learn.optimizers import LBFGS
 from soctk.learn.phases.phase import Phase
@@ -53,12 +54,7 @@ class Slope(Phase):
     decay: float = 1e-6
 
     def run(self, trainer: Trainer) -> None:
-        model, part = trainer.model, trainer.affine
-        data = trainer.focused()
-        regression = Regression(
-            *(each.context for each in data),
-            *(Residuals.projected(each).slope_targets(model, part) for each in data),
-        )
+        part, regression = trainer.affine, Regression.of(trainer)
         before, error = copy.deepcopy(part.state_dict()), regression.errors(part).sum()
         if part.slope_network is not None:
             torch.nn.init.zeros_(part.slope_network.outer)
@@ -72,6 +68,20 @@ class Slope(Phase):
         self._share(trainer, part, regression)
         if not regression.errors(part).sum() < error:
             part.load_state_dict(before)
+        trainer.keep()
+
+    def run_late(self, trainer: Trainer) -> None:
+        """Give each coordinate of v the affine response of least squares, where that is better on validation data."""
+        part, regression = trainer.affine, Regression.of(trainer)
+        few = part.with_slope(seeded(0))
+        assert few.slope is not None
+        assert few.slope.slope is not None
+        context = regression.context
+        found = ridge_regression(torch.cat([torch.ones_like(context[:, :1]), context], 1), regression.slope, self.decay)
+        with torch.no_grad():
+            few.slope.constant.copy_(found[0])
+            few.slope.slope.copy_(found[1:].mT)
+        part.take(few, regression.errors(few) < regression.errors(part))
         trainer.keep()
 
     def _learn(self, trainer: Trainer, part: AffinePart, regression: Regression) -> Run:
@@ -109,6 +119,13 @@ class Regression:
     held_out_context: Tensor
     slope: Tensor
     held_out_slope: Tensor
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> Regression:
+        """Return the slopes that the curved part leaves."""
+        model, part, data = trainer.model, trainer.affine, trainer.focused()
+        slopes = (Residuals.projected(each).slope_targets(model, part) for each in data)
+        return cls(*(each.context for each in data), *slopes)
 
     def residual(self, part: AffinePart) -> Tensor:
         """Return what v leaves, (n, N)."""
@@ -177,7 +194,4 @@ class SharedLayer:
 
     @torch.no_grad()
     def _best(self, features: Tensor) -> Tensor:
-        count = len(features)
-        curvature = features.mT @ features / count
-        curvature.diagonal().add_(self.decay)
-        return torch.linalg.solve(curvature, features.mT @ self.regression.slope / count)
+        return ridge_regression(features, self.regression.slope, self.decay)
