@@ -229,21 +229,18 @@ class Trainer:
 
     @torch.no_grad()
     def keep_better(self) -> None:
-        """Keep the present state, or `whole` if its mean squared error on validation data, the loss, is smaller."""
+        """Keep the present state, or `whole` if its mean squared error on validation data is smaller."""
         error = self._error()
         if self.whole is not None:
             present = self.present()
             self._take(self.whole)
-            before = self._error()
-            if not before < error:
+            if not self._error() < error:
                 self._take(present)
-            error = min(error, before)
-        self.report.best_validation = error
         self.keep()
 
     def _error(self) -> float:
-        part = Standardized.of(self.model, self.validation, torch.float64)
-        return float((self.model._value(part.x, part.context) - part.value).square().mean())
+        """Return the mean squared error on validation data, whatever their weights."""
+        return float(Residuals.weighted(self.standardized()[1], 1.0).total(self.model))
 
     @property
     def time_left(self) -> bool:
@@ -253,9 +250,10 @@ class Trainer:
     def finish(self) -> FitReport:
         """Leave the model at the best state, in the type it came in, and say how it went."""
         self.load(self.best)
-        self.model.to(self._home).eval()
         if self._expired:
-            self.report.status = self.deadline.status
+            # What was told so far is of a part of the model, with v and b0 as good as can be.
+            self.report.status, self.report.best_validation = self.deadline.status, self._error()
+        self.model.to(self._home).eval()
         return self.report
 
     def undo(self) -> None:

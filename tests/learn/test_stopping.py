@@ -38,6 +38,29 @@ def test_a_fit_that_is_told_to_stop_keeps_what_it_has_learned(candidates: int) -
     assert stopped < 0.5 * next(asked)
 
 
+def values_of(model: soctk.ConvexSurrogate, data: soctk.ValueData) -> torch.Tensor:
+    contexts = data.context.unsqueeze(1).expand(-1, data.x.shape[1], -1)
+    return model(data.x, contexts).detach()
+
+
+@pytest.mark.parametrize("name", ["soc", "dcp", "norm"])
+@pytest.mark.parametrize("steps", [0, 3, 30, 150, 400])
+def test_values_are_right_whenever_a_fit_is_stopped(name: str, steps: int) -> None:
+    """The curved part is learned first: without b0 and v, which follow, values were off by all that a context moves."""
+    whole, asked = bowls(16), itertools.count()
+    value = whole.value + 10 * whole.context[:, :1] + (whole.x.sum(dim=-1) - 1.5).abs()
+    data, validation = (soctk.ValueData(whole.context, whole.x[:, k::2], value[:, k::2]) for k in (0, 1))
+    model = soctk.make_surrogate(name, 3, 2)
+    report = soctk.fit(model, data, soctk.FitConfig(seed=1), validation, stop=lambda: next(asked) >= steps)
+    assert report.status == "stopped"
+    ones = torch.ones(80, 8, 1, dtype=torch.float64)
+    affine = torch.cat([ones, data.context.unsqueeze(1).expand(-1, 8, -1), data.x], dim=-1).flatten(end_dim=1)
+    rest = data.value.reshape(-1, 1) - affine @ torch.linalg.lstsq(affine, data.value.reshape(-1, 1)).solution
+    assert float((values_of(model, data) - data.value).square().mean()) <= 1.2 * float(rest.square().mean())
+    held_out = (values_of(model, validation) - validation.value).square().mean() / model.value_scale.square()
+    assert report.best_validation == pytest.approx(float(held_out), rel=1e-6)
+
+
 def test_without_a_terminal_progress_is_lines(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     soctk.fit(soctk.SOCICNN(3, 2), bowls(8), soctk.FitConfig(starts=1, epochs=2, newton_iterations=3, progress=True))
