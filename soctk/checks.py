@@ -137,6 +137,8 @@ def check_choice(value: str, name: str, allowed: Sequence[str]) -> None:
 
 
 def seeded(seed: int) -> torch.Generator:
-    """Return a stream of random numbers; raise ValueError unless `seed` is an integer of at least 0."""
+    """Return a stream of random numbers; raise ValueError unless `seed` is an integer from 0 to 2^63 - 1."""
     check_count(seed, "seed", minimum=0)
+    if seed >= 2**63:
+        raise ValueError(f"seed: expected at most 2^63 - 1, got {seed!r}")
     return torch.Generator().manual_seed(int(seed))

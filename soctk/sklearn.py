@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,7 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
     def _name(column: Column, names: list[str]) -> str:
         if isinstance(column, str) and column in names:
             return column
-        if not isinstance(column, str) and -len(names) <= column < len(names):
+        if isinstance(column, Integral) and not isinstance(column, bool) and -len(names) <= column < len(names):
             return names[column]
         raise ValueError(f"decision, context: no column {column!r}; the columns are {listed(names)}")
 

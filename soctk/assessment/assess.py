@@ -157,7 +157,7 @@ def _errors(own: Judged, quadratic: ArrayLike | None) -> dict[str, Error]:
 def _error(squares: np.ndarray, models: np.ndarray, rows: Rows) -> Error:
     """Return an error beside the model's; rows of a context count as one for the standard error."""
     more = squares - models
-    sums = np.bincount(np.unique(rows.which, return_inverse=True)[1], more - more.mean())
+    sums = np.bincount(np.unique(rows.context, axis=0, return_inverse=True)[1].reshape(-1), more - more.mean())
     sums = sums if len(sums) >= 20 else more - more.mean()
     error = float(np.sqrt(np.square(sums).sum())) / len(more)
     excess = float(more.mean())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import torch
 
 from soctk.learn.data import ValueData
 
@@ -31,21 +32,12 @@ class Rows:
 
     @classmethod
     def of(cls, data: ValueData) -> Self:
-        """Return the values in `data`, those that it repeats once.
-
-        `read_log` fills contexts of c < M rows up with their first ones, c >= M / 2: rows c, ..., M - 1 are then rows
-        0, ..., M - c - 1 in that order. Other rows that equal each other are as many observations.
-        """
-        context, x, value = (part.double().numpy(force=True) for part in (data.context, data.x, data.value))
-        kept = np.ones(value.shape, bool)
-        whole, M = np.concatenate([x, value[:, :, None]], axis=2), data.candidates
-        begins = (whole == whole[:, :1]).all(axis=2)  # few do: the rest is compared for these alone
-        for c in range(M - 1, (M - 1) // 2, -1):
-            some = np.flatnonzero(begins[:, c])
-            fills = (whole[some, c:] == whole[some, : M - c]).all(axis=(1, 2))
-            kept[some[fills]] = np.arange(M) < c
-        which = np.nonzero(kept)[0]
-        return cls(context[which], x[kept], value[kept], which)
+        """Return the values in `data`; of those that are there only to fill a context up (`ValueData.counts`) none."""
+        single = data.one_by_one()
+        context, x, value = (part.double().numpy(force=True) for part in (single.context, single.x, single.value))
+        counts = torch.full((data.instances,), data.candidates) if data.counts is None else data.counts
+        which = np.repeat(np.arange(data.instances), counts.numpy(force=True))
+        return cls(context, x[:, 0], value[:, 0], which)
 
     def __len__(self) -> int:
         return len(self.value)

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from soctk.checks import check_count, check_positive
+from soctk.checks import check_count, check_positive, seeded
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver
@@ -58,7 +58,7 @@ class PaperProtocol(Solver):
 
     def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
         """Minimise every function: see `Solver.solve`."""
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = seeded(self.seed)
         points = problem.feasible_set.sample((problem.size, self.restarts), generator)
         points = points.to(dtype=problem.dtype, device=problem.device)
         if start is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, get_args
 
 from soctk.checks import check_count, check_positive
@@ -125,13 +126,15 @@ class FitConfig:
         check_count(self.seed, "seed", minimum=0)
         if self.jobs is not None:
             check_count(self.jobs, "jobs")
-        for name in ("learning_rate", "clip", "level_weight"):
-            check_positive(getattr(self, name), name)
-        for weight in self.optima_weights:
-            check_positive(weight, "optima_weights")
+        check_positive(self.clip, "clip")
+        finite = [(name, getattr(self, name)) for name in ("learning_rate", "level_weight")]
+        for name, number in (*finite, *(("optima_weights", weight) for weight in self.optima_weights)):
+            check_positive(number, name)
+            if number == math.inf:
+                raise ValueError(f"{name}: expected a finite number, got {number!r}")
         for name in ("focus", "penalty", "weight_decay"):
             number = getattr(self, name)
-            if not (math.isfinite(number) and number >= 0):
+            if not (isinstance(number, Real) and math.isfinite(number) and number >= 0):
                 raise ValueError(f"{name}: expected a finite number of at least 0, got {number!r}")
         for name in SWITCHES:
             if not isinstance(getattr(self, name), bool):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from soctk.checks import as_tensor
+from soctk.checks import as_tensor, seeded
 
 HELD_OUT = 0.2
 """The share of instances that choose or judge what is learned from the others."""
@@ -19,7 +19,7 @@ def split_indices(total: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     At least one is in the first as well where there are two.
     """
     count = min(max(1, round(share * total)), total - 1)
-    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(total, generator=seeded(seed))
     return order[count:], order[:count]
 
 
@@ -33,6 +33,8 @@ class ValueData:
         context: (N, p); p = 0 for problems without context.
         x: (N, M, n), M candidates for each of the N instances.
         value: (N, M).
+        counts: (N,), how many of an instance's values are observations where the others repeat these, the first first,
+            as `soctk.read_log` fills contexts of fewer rows up; None where all are.
 
     Raises:
         ValueError: shapes that do not agree, no rows, a NaN or an infinity.
@@ -41,6 +43,7 @@ class ValueData:
     context: Tensor
     x: Tensor
     value: Tensor
+    counts: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("context", "x", "value"):
@@ -54,6 +57,11 @@ class ValueData:
             raise ValueError(f"context: expected shape ({instances}, p), got {tuple(self.context.shape)}")
         if instances * candidates == 0:
             raise ValueError(f"x: expected at least one instance with one candidate, got shape {tuple(self.x.shape)}")
+        counts = self.counts
+        if counts is not None and not (
+            counts.shape == (instances,) and 1 <= int(counts.min()) <= int(counts.max()) <= candidates
+        ):
+            raise ValueError(f"counts: expected {instances} numbers from 1 to {candidates}, got {counts}")
 
     @property
     def instances(self) -> int:
@@ -85,15 +93,28 @@ class ValueData:
     def split(self, share: float = HELD_OUT, seed: int = 0) -> tuple[ValueData, ValueData]:
         """Return (training, validation) data, `share` of the instances (at least one of each) in the second.
 
-        Of a single instance the candidates are split; of a single value both parts are the whole.
+        Instances of one context stay together, so that none is on both sides, where there are several contexts. Of a
+        single instance the candidates are split; of a single value both parts are the whole.
         """
-        single = self.instances == 1
-        total = self.candidates if single else self.instances
-        if total == 1:
+        if self.instances > 1:
+            first, second = self.split_instances(share, seed)
+            return self.rows(first), self.rows(second)
+        if self.candidates == 1:
             return self, self
-        first, second = split_indices(total, share, seed)
-        keep = self.columns if single else self.rows
-        return keep(first), keep(second)
+        first, second = split_indices(self.candidates, share, seed)
+        return self.columns(first), self.columns(second)
+
+    def split_instances(self, share: float = HELD_OUT, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the numbers of the instances, at least two, of `split`'s two parts."""
+        groups = self.context.new_zeros(self.instances).long()
+        if self.context_dim > 0:
+            _, groups = torch.unique(self.context, dim=0, return_inverse=True)
+        count = int(groups.max()) + 1
+        if count in (1, self.instances):
+            return split_indices(self.instances, share, seed)
+        _, second = split_indices(count, share, seed)
+        held = torch.isin(groups, second)
+        return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
 
     def columns(self, index: Tensor) -> ValueData:
         """Return the candidates `index` of every instance."""
@@ -101,4 +122,18 @@ class ValueData:
 
     def rows(self, index: Tensor) -> ValueData:
         """Return the instances `index`."""
-        return ValueData(self.context[index], self.x[index], self.value[index])
+        counts = None if self.counts is None else self.counts[index]
+        return ValueData(self.context[index], self.x[index], self.value[index], counts)
+
+    @property
+    def replicated(self) -> bool:
+        """Whether the candidates of every instance are one decision, measured more than once."""
+        return self.candidates > 1 and bool((self.x == self.x[:, :1]).all())
+
+    def one_by_one(self) -> ValueData:
+        """Return every value as an instance of its own, those that only repeat others left out."""
+        kept = torch.ones_like(self.value, dtype=torch.bool)
+        if self.counts is not None:
+            kept = torch.arange(self.candidates) < self.counts.unsqueeze(1)
+        which = kept.nonzero()[:, 0]
+        return ValueData(self.context[which], self.x[kept].unsqueeze(1), self.value[kept].unsqueeze(1))

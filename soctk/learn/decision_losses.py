@@ -16,7 +16,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from soctk.decide.minimize import minimize
 from soctk.learn.data import HELD_OUT, ValueData, split_indices
 from soctk.learn.optimality import Optima, OptimalityResiduals
 from soctk.losses import spo_plus_loss, suboptimality_loss
-from soctk.sets import FeasibleSet
+from soctk.sets import FeasibleSet, SetAt
 from soctk.surrogate import ConvexSurrogate
 
 OUTSIDE = 1e-6
@@ -51,15 +51,26 @@ class DecisionLoss(ABC):
         feasible_set: where decisions live.
 
     Raises:
+        TypeError: a set of its own for every instance, but for `Optimality`.
         ValueError: shapes that do not agree, numbers that are not finite, or optima outside the set.
     """
 
     context: Tensor
-    feasible_set: FeasibleSet
+    feasible_set: FeasibleSet | SetAt
+    own_sets: ClassVar[bool] = False
+    """Whether `feasible_set.at(...)` may give every instance a set of its own."""
 
     def __post_init__(self) -> None:
         for name in self._tensors():
             object.__setattr__(self, name, as_tensor(getattr(self, name), name).double().cpu())
+        if isinstance(self.feasible_set, SetAt):
+            if not self.own_sets:
+                raise TypeError(
+                    f"feasible_set: expected one set, as {type(self).__name__} differentiates decisions over one; of "
+                    "sets of their own soctk.Optimality learns from optima, and soctk.DecisionLayer takes right-hand "
+                    "sides beside the contexts"
+                )
+            object.__setattr__(self, "feasible_set", self.feasible_set.flat((self.instances,)).detach())
         if self.context.ndim != 2 or len(self.context) == 0:
             raise ValueError(f"context: expected shape (instances, p), got {tuple(self.context.shape)}")
         for name in self._tensors():
@@ -87,7 +98,10 @@ class DecisionLoss(ABC):
 
     def rows(self, index: Tensor) -> Self:
         """Return the loss on the instances `index`."""
-        return dataclasses.replace(self, **{name: getattr(self, name)[index] for name in self._tensors()})
+        some = {name: getattr(self, name)[index] for name in self._tensors()}
+        if isinstance(self.feasible_set, SetAt):
+            some["feasible_set"] = self.feasible_set.select(index)
+        return dataclasses.replace(self, **some)
 
     def split(self, seed: int) -> tuple[Self, Self]:
         """Return the instances to learn from and a fifth to judge by; of a single one, the same twice."""
@@ -131,8 +145,10 @@ class Suboptimality(DecisionLoss):
 class Optimality(Suboptimality):
     """Known optima: what keeps them from being the model's, its gradient's distance from where it would have to be.
 
-    What `fit(optima=)` learns from, as a loss of its own.
+    What `fit(optima=)` learns from, as a loss of its own; it takes sets of their own for every instance as well.
     """
+
+    own_sets = True
 
     def on(self, model: ConvexSurrogate) -> Loss:
         """Return the mean squared residual (`soctk.learn.optimality`), which has the model's units, in the values'."""

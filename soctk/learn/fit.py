@@ -46,6 +46,7 @@ def fit(
     and second-order iterations on everything. Models of branches over windows (`ConvSOCICNN`, `RecurrentSOCICNN`)
     begin with a convex problem instead of AdamW. A surrogate may have a training of its own (least squares, lpcf).
     The state with the smallest validation loss is kept. The model remembers where the data were (`support`).
+    Instances whose candidates are one decision, measured several times, are learned from one value at a time.
 
     A model whose first structures have one centre (`make_surrogate("soc")`) is first tried as the least-squares
     quadratic and what cross-validation adds to it; if larger structures are not clearly better, that is the fit,
@@ -82,7 +83,7 @@ def fit(
         `FitReport` with loss curves, seconds and status.
 
     Raises:
-        TypeError: a model that is no surrogate.
+        TypeError: a model that is no surrogate, data that are no `ValueData`, a config that is no `FitConfig`.
         ValueError: data whose dimensions are not the model's, a single value to learn and to validate from, numbers
             that the model's cannot hold, optima of a wrong shape or outside the set, optima for a surrogate with
             a training of its own, a model without weights, or an executor for a single surrogate.
@@ -93,6 +94,7 @@ def fit(
     """
     check_function(model)
     config = config or FitConfig()
+    _check_kinds(data, validation, config)
     if config.members > 1:
         members = Members.of(model, data, config, validation, _check_optima(model, data, optima, feasible_set))
         return side_by_side(fit, model, members, stop, executor)
@@ -108,6 +110,7 @@ def fit(
             raise ValueError("data: expected at least two observed values, one of them to validate by, got 1")
         data, validation = data.split(seed=config.seed)
     _check_data(model, validation, "validation")
+    data, validation = (part.one_by_one() if part.replicated else part for part in (data, validation))
     _check_count(model, data)
     _check_focus(config.focus, data)
     started = time.perf_counter()
@@ -134,6 +137,15 @@ def _run(recipe: Recipe, trainer: Trainer, *, progress: bool) -> None:
         Progress(steps_of(recipe, trainer), enabled=progress) as trainer.progress,
     ):
         run_in_turn(recipe, trainer)
+
+
+def _check_kinds(data: ValueData, validation: ValueData | None, config: FitConfig) -> None:
+    expected = {"data": (data, ValueData), "config": (config, FitConfig)}
+    if validation is not None:
+        expected["validation"] = (validation, ValueData)
+    for name, (given, kind) in expected.items():
+        if not isinstance(given, kind):
+            raise TypeError(f"{name}: expected a soctk.{kind.__name__}, got {type(given).__name__}")
 
 
 def _check_optima(

@@ -13,7 +13,7 @@ from soctk.function import ConvexFunction
 from soctk.io.checkpoint import CheckpointError, read_notes
 from soctk.tables.errors import TableError
 from soctk.tables.features import Feature, Number, feature_from, learned_feature
-from soctk.tables.table import Table, listed
+from soctk.tables.table import Table, listed, quoted
 
 NOTE = "columns"
 """The note of a saved model that holds its columns."""
@@ -68,7 +68,12 @@ class Columns:
         if stray:
             raise TableError(f"{table.source}: category: {listed(stray)}: not a column of the context")
         table.check_names(used)
-        features = (learned_feature(table, n, category=n in category, date_format=date_format) for n in context)
+        features = [learned_feature(table, n, category=n in category, date_format=date_format) for n in context]
+        if date_format is not None and not any(getattr(each, "format", None) == date_format for each in features):
+            raise TableError(
+                f"{table.source}: date format {date_format!r}: expected a column of the context with dates in it, got "
+                + ("; ".join(f"{quoted(each.name)} is {each}" for each in features) or "no columns")
+            )
         return cls(tuple(features), tuple(x), value)
 
     @classmethod

@@ -20,7 +20,8 @@ from soctk.tables.table import MOST_LEVELS, MOSTLY, Table, listed
 COVERED = 0.9
 """The share of a season's period that a log must span for the season to be learned."""
 ISO = "ISO8601"
-_OFFSET = r"(\d\d:\d\d(?::\d\d(?:\.\d+)?)?)\s*(?:Z|[+-]\d\d(?::?\d\d)?)$"
+_CLOCK = r"(\d\d:\d\d(?::\d\d(?:\.\d+)?)?|(?<=[T ])\d{4}(?:\d\d(?:\.\d+)?)?)"
+_OFFSET = rf"{_CLOCK}\s*(?:Z|[+-]\d\d(?::?\d\d)?)$"
 
 
 class Feature(Protocol):
@@ -210,7 +211,7 @@ def learned_feature(table: Table, name: str, *, category: bool = False, date_for
         table: the log.
         name: the column.
         category: whether it is a category even where it has numbers.
-        date_format: of dates that are not in ISO 8601.
+        date_format: of dates that are not in ISO 8601. Whole numbers are dates if all of them are in this format.
 
     Raises:
         TableError: the column is missing or has missing values, or is nothing that a model can learn from.
@@ -219,6 +220,8 @@ def learned_feature(table: Table, name: str, *, category: bool = False, date_for
     if len(column) == 0:
         raise TableError(f"{table.source}: expected at least one row, got none")
     kind = column.dtype.kind if not category else "O"
+    if not category and date_format is not None and _are_digits(column) and _times(column, date_format).notna().all():
+        return Date.learned(table, name, date_format)
     if kind == "M":
         return Date.learned(table, name, ISO)
     if kind in "iufcm":
@@ -230,6 +233,11 @@ def learned_feature(table: Table, name: str, *, category: bool = False, date_for
             if form is not None and _times(column, form).notna().mean() >= MOSTLY:
                 return Date.learned(table, name, form)
     return Category.learned(table, name)
+
+
+def _are_digits(column: Any) -> bool:
+    """Return whether a column has whole numbers, as such or as texts."""
+    return column.dtype.kind in "iu" or (column.dtype.kind not in "fcmMb" and bool(_texts(column).str.isdigit().all()))
 
 
 def feature_from(plain: Any) -> Feature:

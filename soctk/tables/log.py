@@ -200,11 +200,13 @@ class Groups:
 
     Attributes:
         rows: (N, M), the rows of each instance.
+        counts: (N,), how many of them are different ones.
         contexts: (N,), which of the different contexts each instance has.
         shape: how many contexts and decisions there are, in words.
     """
 
     rows: np.ndarray
+    counts: np.ndarray
     contexts: np.ndarray
     shape: str
 
@@ -218,12 +220,13 @@ class Groups:
         told = f"{contexts} contexts of {context.shape[1]} numbers, "
         if most > MOST_REPEATS * least or least == 1 < most:
             rows, told = np.arange(len(ids))[:, None], told + f"{least} to {most} decisions each, taken one by one"
+            counts = np.ones_like(ids)
         else:
             order, ends = np.argsort(ids, kind="stable"), np.cumsum(counts)
             places = (ends - counts)[:, None] + np.arange(most) % counts[:, None]
             rows = order[places]
             told += f"{most} decision(s) each" if least == most else f"{least} to {most} decisions each, some repeated"
-        return cls(rows, of_rows[rows[:, 0]], told)
+        return cls(rows, counts, of_rows[rows[:, 0]], told)
 
     @property
     def first(self) -> np.ndarray:
@@ -232,7 +235,8 @@ class Groups:
 
     def data(self, context: np.ndarray, x: np.ndarray, value: np.ndarray) -> ValueData:
         """Return rows of contexts (rows, p), decisions (rows, n) and values (rows,) as data to learn from."""
-        return _value_data(context[self.first], x[self.rows], value[self.rows])
+        counts = torch.from_numpy(self.counts) if self.counts.min() < self.rows.shape[1] else None
+        return _value_data(context[self.first], x[self.rows], value[self.rows], counts)
 
 
 def _different(context: np.ndarray) -> tuple[int, np.ndarray]:
@@ -241,5 +245,5 @@ def _different(context: np.ndarray) -> tuple[int, np.ndarray]:
     return int(ids.max(initial=-1)) + 1, ids
 
 
-def _value_data(context: np.ndarray, x: np.ndarray, value: np.ndarray) -> ValueData:
-    return ValueData(*map(torch.from_numpy, (context, x, value)))
+def _value_data(context: np.ndarray, x: np.ndarray, value: np.ndarray, counts: torch.Tensor | None = None) -> ValueData:
+    return ValueData(*map(torch.from_numpy, (context, x, value)), counts)

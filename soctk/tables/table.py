@@ -205,7 +205,8 @@ def read_pieces(path: Path, rows: int | None, wanted: Callable[[str], bool] | No
         TableError: as `Table.of`.
     """
     names, chosen = _columns(path, wanted)
-    frames, start = (_csv if path.suffix == ".csv" else _parquet)(path, rows, chosen), 0
+    start = 0
+    frames = _csv(path, rows, chosen, len(names) == 1) if path.suffix == ".csv" else _parquet(path, rows, chosen)
     while True:
         with _readable(path):
             frame = next(frames, None)
@@ -291,13 +292,14 @@ def _names(path: Path) -> list[str]:
     return [str(name) or f"Unnamed: {k}" for k, name in enumerate(header)]  # pandas' own name of a column without one
 
 
-def _csv(path: Path, rows: int | None, chosen: list[str]) -> Iterator[Any]:
+def _csv(path: Path, rows: int | None, chosen: list[str], single: bool) -> Iterator[Any]:
+    blank = {"skip_blank_lines": not single}  # in a single column such a line is a missing value
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         if rows is None:
-            yield pd.read_csv(path, **AS_TEXT)[chosen]
+            yield pd.read_csv(path, **AS_TEXT, **blank)[chosen]
             return
-    with pd.read_csv(path, chunksize=rows, **AS_TEXT) as reader:
+    with pd.read_csv(path, chunksize=rows, **AS_TEXT, **blank) as reader:
         while True:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)

@@ -148,7 +148,7 @@ MISTAKES = {
     "its own data": (["fit", "data.csv", "--output", "data.csv"], "data.csv is the data file"),
     "its own contexts": (["decide", "model.st", "contexts.csv", *SET, "--output", "contexts.csv"], "is the contexts"),
     "a folder": (["fit", "data.csv", "--output", "."], "expected a file in a folder that exists"),
-    "one row": (["fit", "one.csv"], "expected at least two decisions, one to measure the error on, got one"),
+    "one row": (["fit", "one.csv"], "expected at least 3 decisions, one each to learn from, to validate by"),
     "output": (["decide", "model.st", "contexts.csv", *SET, "--output", "o.txt"], "--output: expected a file"),
     "scale": (["decide", "model.st", "contexts.csv", *SET, "--scale", "0"], "--scale: expected a positive number"),
 }  # fmt: skip
@@ -239,7 +239,9 @@ def test_values_that_fill_a_context_up_are_not_counted(each: int, held_out: int,
 
 def test_errors_are_those_of_the_rows_that_a_file_has(tmp_path: Path, capsys) -> None:
     """Contexts of two rows, filled up to three, and one of three: a repeated row has no more weight than the others."""
-    test = ValueData(np.zeros((1, 1)), np.array([[[0.0], [1.0], [0.0]]]), np.array([[0.0, 3.0, 0.0]]))
+    test = ValueData(
+        np.zeros((1, 1)), np.array([[[0.0], [1.0], [0.0]]]), np.array([[0.0, 3.0, 0.0]]), torch.tensor([2])
+    )
     rows = Rows.of(test)
     zero = soctk.from_quadratic(np.zeros((1, 1)), np.zeros(1))
     context_free = Rows(rows.context[:, :0], rows.x, rows.value, rows.which)
@@ -259,3 +261,47 @@ def test_a_row_more_in_one_context_changes_no_fit() -> None:
     assert read.data.value.shape == (60, 1)
     assert read.shape == "59 contexts of 1 numbers, 1 to 2 decisions each, taken one by one"
     assert int(read.contexts.max()) + 1 == 59
+
+
+def test_one_context_with_several_sides_keeps_its_optima(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Its rows are instances of their own, each with its optimum; these were dropped without a word."""
+    monkeypatch.chdir(tmp_path)
+    random, total = np.random.default_rng(0), np.repeat([0.5, 1.0, 1.5, 2.0], 60)
+    x = random.dirichlet(np.ones(2), 240) * total[:, None]
+    table = pd.DataFrame({"x_0": x[:, 0], "x_1": x[:, 1], "tot": total, "value": (x**2).sum(axis=1)})
+    table.assign(optimum_0=total / 2, optimum_1=total / 2).to_csv("log.csv", index=False)
+    assert main(["fit", "log.csv", "--model", "quad", "--set", "simplex", "--total-column", "tot"]) == 0
+    assert "mean distance from held-out optima" in capsys.readouterr().out
+
+
+def test_a_log_that_was_written_with_fewer_digits_is_known_again(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    table = pd.DataFrame(random.normal(size=(150, 4)), columns=["context_a", "x_0", "x_1", "value"])
+    table.to_csv("full.csv", index=False)
+    table.to_csv("six.csv", index=False, float_format="%.6g")
+    assert main(["fit", "full.csv", "--model", "quadratic"]) == 0
+    for log in ("full.csv", "six.csv"):
+        capsys.readouterr()
+        assert main(["assess", "full.safetensors", log]) == 0
+        assert "measured on the 30 values held out" in capsys.readouterr().out
+
+
+def test_texts_beside_a_plan_need_no_pickle(files: Path) -> None:
+    contexts = pd.read_csv(files / "contexts.csv")
+    contexts.assign(note=["a", None, *["b"] * (len(contexts) - 2)]).to_csv(files / "noted.csv", index=False)
+    assert main(["fit", str(files / "data.csv"), "--model", "quadratic", "--output", str(files / "model.st")]) == 0
+    plan = ["decide", str(files / "model.st"), str(files / "noted.csv"), *SET, "--keep", "note"]
+    assert main([*plan, "--output", str(files / "plan.npz")]) == 0
+    with np.load(files / "plan.npz") as found:  # without pickled objects
+        assert found["note"][:3].tolist() == ["a", "", "b"]
+
+
+def test_a_fit_that_time_ends_says_nothing_of_what_the_rows_ask_for(tmp_path: Path, capsys) -> None:
+    random = np.random.default_rng(0)
+    table = pd.DataFrame(random.normal(size=(200, 3)), columns=["context_a", "x_0", "x_1"])
+    table.assign(value=(table**2).sum(axis=1) + table.abs().sum(axis=1)).to_csv(tmp_path / "log.csv", index=False)
+    assert main(["fit", str(tmp_path / "log.csv"), "--time-limit", "1e-9"]) == 0
+    said = capsys.readouterr().out
+    assert "time_limit" in said
+    assert "structure" not in said

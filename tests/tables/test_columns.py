@@ -194,3 +194,46 @@ def test_a_table_is_read_by_the_columns_that_are_wanted(frame: pd.DataFrame, tmp
     table = Table.of(tmp_path / "log.csv", {"x_a"}.__contains__)
     assert list(table.frame) == ["x_a"]
     assert table.names == tuple(frame)
+
+
+DAYS = pd.date_range("2023-01-01", periods=800).strftime
+
+
+@pytest.mark.parametrize("column", [list(map(int, DAYS("%Y%m%d"))), list(DAYS("%Y%m%d"))], ids=["whole", "text"])
+def test_a_date_format_is_for_numbers_too(column: list) -> None:
+    frame = pd.DataFrame({"context_day": column, "context_load": np.arange(800.0), "x_0": 1.0, "value": 1.0})
+    found = Columns.learned(frame, context=["context_day", "context_load"], x=["x_0"], date_format="%Y%m%d")
+    assert found.labels[-1] == "context_load"
+    assert "time of year" in str(found.context[0])
+    dates = frame.assign(context_day=pd.date_range("2023-01-01", periods=800))
+    np.testing.assert_allclose(
+        found.contexts(frame),
+        Columns.learned(dates, context=["context_day", "context_load"], x=["x_0"]).contexts(dates),
+    )
+
+
+def test_a_date_format_that_no_column_has_is_refused() -> None:
+    frame = pd.DataFrame({"context_day": DAYS("%Y-%m-%d"), "x_0": 1.0, "value": 1.0})
+    with pytest.raises(TableError, match=r"date format '%d\.%m\.%Y': expected a column.*context_day.* is a date"):
+        Columns.learned(frame, context=["context_day"], x=["x_0"], date_format="%d.%m.%Y")
+
+
+def test_basic_dates_with_several_offsets_are_the_clocks() -> None:
+    """As in summer and in winter."""
+    texts = [f"{day}T1700{'+0200' if 330 < int(day[4:]) < 1030 else '+0100'}" for day in DAYS("%Y%m%d")]
+    basic = pd.DataFrame({"context_day": texts, "x_0": 1.0, "value": 1.0})
+    usual = basic.assign(context_day=DAYS("%Y-%m-%dT17:00"))
+    found, expected = (Columns.learned(each, context=["context_day"], x=["x_0"]) for each in (basic, usual))
+    assert found == expected
+    np.testing.assert_array_equal(found.contexts(basic), expected.contexts(usual))
+
+
+def test_a_blank_line_of_a_single_column_is_a_missing_value(tmp_path: Path) -> None:
+    """Left out, the plan has a row less than the contexts."""
+    (tmp_path / "rows.csv").write_text("context_c\n0.5\n\n-0.5\n")
+    columns = Columns.learned(
+        pd.DataFrame({"context_c": [1.0], "x_0": [1.0], "value": [1.0]}), context=["context_c"], x=["x_0"]
+    )
+    with pytest.raises(TableError, match=r"context_c, row 2: .*missing"):
+        columns.contexts(tmp_path / "rows.csv")
+    assert [len(piece) for piece in read_pieces(tmp_path / "rows.csv", 2)] == [2, 1]

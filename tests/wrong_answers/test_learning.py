@@ -158,8 +158,71 @@ def test_the_command_fit_refuses_a_log_of_one_row(tmp_path: Path, capsys) -> Non
 
     pd.DataFrame({"context_0": [1.0], "x_0": [2.0], "value": [3.0]}).to_csv(tmp_path / "log.csv", index=False)
     assert main(["fit", str(tmp_path / "log.csv"), "--model", "quadratic"]) == 2
-    assert "at least two" in capsys.readouterr().err
+    assert "at least 3" in capsys.readouterr().err
     assert not (tmp_path / "log.safetensors").exists()
+
+
+def test_decisions_that_are_measured_twice_are_learned_as_well_as_once() -> None:
+    """What two measurements of one decision differ by is noise, or rounding, and no unit of what there is to learn."""
+    data, errors = squares(160, 1), {}
+    noise = 0.01 * torch.randn(160, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    given = {
+        "once": (data.x, data.value + noise[:, :1]),
+        "twice": (data.x.expand(-1, 2, -1), data.value + noise),
+        "almost equal": (data.x.expand(-1, 2, -1), data.value + noise[:, :1] + 1e-9 * noise),
+    }
+    for name, (x, value) in given.items():
+        model = soctk.make_surrogate("soc", 3, 2)
+        soctk.fit(model, soctk.ValueData(data.context, x, value), soctk.FitConfig(starts=1))
+        wrong = model(data.x[:, 0], data.context) - data.value[:, 0]
+        errors[name] = float(wrong.detach().square().mean().sqrt())
+    assert errors["twice"] <= 1.2 * errors["once"]
+    assert errors["almost equal"] == pytest.approx(errors["once"], rel=0.05)
+
+
+def test_no_context_is_on_two_sides_of_a_split() -> None:
+    """Rows of one context in both: a model that had learned every context by heart was said to be good."""
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(20, 2, generator=generator, dtype=torch.float64).repeat(5, 1)
+    data = soctk.ValueData(context, torch.rand(100, 1, 3), torch.rand(100, 1))
+    first, second = (set(map(tuple, part.context.tolist())) for part in data.split(seed=1))
+    assert (len(first), len(second)) == (16, 4)
+    assert first.isdisjoint(second)
+    assert [part.instances for part in data.split(seed=1)] == [80, 20]
+    same = soctk.ValueData(torch.zeros(100, 1), data.x, data.value)
+    assert [part.instances for part in same.split(seed=1)] == [80, 20]
+
+
+def test_plain_mistakes_are_said_in_words() -> None:
+    data, model = squares(), soctk.SOCICNN(3, 2)
+    with pytest.raises(TypeError, match=r"^data: expected a soctk\.ValueData, got tuple"):
+        soctk.fit(model, (data.context, data.x, data.value))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^config: expected a soctk\.FitConfig, got dict"):
+        soctk.fit(model, data, {"seed": 1})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^validation: expected a soctk\.ValueData"):
+        soctk.fit(model, data, QUICK, [data])  # type: ignore[arg-type]
+    for name, wrong in (("penalty", "a"), ("learning_rate", np.inf), ("level_weight", np.inf), ("seed", 2**70)):
+        with pytest.raises(ValueError, match=f"^{name}: expected"):
+            soctk.fit(model, data, soctk.FitConfig(**{name: wrong}))
+    with pytest.raises(ValueError, match=r"^optima_weights: expected"):
+        soctk.FitConfig(optima_weights=(np.inf,))
+    with pytest.raises(ValueError, match=r"^counts: expected"):
+        soctk.ValueData(data.context, data.x, data.value, torch.zeros(60))
+    optima = torch.zeros(60, 3)
+    sets = soctk.Box(3, -1.0, 1.0).at(upper=torch.ones(60, 3))
+    with pytest.raises(TypeError, match=r"^feasible_set: expected one set.*soctk\.Optimality"):
+        soctk.Suboptimality(data.context, sets, optima)
+    first, second = soctk.Optimality(data.context, sets, optima).split(0)
+    assert (first.instances, second.instances) == (48, 12)
+    assert second.feasible_set.batch_shape == (12,)  # type: ignore[union-attr]
+
+
+def test_seeds_of_numpy_are_seeds() -> None:
+    data = squares()
+    found = [soctk.SOCICNN(3, 2), soctk.SOCICNN(3, 2)]
+    for model, seed in zip(found, (3, np.int64(3)), strict=True):
+        soctk.fit(model, data, soctk.FitConfig(starts=1, epochs=1, newton_iterations=2, seed=seed))
+    assert same_state(found[0], state(found[1]))
 
 
 def test_too_few_values_to_tell_a_curve_from_a_plane_are_said_to_be() -> None:

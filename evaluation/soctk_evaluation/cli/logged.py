@@ -30,6 +30,7 @@ from soctk_evaluation.harness.request import UsageError
 if TYPE_CHECKING:
     from soctk_evaluation.harness.dask_executor import ClusterExecutor
 
+FEWEST = 3
 FEW_ROWS = 20
 """Rows of a category below which it is mentioned."""
 
@@ -39,14 +40,15 @@ def fit_logged(command: Fit) -> int:
     if command.scheduler is not None and command.members < 2:
         wanted = "expected --members of at least 2, as what its workers learn are members"
         raise UsageError(f"--scheduler: {wanted}, got {command.members}")
-    if command.seed < 0:
-        raise UsageError(f"--seed: expected at least 0, got {command.seed}")
+    if not 0 <= command.seed < 2**63:
+        raise UsageError(f"--seed: expected 0 to 2^63 - 1, got {command.seed}")
     logged = soctk.read_log(command.data, _roles(command), drop_missing=command.drop_missing)
     data, output = logged.data, command.output or command.data.with_suffix(".safetensors")
     if logged.missing is not None and logged.missing.count:
         print(f"left out: {logged.missing}")
-    if data.value.numel() < 2:
-        raise UsageError(f"{command.data}: expected at least two decisions, one to measure the error on, got one")
+    if data.value.numel() < FEWEST:
+        expected = f"expected at least {FEWEST} decisions, one each to learn from, to validate by and to measure on"
+        raise UsageError(f"{command.data}: {expected}, got {data.value.numel()}")
     check_output(output, ("data", command.data), ("--set", set_file(command.feasible)))
     check_names(logged.columns.x)
     region = make_region(command.feasible, data.dim, logged.source if column_names(command.feasible) else None)
@@ -72,7 +74,7 @@ def fit_logged(command: Fit) -> int:
     print(f"{command.model}: {model.parameter_count} weights, {report.seconds:.1f} s, {report.status}")
     if isinstance(model, soctk.AverageSurrogate):
         print(f"the mean of {len(model.members)} of {command.members} members")
-    if structure := _structure(model):
+    if (structure := _structure(model)) and report.status not in ("time_limit", "stopped"):
         print(f"structure: {structure}")
     models = {command.model: model, "least-squares quadratic": _quadratic(parts.train)}
     _print_errors(models, Rows.of(parts.test), Rows.of(data))

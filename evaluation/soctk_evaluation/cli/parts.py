@@ -15,6 +15,8 @@ from soctk.learn.data import HELD_OUT, split_indices
 
 NOTE = "log"
 """The note of a saved model that tells its log."""
+DIGITS = 6
+"""Of numbers that are compared: a log that was written again with fewer is the same one."""
 KNOWN = 64
 """Rows that a model's file remembers."""
 
@@ -37,13 +39,16 @@ class Parts(NamedTuple):
 
 
 def split(logged: Log, seed: int) -> Parts:
-    """Split by contexts, so that none is on two sides; a single context by its candidates."""
+    """Split by contexts, so that none is on two sides; a single instance by its candidates."""
     data, optima = logged.data, logged.optima
+    if data.instances == 1:
+        train, test = data.split(seed=seed)
+        return Parts(train, None, test, optima, logged.rows, torch.zeros(1, dtype=torch.int64))
     contexts = int(logged.contexts.max()) + 1
     if contexts == 1:
-        train, test = data.split(seed=seed)
-        known = optima if train.instances == data.instances else None
-        return Parts(train, None, test, known, logged.rows, torch.arange(data.instances))
+        learned, held = data.split_instances(seed=seed)
+        known = None if optima is None else optima[learned]
+        return Parts(data.rows(learned), None, data.rows(held), known, logged.rows[learned], held)
     rest, test = split_indices(contexts, HELD_OUT, seed)
     validation = rest[:0]
     if len(rest) > 1 and contexts < data.instances:  # otherwise `fit` splits as well, and uses all in the end
@@ -78,12 +83,21 @@ def origin(notes: Mapping[str, Any], logged: Log) -> Parts | bool:
 
 
 def _digest(data: ValueData) -> str:
-    parts = (part.double().contiguous().numpy().tobytes() for part in (data.context, data.x, data.value))
+    parts = (_rounded(part).tobytes() for part in (data.context, data.x, data.value))
     return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def _rounded(numbers: Tensor) -> np.ndarray:
+    """Return numbers to the digits that files keep: `DIGITS` significant ones."""
+    array = numbers.double().contiguous().numpy()
+    array = np.where(np.abs(array) < 1e-290, 0.0, array)
+    size = np.floor(np.log10(np.abs(array), where=array != 0, out=np.zeros_like(array)))
+    unit = 10.0 ** (size - DIGITS + 1)
+    return np.round(array / unit).astype(np.int64) * 1000 + size.astype(np.int64)
 
 
 def _row_digests(data: ValueData) -> list[str]:
     """Return a digest of each observed value with its context and decision."""
     context = data.context.unsqueeze(1).expand(-1, data.candidates, -1)
     whole = torch.cat([context, data.x, data.value.unsqueeze(-1)], dim=-1).flatten(end_dim=1)
-    return [hashlib.sha256(row.tobytes()).hexdigest()[:16] for row in whole.double().numpy()]
+    return [hashlib.sha256(row.tobytes()).hexdigest()[:16] for row in _rounded(whole)]

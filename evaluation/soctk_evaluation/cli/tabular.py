@@ -19,8 +19,18 @@ def write_columns(columns: Mapping[str, Any], path: Path, *, header: bool = True
     """Write equally long columns, a .csv file with or without their names."""
     with replacing(path) as partial:
         if path.suffix == ".npz":
-            np.savez_compressed(partial, **{name: np.asarray(column) for name, column in columns.items()})
+            np.savez_compressed(partial, **{name: _plain(column) for name, column in columns.items()})
         elif path.suffix == ".parquet":
             pd.DataFrame(columns).to_parquet(partial, index=False)
         else:
             pd.DataFrame(columns).to_csv(partial, index=False, header=header)
+
+
+def _plain(column: Any) -> np.ndarray:
+    """Return a column as an array without objects, which only pickle could write: texts, "" where one is missing."""
+    array = np.asarray(column)
+    if array.dtype.kind != "O":
+        return array
+    return np.array(
+        ["" if missing else str(cell) for cell, missing in zip(array, pd.isna(array), strict=True)], dtype=str
+    )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from soctk.checks import seeded
 from soctk.learn.phases.phase import Phase
 from soctk.learn.report import FitStatus
 from soctk.learn.search import Run
@@ -89,7 +90,7 @@ class _Descent:
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, rate, total_steps=options.steps(trainer) + 1, pct_start=WARM_UP
         )
-        self.generator = torch.Generator().manual_seed(options.seed)
+        self.generator = seeded(options.seed)
 
     def epoch(self) -> float:
         """Take a step for every mini-batch; return the last loss, the first that is not finite."""

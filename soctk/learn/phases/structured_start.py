@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from soctk.checks import seeded
 from soctk.learn.phases.phase import Phase
 from soctk.learn.residuals import Residuals
 from soctk.learn.trainer import Trainer
@@ -57,7 +58,7 @@ class StructuredStart(Phase):
     seed: int
 
     def run(self, trainer: Trainer) -> None:
-        generator = torch.Generator().manual_seed(self.seed * SEEDS + trainer.start)
+        generator = seeded(self.seed * SEEDS + trainer.start)
         train, held_out = trainer.weighted(self.rows, self.level_weight)
         structured_start(trainer.model, train, generator)
         trainer.keep()
