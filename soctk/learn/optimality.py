@@ -133,11 +133,13 @@ class Optima:
         return Optima(self.context[index], self.x[index], own)
 
     @torch.no_grad()
-    def decision_error(self, model: ConvexSurrogate) -> float:
-        """Return the mean distance of the model's decisions from the optima."""
+    def decision_errors(self, model: ConvexSurrogate) -> tuple[float, float]:
+        """Return the mean distance of the model's decisions from the optima, in its units and in the user's."""
         context = self.context.to(dtype=model.dtype, device=model.device)
         x = minimize(model, self.feasible_set, context).x
-        return float((x.double().cpu() - self.x).norm(dim=-1).mean())
+        offsets = x.double().cpu() - self.x
+        own, users = (each.norm(dim=-1).mean() for each in (offsets / model.x_scale.double().cpu(), offsets))
+        return float(own), float(users)
 
 
 def spanned_set(optima: Tensor) -> FeasibleSet:

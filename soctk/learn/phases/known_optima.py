@@ -43,7 +43,7 @@ class KnownOptima(Phase):
         train, held_out = trainer.weighted(self.rows, self.level_weight)
         learned, judged = self.optima.split(self.seed)
         toward, check = (OptimalityResiduals(model, part) for part in (learned, judged))
-        before = error = judged.decision_error(model)
+        before = errors = judged.decision_errors(model)
         kept = report.best_validation
         if not math.isfinite(kept):  # no phase came before
             kept = float(held_out.total(model))
@@ -56,13 +56,13 @@ class KnownOptima(Phase):
                 lambda weight=weight: held_out.total(model) + weight * check.loss(model),
             )
             trainer.record(replace(run, train=[], validation=[]))  # its losses compare with no other phase's
-            reached = judged.decision_error(model)
-            if reached < error:
-                error, kept = reached, float(held_out.total(model))
+            reached = judged.decision_errors(model)
+            if reached[0] < errors[0]:
+                errors, kept = reached, float(held_out.total(model))
                 trainer.keep()
             trainer.load(trainer.best)
             if not trainer.time_left:
                 break
-        report.best_validation, report.decision_errors = kept, (before, error)
-        if error < before and self.level is not None:
+        report.best_validation, report.decision_errors = kept, (before[1], errors[1])
+        if errors[0] < before[0] and self.level is not None:
             self.level.run(trainer)
