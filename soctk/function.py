@@ -197,6 +197,8 @@ class ConvexFunction(nn.Module, ABC):
             ValueError: a wrong shape, weights that are not finite or make the function non-convex, or a parameter where
                 the context enters otherwise.
         """
+        if not isinstance(x, cp.Expression):
+            raise TypeError(f"x: expected a CVXPY expression of shape ({self.dim},), got {type(x).__name__}")
         if x.shape != (self.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
         if isinstance(context, cp.Expression):
@@ -281,6 +283,9 @@ class ConvexFunction(nn.Module, ABC):
 def check_function(model: object, name: str = "model") -> None:
     """Raise TypeError unless `model` is a function of this library; of a network made elsewhere it names the way in."""
     if isinstance(model, ConvexFunction):
+        if model.dtype not in DTYPES:
+            kind = str(model.dtype).removeprefix("torch.")
+            raise TypeError(f"{name}: expected weights in float32 or float64, got {kind}; take {name}.float()")
         return
     got = f"{name}: expected a soctk surrogate, got {type(model).__name__}"
     if isinstance(model, nn.Module):

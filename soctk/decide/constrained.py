@@ -123,8 +123,9 @@ def _attempt(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found
     good, solved = met & (relative_gap(value, bound, problem.unit) <= limits.tol), status != Status.TIME_LIMIT
     claimed = np.isin(status, (Status.OPTIMAL, Status.INACCURATE))
     late = np.full(size, limits.late) & met.numpy()
-    unproved = np.where(late, Status.TIME_LIMIT, Status.INACCURATE)
-    status[claimed] = np.where(good.numpy(), Status.OPTIMAL, unproved)[claimed]
+    for row in np.flatnonzero(claimed):  # np.where would make plain texts of them
+        unproved = Status.TIME_LIMIT if late[row] else Status.INACCURATE
+        status[row] = Status.OPTIMAL if bool(good[row]) else unproved
     value[torch.from_numpy(~solved)] = torch.inf
     for row in np.flatnonzero(status == Status.INFEASIBLE):
         status[row] = lifted.prove_infeasible(int(row), problem, forms, limits)

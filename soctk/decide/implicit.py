@@ -33,6 +33,8 @@ LEAST_PIVOT = 1e-11
 """Of the Cholesky factorisation, relative to the diagonal: what is left of 16 digits is then 5."""
 LEAST_CURVATURE = 1e4
 """Of f between the bounds, in units of the barrier's, which then bends a derivative by 1e-4."""
+DEPENDENT = 1e-7
+"""The part of a normal of length one that others do not give, below which it depends on them."""
 NAMED = 5
 """Instances that a refusal names."""
 
@@ -130,7 +132,7 @@ class Barrier:
         sharp = (pivots >= least) & ((pivots >= LEAST_CURVATURE * weights[:, :n]) | ~between[:, :n])
         flattest = pivots.amin(dim=1, keepdim=True)
         apart = (flattest >= LEAST_CURVATURE * weights[:, n:]) | ~between[:, n:]
-        verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1)
+        verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1) & ~_dependent(bounds, between)
         return cls(factor, smoothed, final.lags, low, high, bounds, verified)
 
     def select(self, rows: Tensor) -> Barrier:
@@ -154,6 +156,31 @@ class Barrier:
     def solve(self, incoming: Tensor) -> Tensor:
         """Return K incoming."""
         return solve_factored(self.factor, incoming, self.bounds)
+
+
+def _dependent(bounds: Ends, between: Tensor) -> Tensor:
+    """Return whether the normals of what a point rests at depend on each other, bool (N,), (N, n + m) -> (N,).
+
+    More than determine a decision then meet there, their multipliers are not unique, and the barrier has a middle of
+    them: what it says of a derivative is between those to the one side and to the other. Without rows that is so where
+    all coordinates are at bounds, which imply a sum.
+    """
+    if len(bounds.R) == 0:
+        return torch.zeros(between.shape[0], dtype=torch.bool, device=between.device)
+    n = bounds.R.shape[1]
+    normals = torch.cat([torch.eye(n, dtype=bounds.R.dtype, device=between.device), bounds.R])
+    if bounds.rows is not None:
+        across = normals - normals @ bounds.rows.mT @ bounds.rows
+        free = between[:, :n].any(dim=1)
+        normals = torch.where(free[:, None, None], across, normals)
+    else:
+        normals = normals.expand(between.shape[0], -1, -1)
+    lengths = normals.norm(dim=2, keepdim=True)
+    none = between | (lengths.squeeze(2) < DEPENDENT)
+    normals = torch.where(none.unsqueeze(2), 0.0, normals / lengths.clamp(min=DEPENDENT))
+    gram = normals @ normals.mT + torch.diag_embed(none.to(normals.dtype))
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    return (failed != 0) | (factor.diagonal(dim1=1, dim2=2).amin(dim=1) < DEPENDENT)
 
 
 class _Implicit(torch.autograd.Function):

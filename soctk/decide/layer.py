@@ -18,6 +18,7 @@ from soctk.decide.batched import Bounds
 from soctk.decide.implicit import differentiable
 from soctk.decide.moving_sides import FreeCoordinates, minimise_in_free_coordinates
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
+from soctk.decide.ranges import in_range
 from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
@@ -121,9 +122,9 @@ class DecisionLayer(nn.Module):
         elif presolved.single_point:
             value = form.evaluate(presolved.point.to(form.linear).reshape(1, 1, -1)).squeeze(-1)
         else:
-            inner = reduced(form, presolved)
+            inner, scale, level = in_range(reduced(form, presolved), presolved.reduced)
             result = self._solve(inner, presolved.reduced)
-            value = _held(result, None if result.final is None else _envelope(inner, result.final))
+            value = scale * _held(result, None if result.final is None else _envelope(inner, result.final)) + level
         return value.reshape(batch).to(self._dtype(context))
 
     def _problem(
@@ -150,7 +151,8 @@ class DecisionLayer(nn.Module):
         if presolved.single_point:
             # Part of the graph, with derivatives that are zero.
             return presolved.point.to(form.linear).expand(form.size, -1) + 0.0 * form.constant
-        inner, feasible_set = reduced(form, presolved), presolved.reduced
+        feasible_set = presolved.reduced
+        inner, *_ = in_range(reduced(form, presolved), feasible_set)
         result = self._solve(inner, feasible_set)
         x = result.x
         if result.final is not None:
@@ -164,20 +166,21 @@ class DecisionLayer(nn.Module):
         """
         device, form, sets = form.linear.device, form.apply(Tensor.cpu), sets.cpu()
         keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
+        form, scale, level = in_range(form, sets.detach())
         with torch.no_grad():
             result = minimise_in_free_coordinates(
                 form.detach(), sets.detach(), tol=self.tol, max_iter=self.max_iter, keep_final=keep
             )
         free = FreeCoordinates.of(sets)
         if free.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
-            x = free.expand(result.x)
-            return x.to(device), form.evaluate(x.unsqueeze(1)).squeeze(-1).to(device)
+            x = free.expand(result.x) + 0.0 * form.constant  # part of the graph
+            return x.to(device), (scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level).to(device)
         inner, ends = free.form(form), free.ends()
         w, envelope = result.x, None
         if result.final is not None:
             w = self._differentiable(inner, ends, result)
             envelope = _envelope(inner, result.final) + _moved_by_ends(ends, result.final)
-        return free.expand(w).to(device), _held(result, envelope).to(device)
+        return free.expand(w).to(device), (scale * _held(result, envelope) + level).to(device)
 
     def _differentiable(self, form: ConicForm, ends: Ends, result: Result) -> Tensor:
         return differentiable(form, ends, result, self.max_gap, skip=self.skip_undefined)

@@ -8,6 +8,8 @@ where a thousand times the range is less than max(1, |value|), that is the unit:
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,8 +21,10 @@ from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver, merge
 from soctk.forms.conic_form import ConicForm
-from soctk.sets import SetAt
+from soctk.sets import FeasibleSet, SetAt
 
+SMALL_RANGE = 10.0
+"""A function that varies by less than max(1, |value|) divided by this is rescaled before it is differentiated."""
 LARGEST_SHARE = 1000.0
 """The largest unit that is not given, as a multiple of the range."""
 
@@ -49,6 +53,31 @@ def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tens
         again = solver.solve(part, limits, None if start is None else start[index])
         result.status[index.cpu().numpy()] = again.status
         merge(result, index, again, limits.tol)
+
+
+def in_range(form: ConicForm, feasible_set: FeasibleSet | SetAt) -> tuple[ConicForm, Tensor, Tensor]:
+    """Return functions (f - a) / s that vary over the set by about 1 where f varies by much less, s and a, (N,) each.
+
+    Tolerances relative to max(1, |value|) then mean something. s is a power of two and a constant of derivatives, so
+    that those of a minimiser are the same; where f varies enough s is 1 and a is 0.
+    """
+    with torch.no_grad():
+        problem = Problem(form.detach(), feasible_set)
+        value = problem.evaluate(problem.center.unsqueeze(1)).squeeze(-1)
+        gap = problem.first_gap(problem.center)
+        low = (SMALL_RANGE * gap < value.abs().clamp(min=1.0)) & (gap > ROUNDING[gap.dtype] * value.abs())
+        scale = torch.where(low, torch.ldexp(torch.ones_like(gap), torch.frexp(gap).exponent), 1.0)
+        level = torch.where(low, value, 0.0)
+    if not bool(low.any()):
+        return form, scale, level
+    each = scale.unsqueeze(-1)
+    scaled = dataclasses.replace(
+        form,
+        constant=(form.constant - level.unsqueeze(-1)) / each,
+        linear=form.linear / each.unsqueeze(-1),
+        terms=tuple(term.scaled(1 / each.unsqueeze(-1)) for term in form.terms),
+    )
+    return scaled, scale, level
 
 
 def magnitude_of(form: ConicForm, x: Tensor, value: Tensor) -> Tensor:

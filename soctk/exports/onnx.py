@@ -14,6 +14,11 @@ from soctk.function import check_function
 from soctk.surrogate import ConvexSurrogate
 
 
+def _parts(model: ConvexSurrogate) -> list[ConvexSurrogate]:
+    """Return the model and the models inside."""
+    return [part for part in model.modules() if isinstance(part, ConvexSurrogate)]
+
+
 class _Forward(nn.Module):
     def __init__(self, model: ConvexSurrogate) -> None:
         super().__init__()
@@ -28,7 +33,8 @@ class _Forward(nn.Module):
 def to_onnx(model: ConvexSurrogate, path: str | os.PathLike[str]) -> None:
     """Write f(x, context) as an ONNX file with inputs x (batch, n) and, where p > 0, context (batch, p).
 
-    The output is value (batch,), in the weights' precision. Checks of the input are not part of the graph.
+    The output is value (batch,), in the weights' precision, of at least one row. Checks of the input are not part of
+    the graph.
 
     Args:
         model: the surrogate.
@@ -36,8 +42,14 @@ def to_onnx(model: ConvexSurrogate, path: str | os.PathLike[str]) -> None:
 
     Raises:
         ModuleNotFoundError: the extra `onnx` is missing.
+        NotImplementedError: a model of branches over windows in float64, whose convolutions onnxruntime does not have
+            in that precision.
     """
     check_function(model)
+    if model.dtype == torch.float64 and any(part.traits.windowed is not None for part in _parts(model)):
+        raise NotImplementedError(
+            "model: onnxruntime has no convolutions in double precision; export copy.deepcopy(model).float()"
+        )
     try:
         from onnxscript import opset18
     except ModuleNotFoundError as error:
@@ -58,8 +70,10 @@ def to_onnx(model: ConvexSurrogate, path: str | os.PathLike[str]) -> None:
         names.append("context")
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of the exporter, about itself
+        forward = _Forward(model).eval()
+        forward(*example)  # what models keep between calls is then made of real tensors, not of the exporter's
         program = torch.onnx.export(
-            _Forward(model).eval(),
+            forward,
             tuple(example),
             dynamo=True,
             input_names=names,

@@ -7,7 +7,7 @@ both sides have an interior, which a linear program tells; a point inside the re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,6 +21,10 @@ from soctk.terms import Network
 
 THINNEST = 1e-9
 """A side counts as a region when a ball of this radius fits, in units of constraints of length one."""
+
+
+ROUNDING = 1e-14
+"""Of a slope, relative to the slopes that it is a sum of."""
 
 
 @dataclass
@@ -91,38 +95,52 @@ def _everything(dim: int, feasible_set: FeasibleSet | None) -> _Region:
 
 def _split_by_network(term: Network, start: _Region, limit: int) -> list[tuple[_Region, np.ndarray, float]]:
     """Return the regions of one network inside a region, with its slope and height on each."""
-    data = {name: t[0].detach().double().numpy() for name, t in term.coefficients().items()}
+    dense = replace(term, map=term.map.to_dense())
+    data = {name: t[0].detach().double().numpy() for name, t in dense.coefficients().items()}
     n = term.map.dim
     rows = np.split(np.column_stack([data["A"], data["offset"]]), np.cumsum(term.widths)[:-1])
     states = [(start, np.zeros((0, n + 1)))]  # a region and z of the layer below as rows (slope, height)
     for level, own in enumerate(rows, start=1):
         following = []
         for region, z in states:
-            a = own if level == 1 else own + data[f"U{level}"] @ z
-            following += _split_by_layer(region, a)
+            a, size = own, np.linalg.norm(own[:, :-1], axis=1)
+            if level > 1:
+                U = _mixing(term, level)
+                a, size = own + U @ z, size + np.abs(U) @ np.linalg.norm(z[:, :-1], axis=1)
+            following += _split_by_layer(region, a, ROUNDING * size)
             if len(following) > limit:
                 raise _too_many(limit)
         states = following
     return [(region, data["weights"] @ z[:, :-1], float(data["weights"] @ z[:, -1])) for region, z in states]
 
 
-def _split_by_layer(region: _Region, a: np.ndarray) -> list[tuple[_Region, np.ndarray]]:
-    """Return the regions in which no unit of a layer with preactivations a (h, n + 1) switches, and relu(a) there."""
+def _mixing(term: Network, level: int) -> np.ndarray:
+    """Return the matrix from the layer below to layer `level`, from 2 on, of the only function."""
+    given = term.mixing[level - 2]
+    matrix = given if isinstance(given, Tensor) else given.to_dense().matrix
+    return matrix[0].detach().double().numpy()
+
+
+def _split_by_layer(region: _Region, a: np.ndarray, flat: np.ndarray) -> list[tuple[_Region, np.ndarray]]:
+    """Return the regions in which no unit of a layer with preactivations a (h, n + 1) switches, and relu(a) there.
+
+    Slopes up to `flat` (h,) are what rounding leaves of none.
+    """
     states = [(region, np.zeros((0, a.shape[1])))]
-    for row in a:
+    for row, none in zip(a, flat, strict=True):
         states = [
             (part, np.vstack([z, row if active else np.zeros_like(row)]))
             for here, z in states
-            for part, active in _sides(here, row)
+            for part, active in _sides(here, row, none)
         ]
     return states
 
 
-def _sides(region: _Region, row: np.ndarray) -> list[tuple[_Region, bool]]:
+def _sides(region: _Region, row: np.ndarray, flat: float) -> list[tuple[_Region, bool]]:
     """Return the sides of slope'x + height = 0 that have an interior within the region, and whether x is above."""
     slope, height = row[:-1], row[-1]
     length = np.linalg.norm(slope)
-    if length <= THINNEST * max(1.0, abs(height)):
+    if length <= flat:
         return [(region, bool(height > 0))]
     normal, level = slope / length, -height / length
     sides = []

@@ -171,6 +171,8 @@ class ConeProgram:
         settings = clarabel.DefaultSettings()
         settings.verbose = False
         for name, value in options.items():
+            if not hasattr(settings, name):
+                raise TypeError(f"{name}: Clarabel has no such setting")
             setattr(settings, name, value)
         answer = clarabel.DefaultSolver(*self.clarabel_data(), settings).solve()
         status = CLARABEL_STATUS.get(str(answer.status), Status.FAILED)

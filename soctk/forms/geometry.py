@@ -57,6 +57,8 @@ def lipschitz(form: SumOfTerms, feasible_set: FeasibleSet) -> Tensor:
     (`Term.slope_range`), and from them A'y coordinate by coordinate. A norm's part is lambda_g ||A_g||_F at most, which
     replaces its box where it is smaller.
     """
+    if not isinstance(feasible_set, FeasibleSet):
+        raise TypeError(f"feasible_set: expected one set, got {type(feasible_set).__name__}; take its base")
     lo, hi = feasible_set.hull(form.dtype, form.linear.device)
     middle, reach = (0.5 * (lo + hi)).reshape(1, 1, -1), (0.5 * (hi - lo)).reshape(1, 1, -1)
     low = high = form.linear.expand(form.size, 1, form.dim)

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -143,8 +144,10 @@ class Decider:
         right = self._sides(sides) if sides else {}
         limit = self.header["max_iter"] if max_iter is None else max_iter
         for name, value in (("tol", tol), ("max_iter", limit), ("time_limit", time_limit)):
-            if value is not None and not value > 0:
+            if value is not None and not (isinstance(value, Real) and value > 0):
                 raise ValueError(f"{name}: expected a positive number, got {value!r}")
+        if not isinstance(limit, Integral) or limit >= 2**31:
+            raise ValueError(f"max_iter: expected a whole number below 2^31, got {limit!r}")
         deadline = math.inf if time_limit is None else started + time_limit
         try:
             work = self._free.pop()
@@ -209,6 +212,9 @@ class Decider:
 
 def _numbers(given: Any, name: str, count: int) -> np.ndarray:
     """Return so many finite numbers as an array."""
+    given = given.detach() if hasattr(given, "detach") else given  # a tensor may be part of a graph
+    if np.iscomplexobj(given):
+        raise TypeError(f"{name}: expected {count} numbers, got complex ones")
     try:
         numbers = np.asarray(given, dtype=np.float64).copy()
     except (TypeError, ValueError) as error:

@@ -212,7 +212,7 @@ class SetAt:
         Raises:
             ValueError: a wrong shape, or a negative z.
         """
-        one, two = (as_tensor(part, name).to(torch.float64) for part, name in ((nu, "nu"), (z, "z")))
+        one, two = (as_tensor(part, name).detach().to(torch.float64) for part, name in ((nu, "nu"), (z, "z")))
         check_last_dim(one, self.f.shape[-1], "nu")
         check_last_dim(two, self.h.shape[-1], "z")
         if bool((two < 0).any()):
@@ -297,7 +297,10 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
 
 def _bound(value: ArrayLike, name: str) -> Tensor:
     """Return bounds as a float64 tensor, infinite on their own side alone."""
-    given = value if isinstance(value, Tensor) else torch.tensor(np.asarray(value), dtype=torch.float64)
+    try:
+        given = value if isinstance(value, Tensor) else torch.tensor(np.asarray(value, float), dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: expected numbers, got {value!r} ({error})") from None
     endless = given == (-torch.inf if name == "lower" else torch.inf)
     side = as_tensor(torch.where(endless, torch.zeros_like(given), given), name).to(torch.float64)
     return torch.where(endless, given.to(torch.float64), side) if bool(endless.any()) else side

@@ -11,6 +11,7 @@ turned into a lower bound of a linear function whatever their accuracy; decision
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -196,13 +197,14 @@ def _stacked(polyhedron: Polyhedron, cones: Sequence[ConeRow]) -> tuple[Any, np.
     for F, g, c, d in cones:
         parts, sides = [*parts, -c[None], -F], [*sides, np.array([d]), g]
 
-    def kinds() -> list[Any]:
-        linear = [clarabel.ZeroConeT(len(rows.E))] * (len(rows.E) > 0) + [clarabel.NonnegativeConeT(count)] * (
-            count > 0
-        )
-        return [*linear, *(clarabel.SecondOrderConeT(1 + len(cone.g)) for cone in cones)]
+    sizes = [len(rows.E), count, *(1 + len(cone.g) for cone in cones)]
+    return sp.csc_matrix(np.vstack(parts)), np.concatenate(sides), partial(_kinds, sizes)
 
-    return sp.csc_matrix(np.vstack(parts)), np.concatenate(sides), kinds
+
+def _kinds(sizes: Sequence[int]) -> list[Any]:
+    """Return the cones of so many rows: zero and nonnegative ones, where there are any, then second-order cones."""
+    makers = [clarabel.ZeroConeT, clarabel.NonnegativeConeT, *[clarabel.SecondOrderConeT] * (len(sizes) - 2)]
+    return [make(size) for make, size in zip(makers, sizes, strict=True) if size > 0]
 
 
 def _cone(cone: tuple[ArrayLike, ArrayLike, ArrayLike, float], number: int, dim: int) -> ConeRow:
@@ -210,7 +212,7 @@ def _cone(cone: tuple[ArrayLike, ArrayLike, ArrayLike, float], number: int, dim:
     if not isinstance(cone, Sequence) or len(cone) != 4:
         raise ValueError(f"cones[{number}]: expected (F, g, c, d), got {cone!r}")
     names = [f"cones[{number}].{name}" for name in "Fgcd"]
-    F, g, c, d = (as_tensor(part, name).double().numpy() for part, name in zip(cone, names, strict=True))
+    F, g, c, d = (as_tensor(part, name).detach().double().numpy() for part, name in zip(cone, names, strict=True))
     F = np.atleast_2d(F)
     if F.ndim != 2 or F.shape[1] != dim:
         raise ValueError(f"{names[0]}: expected shape (rows, {dim}), got {F.shape}")

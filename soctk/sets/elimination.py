@@ -72,7 +72,7 @@ class Elimination:
         n, lengths = E.shape[1], np.linalg.norm(E, axis=1)
         lengths[lengths == 0] = 1.0
         unit = E / lengths[:, None]
-        basic = _independent_columns(unit)
+        basic = independent_columns(unit)
         free = np.setdiff1d(np.arange(n), basic)
         inverse = np.linalg.pinv(unit[:, basic]) / lengths
         lift, basis = np.zeros((n, len(E))), np.zeros((n, len(free)))
@@ -151,7 +151,7 @@ def _least(sides: np.ndarray, group: np.ndarray) -> np.ndarray:
     return least
 
 
-def _independent_columns(E: np.ndarray) -> np.ndarray:
+def independent_columns(E: np.ndarray) -> np.ndarray:
     """Return the numbers of columns that span those of E, well conditioned, by QR with pivoting."""
     if E.size == 0:
         return np.zeros(0, dtype=np.int64)

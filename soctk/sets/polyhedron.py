@@ -16,7 +16,7 @@ from soctk.lazy import cvxpy as cp
 from soctk.sets.arrays import SetArrays
 from soctk.sets.at import SetAt
 from soctk.sets.base import Device, FeasibleSet, Presolved
-from soctk.sets.elimination import Elimination
+from soctk.sets.elimination import Elimination, independent_columns
 from soctk.sets.general import General
 from soctk.sets.implied import SingleRows
 from soctk.sets.linear_programs import System
@@ -223,7 +223,11 @@ class Polyhedron(FeasibleSet):
             lower, upper = torch.maximum(lower, lo), torch.minimum(upper, hi)
         elif len(E) == len(rows.E) and len(G) == len(rows.G) and not bool(fixed.any()):
             return self
-        return Polyhedron(len(lower), lower.tolist(), upper.tolist(), E, f, G, h)
+        try:
+            return Polyhedron(len(lower), lower.tolist(), upper.tolist(), E, f, G, h)
+        except ValueError:  # rounding of what is subtracted may have made rows that depend on others contradict them
+            kept = independent_columns((E / E.norm(dim=1, keepdim=True)).numpy().T)
+            return Polyhedron(len(lower), lower.tolist(), upper.tolist(), E[kept], f[kept], G, h)
 
     # -- the oracles ---------------------------------------------------------------------------------------
 
@@ -317,7 +321,8 @@ def freeze_bounds(target: Any, *, finite: bool) -> None:
         return  # nothing to find fault with, and sets may be made anew for every decision
     arrays = {}
     for name, end in (("lower", np.inf), ("upper", -np.inf)):
-        array = np.asarray(getattr(target, name), dtype=float)
+        given = getattr(target, name)
+        array = np.asarray(given.detach().cpu() if isinstance(given, Tensor) else given, dtype=float)
         if array.shape not in ((), (target.dim,)):
             raise ValueError(f"{name}: expected a number or {target.dim} numbers, got shape {array.shape}")
         if finite and not np.isfinite(array).all():

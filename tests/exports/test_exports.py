@@ -11,7 +11,19 @@ import torch
 from tolerances import DOUBLE, SINGLE, VALUE, close
 from zoo import MODELS, shaken
 
-from soctk import SOCICNN, Box, ReLUICNN, Simplex, affine_pieces, average, from_max_affine, to_onnx
+from soctk import (
+    SOCICNN,
+    Box,
+    ConvSOCICNN,
+    RecurrentSOCICNN,
+    ReLUICNN,
+    Simplex,
+    affine_pieces,
+    average,
+    from_max_affine,
+    minimize,
+    to_onnx,
+)
 from soctk_baselines import DCP, PCF
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -101,3 +113,49 @@ def test_what_has_no_pieces_is_refused() -> None:
         affine_pieces(ReLUICNN(n).conic_form(), Simplex(n))
     with pytest.raises(ValueError, match="one function"):
         affine_pieces(ReLUICNN(n, 2).conic_form(torch.zeros(2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("slopes", "heights"),
+    [([[1e-10], [-1e-10]], [0.0, 0.0]), ([[1e-3], [-1e-3]], [1e7, 0.0]), ([[1.0], [-1.0]], [1e10, -1e10])],
+)
+def test_pieces_of_small_slopes_are_pieces(slopes: list[list[float]], heights: list[float]) -> None:
+    """Far from the origin both count, however small they are beside the heights."""
+    found, levels = affine_pieces(from_max_affine(slopes, heights).conic_form())
+    assert sorted(found.flatten().tolist()) == pytest.approx(sorted(slope for (slope,) in slopes), rel=1e-12)
+    assert sorted(levels.tolist()) == pytest.approx(sorted(heights), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["recurrent", "convolutional"])
+def test_networks_over_windows_have_pieces(name: str) -> None:
+    models = {
+        "recurrent": lambda: RecurrentSOCICNN(2, 1, 0, variant="relu", hidden=2, seed=1),
+        "convolutional": lambda: ConvSOCICNN((1, 3), 0, variant="relu", layers=(1,), seed=1),
+    }
+    model = models[name]()
+    slopes, heights = affine_pieces(model.conic_form())
+    x = torch.randn(200, model.dim, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    torch.testing.assert_close((x @ slopes.mT + heights).amax(dim=-1), model(x), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: ConvSOCICNN((2, 3), 0, layers=(2,), seed=1), lambda: RecurrentSOCICNN(3, 2, 0, hidden=2, seed=1)]
+)
+def test_models_over_windows_are_exported_in_single_precision_and_go_on(make, tmp_path) -> None:
+    """What they keep between calls was made by the exporter, if that was the first to call them."""
+    from soctk.maps import windows
+
+    for part in vars(windows).values():
+        if hasattr(part, "cache_clear"):
+            part.cache_clear()
+    model = make()
+    with pytest.raises(NotImplementedError, match="double precision"):
+        to_onnx(model, tmp_path / "model.onnx")
+    single = make().float()
+    to_onnx(single, tmp_path / "model.onnx")
+    x = torch.rand(5, model.dim, generator=torch.Generator().manual_seed(0))
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (value,) = session.run(None, {"x": x.numpy()})
+    np.testing.assert_allclose(value, single(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model(x.double()).float(), single(x), rtol=1e-4, atol=1e-5)
+    assert minimize(make(), Box(model.dim)).status[()] == "optimal"

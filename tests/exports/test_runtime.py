@@ -231,6 +231,7 @@ BAD_CALLS = {
     "too short": ((np.zeros(2),), ValueError, r"expected shape \(3,\)"),
     "a NaN": (([0.0, float("nan"), 0.0],), ValueError, "got nan at coordinate 1"),
     "text": (("abc",), TypeError, "expected 3 numbers"),
+    "complex": ((np.array([1 + 1j, 2, 3]),), TypeError, "expected 3 numbers, got complex ones"),
     "far away": (([1e308, 1e308, 1e308],), ValueError, "not finite"),
 }
 
@@ -246,6 +247,18 @@ def test_bad_contexts_are_refused(decide, arguments, kind, message) -> None:
 def test_bad_limits_are_refused(decide, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}: expected a positive number"):
         decide(CONTEXTS[0], **{name: 0})
+    with pytest.raises(ValueError, match=f"{name}: expected a positive number"):
+        decide(CONTEXTS[0], **{name: "1"})
+
+
+@pytest.mark.parametrize("limit", [1.5, 10**400])
+def test_steps_are_counted(decide, limit: float) -> None:
+    with pytest.raises(ValueError, match="max_iter: expected a whole number"):
+        decide(CONTEXTS[0], max_iter=limit)
+
+
+def test_a_context_may_be_part_of_a_graph(decide) -> None:
+    assert (decide(CONTEXTS[0].clone().requires_grad_()).x == decide(CONTEXTS[0]).x).all()
 
 
 def altered(exported: tuple[Path, str], target: Path, **header) -> Path:

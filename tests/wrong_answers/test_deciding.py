@@ -165,3 +165,19 @@ def test_optimal_means_something_where_values_hardly_differ(level: float, value_
         model.set_standardization()
         lost = model(decision.x, context) - best.value
         assert float(lost.mean()) <= 0.01 * float((values.amax(dim=0) - values.amin(dim=0)).mean())
+
+
+def test_plain_mistakes_are_said_in_words() -> None:
+    model = soctk.SOCICNN(2)
+    with pytest.raises(TypeError, match=r"^model: expected weights in float32 or float64, got float16"):
+        soctk.minimize(soctk.SOCICNN(2).half(), soctk.Box(2))
+    with pytest.raises(TypeError, match=r"^x: expected a CVXPY expression of shape \(2,\), got str"):
+        model.to_cvxpy("x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^foo: Clarabel has no such setting"):
+        model.conic_form().cone_program(torch.zeros(2)).solve("CLARABEL", foo=1)
+
+
+def test_statuses_under_learned_constraints_are_statuses() -> None:
+    model, ball = soctk.SOCICNN(2, 1), soctk.from_quadratic(np.eye(2), np.zeros(2), -1.0)
+    found = soctk.minimize(model, soctk.Box(2), torch.zeros(3, 1, dtype=torch.float64), subject_to=[ball]).status
+    assert all(type(status) is soctk.Status for status in found)

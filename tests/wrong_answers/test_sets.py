@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -98,3 +100,35 @@ class TestOverriddenConstraints:
                 problem.solve(solver="CLARABEL")
                 ends = mixed.hull()[0 if side > 0 else 1]
                 assert side * problem.value == pytest.approx(float(ends[coordinate]), abs=1e-6)
+
+
+def test_dependent_rows_do_not_contradict_each_other_by_rounding() -> None:
+    """What fixed coordinates take of large right-hand sides made a set empty that has a point."""
+    lower, upper = [1001711.38, 1001217.54, 1000289.2], [1002103.89, 1001274.5700000001, 1000742.2999999999]
+    E, f = [[0.3, -0.3, 0.3], [0.0, -0.6, 0.6]], [300353.19899999996, -438.18300000005297]
+    feasible_set = soctk.Polyhedron(3, lower, upper, E=E, f=f)
+    decision = soctk.minimize(soctk.from_quadratic(np.eye(3), np.zeros(3)), feasible_set)
+    assert decision.status == "optimal"
+    assert float(decision.violation) <= 1e-9 * 1e6
+
+
+def test_a_set_with_cones_can_be_pickled() -> None:
+    feasible_set = soctk.ConicSet(soctk.Box(3), [(np.eye(3), 0.0, 0.0, 0.5)])
+    copied = pickle.loads(pickle.dumps(feasible_set))
+    y = torch.tensor([[2.0, -1.0, 0.7]], dtype=torch.float64)
+    torch.testing.assert_close(copied.project(y), feasible_set.project(y))
+
+
+def test_bounds_may_be_part_of_a_graph_and_what_is_no_number_is_named() -> None:
+    upper = torch.ones(2, requires_grad=True)
+    assert soctk.Box(2, 0.0, upper).upper == (1.0, 1.0)
+    assert soctk.Polyhedron(2, 0.0, upper).upper == (1.0, 1.0)
+    soctk.ConicSet(soctk.Box(2), [(torch.eye(2, requires_grad=True), 0.0, 0.0, 0.5)])
+    box = soctk.Polyhedron(2, 0.0, 1.0, E=[[1.0, 1.0]], f=1.0)
+    assert box.at(f=1.0).refutes(torch.ones(1, requires_grad=True), torch.zeros(0)).shape == ()
+    with pytest.raises(TypeError, match=r"^lower: expected numbers"):
+        box.at(lower="a")
+    with pytest.raises(ValueError, match=r"^lower: expected finite numbers"):
+        box.at(lower=[None, 0.0])
+    with pytest.raises(TypeError, match=r"^feasible_set: expected one set, got SetAt"):
+        soctk.SOCICNN(2).conic_form().lipschitz(box.at(f=1.2))
