@@ -129,7 +129,8 @@ class _Maker:
         centred = OneCentre(self.config.rows, self.config.level_weight, self.config.seed)
         all_go_on = self.whitened or not self.config.race or len(begin) == 0
         keep = self.starts if all_go_on else math.ceil(self.starts / 2)
-        return Race(self.starts, keep, self.structures, (*begin, *then), grown, centred)
+        contest = self.apart and self.config.race
+        return Race(self.starts, keep, self.structures, (*begin, *then), grown, centred, contest)
 
     def begin(self) -> Recipe:
         """Return the first phase: where branches over windows are placed, AdamW elsewhere."""

@@ -81,6 +81,7 @@ class Trainer:
         self.start = self._done = 0
         self.settled = self.reduced = False
         self.whole: Weights | None = None
+        self._contest: tuple[Residuals, float, Weights] | None = None
         self._expired = False
         self._residuals: dict[tuple[str, int, float], tuple[Residuals, Residuals]] = {}
 
@@ -226,6 +227,23 @@ class Trainer:
         loss = self._error()
         self.record(Run(status, iterations, validation=[(iterations, loss)], best=loss))
         self.keep()
+
+    def contest(self, held_out: Residuals, to_beat: float) -> None:
+        """Let another structure be refined, which takes this one's place if its loss is below `to_beat`."""
+        self.settled, self.whole = False, self.present()
+        self._contest = held_out, to_beat, self.whole
+
+    def decide_contest(self) -> None:
+        """Go back to what was there before the contest unless what came out of it is clearly better."""
+        if self._contest is None:
+            return
+        held_out, to_beat, before = self._contest
+        self._contest = None
+        if not float(held_out.total(self.model)) < to_beat:
+            self._take(before)
+            self.keep()
+            self.settled = True
+            self.report.status, self.report.best_validation = FitStatus.CONVERGED, float(held_out.total(self.model))
 
     @torch.no_grad()
     def keep_better(self) -> None:

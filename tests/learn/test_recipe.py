@@ -233,3 +233,33 @@ def test_every_weight_of_the_curved_part_has_several_residuals_left_to_be_told_b
     assert rows[1] <= max(soctk.FitConfig().rows, instances * min(64, 2 * (dim + 1)))
     fewer = recipe_for(made, soctk.FitConfig(values_per_weight=0), 64)[1].phases  # type: ignore[attr-defined]
     assert [phase for phase in fewer if isinstance(phase, Curved)][-1].rows == soctk.FitConfig().rows
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_a_contest_is_won_by_a_clearly_smaller_loss_alone(better: bool) -> None:
+    """A structure learned to the end is not to be beaten by what others have reached after a few steps, nor to beat it."""
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(60, 2, generator=generator, dtype=torch.float64)
+    x = torch.rand(60, 12, 3, generator=generator, dtype=torch.float64)
+    data = soctk.ValueData(context, x, (x - 0.3).square().sum(dim=-1) + (x[..., 0] - x[..., 1]).abs())
+    model = soctk.make_surrogate("soc", 3, 2)
+    trainer = Trainer(model, data, data)
+    model.set_structure(1)
+    first = trainer.present()
+    held_out = trainer.projected(1000)[1]
+    loss = float(held_out.total(model))
+    trainer.contest(held_out, 2 * loss if better else 0.0)
+    assert not trainer.settled
+    model.set_structure(3)
+    trainer.load(trainer.state())
+    trainer.keep()
+    if better:
+        trainer._contest = (held_out, 2 * float(held_out.total(model)), first)
+    trainer.decide_contest()
+    assert trainer.settled == (not better)
+    assert model.structure == (3 if better else 1)
+    if not better:
+        assert trainer.report.best_validation == pytest.approx(loss)
+        assert all(torch.equal(value, first.state[name]) for name, value in trainer.best.items())
+    trainer.decide_contest()  # there is none any more
+    assert model.structure == (3 if better else 1)

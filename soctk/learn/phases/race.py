@@ -48,6 +48,8 @@ class Race(Phase):
         grown: what a larger structure gets that goes on from where the smaller one has its weights; None where it
             begins afresh.
         centred: for structures with one centre.
+        contest: whether a larger structure that is no better than those with one centre yet gets the phases that follow
+            (`Trainer.contest`): those are learned to the end, it is not, and values that are plenty tell in the end.
     """
 
     starts: int
@@ -56,6 +58,7 @@ class Race(Phase):
     phases: tuple[Phase, ...]
     grown: tuple[Phase, ...] | None = None
     centred: OneCentre | None = None
+    contest: bool = False
 
     def steps(self, trainer: Trainer) -> int:
         return self.structures * self.starts * steps_of(self.phases, trainer)
@@ -81,6 +84,7 @@ class Race(Phase):
         else:
             best = Reached(float(held_out.total(trainer.model)), trainer.state(), FitStatus.CONVERGED, found.index)
             trainer.whole = trainer.present()
+        challenger: Reached | None = None
         for index in range(first, self.structures):
             if best.loss <= EXACT or not trainer.time_left:
                 break
@@ -90,12 +94,17 @@ class Race(Phase):
                 phases = self.grown
             reached = self._structure(trainer, index, starts, phases, None if found is None else best.loss)
             if reached.loss >= REQUIRED_IMPROVEMENT * best.loss:
+                challenger = reached
                 break
             best, found = reached, None
-        if found is not None and self.centred is not None:
-            self.centred.finish(trainer, found)
-            return replace(best, state=trainer.best)
-        return best
+        if found is None or self.centred is None:
+            return best
+        self.centred.finish(trainer, found)
+        best = replace(best, state=trainer.best)
+        if challenger is None or held_out is None or not (self.contest and trainer.time_left):
+            return best
+        trainer.contest(held_out, REQUIRED_IMPROVEMENT * best.loss)
+        return challenger
 
     def _structure(
         self,

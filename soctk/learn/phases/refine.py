@@ -34,6 +34,7 @@ class Refine(Phase):
             trainer.keep()
         for phase in self.phases:
             phase.run(trainer)
+        trainer.decide_contest()
         if not trainer.time_left:
             trainer.keep_better()
 
