@@ -237,7 +237,7 @@ def test_every_weight_of_the_curved_part_has_several_residuals_left_to_be_told_b
 
 @pytest.mark.parametrize("better", [False, True])
 def test_a_contest_is_won_by_a_clearly_smaller_loss_alone(better: bool) -> None:
-    """A structure learned to the end is not to be beaten by what others have reached after a few steps, nor to beat it."""
+    """One that is learned to the end says little of one that has had a few steps, and the other way round."""
     generator = torch.Generator().manual_seed(0)
     context = torch.randn(60, 2, generator=generator, dtype=torch.float64)
     x = torch.rand(60, 12, 3, generator=generator, dtype=torch.float64)
