@@ -7,6 +7,7 @@ such thing: by the envelope theorem its gradient is that of f at the fixed x_hat
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from soctk.decide.batched import Bounds
 from soctk.decide.implicit import differentiable
 from soctk.decide.moving_sides import FreeCoordinates, minimise_in_free_coordinates
 from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
-from soctk.decide.ranges import in_range
+from soctk.decide.ranges import in_units, units_of_range
 from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Final, Result
 from soctk.forms.conic_form import ConicForm
@@ -122,8 +123,7 @@ class DecisionLayer(nn.Module):
         elif presolved.single_point:
             value = form.evaluate(presolved.point.to(form.linear).reshape(1, 1, -1)).squeeze(-1)
         else:
-            inner, scale, level = in_range(reduced(form, presolved), presolved.reduced)
-            result = self._solve(inner, presolved.reduced)
+            inner, result, (scale, level) = self._solve(reduced(form, presolved), presolved.reduced)
             value = scale * _held(result, None if result.final is None else _envelope(inner, result.final)) + level
         return value.reshape(batch).to(self._dtype(context))
 
@@ -152,8 +152,7 @@ class DecisionLayer(nn.Module):
             # Part of the graph, with derivatives that are zero.
             return presolved.point.to(form.linear).expand(form.size, -1) + 0.0 * form.constant
         feasible_set = presolved.reduced
-        inner, *_ = in_range(reduced(form, presolved), feasible_set)
-        result = self._solve(inner, feasible_set)
+        inner, result, _ = self._solve(reduced(form, presolved), feasible_set)
         x = result.x
         if result.final is not None:
             x = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), result)
@@ -166,11 +165,11 @@ class DecisionLayer(nn.Module):
         """
         device, form, sets = form.linear.device, form.apply(Tensor.cpu), sets.cpu()
         keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
-        form, scale, level = in_range(form, sets.detach())
-        with torch.no_grad():
-            result = minimise_in_free_coordinates(
-                form.detach(), sets.detach(), tol=self.tol, max_iter=self.max_iter, keep_final=keep
-            )
+        options = {"tol": self.tol, "max_iter": self.max_iter, "keep_final": keep}
+        fixed = sets.detach()
+        form, result, (scale, level) = _in_range(
+            form, fixed, lambda form: minimise_in_free_coordinates(form, fixed, **options)
+        )
         free = FreeCoordinates.of(sets)
         if free.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
             x = free.expand(result.x) + 0.0 * form.constant  # part of the graph
@@ -188,10 +187,24 @@ class DecisionLayer(nn.Module):
     def _dtype(self, context: ArrayLike | None) -> torch.dtype:
         return torch.promote_types(self.model.check_context(context).dtype, self.model.dtype)
 
-    def _solve(self, form: ConicForm, feasible_set: FeasibleSet) -> Result:
+    def _solve(self, form: ConicForm, feasible_set: FeasibleSet) -> tuple[ConicForm, Result, tuple[Tensor, Tensor]]:
         keep = torch.is_grad_enabled() and form.requires_grad
-        with torch.no_grad():
-            return solve_newton(form.detach(), feasible_set, tol=self.tol, max_iter=self.max_iter, keep_final=keep)
+        options = {"tol": self.tol, "max_iter": self.max_iter, "keep_final": keep}
+        return _in_range(form, feasible_set, lambda form: solve_newton(form, feasible_set, **options))
+
+
+def _in_range(
+    form: ConicForm, feasible_set: FeasibleSet | SetAt, solve: Callable[[ConicForm], Result]
+) -> tuple[ConicForm, Result, tuple[Tensor, Tensor]]:
+    """Return a form and what is found of it: (f - a) / s where f hardly varies; and s and a, (N,) each."""
+    with torch.no_grad():
+        result = solve(form.detach())
+        units = units_of_range(form.detach(), feasible_set, result) if form.size > 0 else None
+    if units is None:
+        return form, result, (form.constant.new_ones(1), form.constant.new_zeros(1))
+    form = in_units(form, *units)
+    with torch.no_grad():
+        return form, solve(form.detach()), units
 
 
 def _held(result: Result, envelope: Tensor | None) -> Tensor:

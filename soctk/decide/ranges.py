@@ -23,7 +23,7 @@ from soctk.decide.solver import Solver, merge
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet, SetAt
 
-SMALL_RANGE = 10.0
+SMALL_RANGE = 100.0
 """A function that varies by less than max(1, |value|) divided by this is rescaled before it is differentiated."""
 LARGEST_SHARE = 1000.0
 """The largest unit that is not given, as a multiple of the range."""
@@ -55,29 +55,36 @@ def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tens
         merge(result, index, again, limits.tol)
 
 
-def in_range(form: ConicForm, feasible_set: FeasibleSet | SetAt) -> tuple[ConicForm, Tensor, Tensor]:
-    """Return functions (f - a) / s that vary over the set by about 1 where f varies by much less, s and a, (N,) each.
+@torch.no_grad()
+def units_of_range(form: ConicForm, feasible_set: FeasibleSet | SetAt, result: Result) -> tuple[Tensor, Tensor] | None:
+    """Return s and a, (N,), so that (f - a) / s varies over the set by about 1; None where every f varies enough.
 
-    Tolerances relative to max(1, |value|) then mean something. s is a power of two and a constant of derivatives, so
-    that those of a minimiser are the same; where f varies enough s is 1 and a is 0.
+    Tolerances relative to max(1, |value|) then mean something. s is a power of two; 1, and a 0, where f varies enough.
+
+    Args:
+        form: detached.
+        feasible_set: the set, or one for each function.
+        result: what a solver has found.
     """
-    with torch.no_grad():
-        problem = Problem(form.detach(), feasible_set)
-        value = problem.evaluate(problem.center.unsqueeze(1)).squeeze(-1)
-        gap = problem.first_gap(problem.center)
-        low = (SMALL_RANGE * gap < value.abs().clamp(min=1.0)) & (gap > ROUNDING[gap.dtype] * value.abs())
-        scale = torch.where(low, torch.ldexp(torch.ones_like(gap), torch.frexp(gap).exponent), 1.0)
-        level = torch.where(low, value, 0.0)
+    problem = Problem(form, feasible_set)
+    gap = problem.first_gap(problem.center) if result.first_gap is None else torch.as_tensor(result.first_gap)
+    gap, value = gap.to(result.value), result.value
+    low = (SMALL_RANGE * gap < value.abs().clamp(min=1.0)) & (gap > ROUNDING[gap.dtype] * value.abs())
     if not bool(low.any()):
-        return form, scale, level
+        return None
+    scale = torch.where(low, torch.ldexp(torch.ones_like(gap), torch.frexp(gap).exponent), 1.0)
+    return scale, torch.where(low, value, 0.0)
+
+
+def in_units(form: ConicForm, scale: Tensor, level: Tensor) -> ConicForm:
+    """Return (f - level) / scale, differentiable in what the form is."""
     each = scale.unsqueeze(-1)
-    scaled = dataclasses.replace(
+    return dataclasses.replace(
         form,
         constant=(form.constant - level.unsqueeze(-1)) / each,
         linear=form.linear / each.unsqueeze(-1),
         terms=tuple(term.scaled(1 / each.unsqueeze(-1)) for term in form.terms),
     )
-    return scaled, scale, level
 
 
 def magnitude_of(form: ConicForm, x: Tensor, value: Tensor) -> Tensor:
