@@ -165,9 +165,11 @@ def _dependent(bounds: Ends, between: Tensor) -> Tensor:
     them: what it says of a derivative is between those to the one side and to the other. Without rows that is so where
     all coordinates are at bounds, which imply a sum.
     """
-    if len(bounds.R) == 0:
-        return torch.zeros(between.shape[0], dtype=torch.bool, device=between.device)
-    n = bounds.R.shape[1]
+    found, n = torch.zeros(between.shape[0], dtype=torch.bool, device=between.device), bounds.R.shape[1]
+    some = torch.nonzero(~between[:, n:].all(dim=1)).squeeze(1)
+    if some.numel() == 0:
+        return found
+    between = between[some]
     normals = torch.cat([torch.eye(n, dtype=bounds.R.dtype, device=between.device), bounds.R])
     if bounds.rows is not None:
         across = normals - normals @ bounds.rows.mT @ bounds.rows
@@ -180,7 +182,8 @@ def _dependent(bounds: Ends, between: Tensor) -> Tensor:
     normals = torch.where(none.unsqueeze(2), 0.0, normals / lengths.clamp(min=DEPENDENT))
     gram = normals @ normals.mT + torch.diag_embed(none.to(normals.dtype))
     factor, failed = torch.linalg.cholesky_ex(gram)
-    return (failed != 0) | (factor.diagonal(dim1=1, dim2=2).amin(dim=1) < DEPENDENT)
+    found[some] = (failed != 0) | (factor.diagonal(dim1=1, dim2=2).amin(dim=1) < DEPENDENT)
+    return found
 
 
 class _Implicit(torch.autograd.Function):
