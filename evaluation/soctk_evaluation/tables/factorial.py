@@ -22,10 +22,11 @@ Written by `soctk factorial{quick} --markdown docs/factorial.md --figure docs/im
 rows are in `evaluation/results/factorial.jsonl`. Tasks, data, decisions and regret are the leaderboard's
 (`evaluation/README.md` says what a row means).
 
-These rows are of an earlier recipe, with second-order steps on 9,600 values, without the layer that v's entries share
-and with nothing left out of a structure: their `soc` is not the leaderboard's present one. The row `soc` is what
-everything is compared with: two starts, 100 iterations of b0, the other numbers `soctk.fit`'s own. The rows `soc_...`
-are the SOC-ICNN with one factor changed and everything else as it is; those of other methods get what SOC has. "÷ soc"
+The row `soc` is what everything is compared with, the leaderboard's: two starts, 100 iterations of b0, the other numbers
+`soctk.fit`'s own. It and the rows `soc_...` are of three seeds; those of other methods are of one seed and of an earlier
+recipe, with second-order steps on 9,600 values and without the layer that v's entries share: they are to be read beside
+each other ("÷ beside"), not beside `soc`. The rows `soc_...`
+are the SOC-ICNN with one factor changed and everything else as it is; those of other methods get what SOC had. "÷ soc"
 is the geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the change costs regret; "÷ beside" is
 the ratio to the row that it differs from by this change alone. Structures with one centre for all branches
 (`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so `soc_no_quadratic` lacks them,
