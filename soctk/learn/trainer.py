@@ -137,7 +137,8 @@ class Trainer:
         """Return a copy of the model's weights with its structure."""
         return Weights(self.model.traits.structure, self.model.traits.without, self.state())
 
-    def _take(self, weights: Weights) -> None:
+    def take(self, weights: Weights) -> None:
+        """Give the model weights with their structure."""
         self._set_structure(weights)
         self.load(weights.state)
 
@@ -240,7 +241,7 @@ class Trainer:
         held_out, to_beat, before = self._contest
         self._contest = None
         if not float(held_out.total(self.model)) < to_beat:
-            self._take(before)
+            self.take(before)
             self.keep()
             self.settled = True
             self.report.status, self.report.best_validation = FitStatus.CONVERGED, float(held_out.total(self.model))
@@ -251,9 +252,9 @@ class Trainer:
         error = self._error()
         if self.whole is not None:
             present = self.present()
-            self._take(self.whole)
+            self.take(self.whole)
             if not self._error() < error:
-                self._take(present)
+                self.take(present)
         self.keep()
 
     def _error(self) -> float:

@@ -263,3 +263,34 @@ def test_a_contest_is_won_by_a_clearly_smaller_loss_alone(better: bool) -> None:
         assert all(torch.equal(value, first.state[name]) for name, value in trainer.best.items())
     trainer.decide_contest()  # there is none any more
     assert model.structure == (3 if better else 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeavesOut(Phase):
+    """Leaves a norm out of every start but the second, and says what it found."""
+
+    begun: list[tuple[tuple[str, ...], bool]]
+    losses: tuple[float, ...]
+
+    def run(self, trainer: Trainer) -> None:
+        traits = trainer.model.traits
+        self.begun.append((traits.without, trainer.reduced))
+        if len(self.begun) != 2:
+            traits.set_structure(traits.structure, ("norm1",))
+            trainer.reduced = True
+        trainer.report.best_validation = self.losses[len(self.begun) - 1]
+        trainer.keep()
+
+
+@pytest.mark.parametrize(("losses", "without"), [((0.5, 1.0, 2.0), ("norm1",)), ((1.0, 0.5, 2.0), ())])
+def test_what_a_start_goes_without_is_its_own(losses: tuple[float, ...], without: tuple[str, ...]) -> None:
+    """Without a race all starts are reduced; the best one's weights were put into a structure that had all blocks, and
+    the others began without what the first left out: errors three times what there was to learn, "converged"."""
+    data = soctk.ValueData(torch.randn(30, 2), torch.rand(30, 12, 3), torch.rand(30, 12))
+    model = soctk.make_surrogate("soc", 3, 2)
+    model.set_structure(3)
+    trainer, phase = Trainer(model, data, data), LeavesOut([], losses)
+    Race(3, 3, 1, (phase,)).run(trainer)
+    assert phase.begun == [((), False)] * 3
+    assert model.traits.without == without
+    assert trainer.report.best_validation == min(losses)

@@ -22,18 +22,18 @@ Written by `soctk factorial{quick} --markdown docs/factorial.md --figure docs/im
 rows are in `evaluation/results/factorial.jsonl`. Tasks, data, decisions and regret are the leaderboard's
 (`evaluation/README.md` says what a row means).
 
-The row `soc` is what everything is compared with, the leaderboard's: two starts, 100 iterations of b0, the other numbers
-`soctk.fit`'s own. It and the rows `soc_...` are of three seeds; those of other methods are of one seed and of an earlier
-recipe, with second-order steps on 9,600 values and without the layer that v's entries share: they are to be read beside
-each other ("÷ beside"), not beside `soc`. The rows `soc_...`
-are the SOC-ICNN with one factor changed and everything else as it is; those of other methods get what SOC had. "÷ soc"
-is the geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the change costs regret; "÷ beside" is
-the ratio to the row that it differs from by this change alone. Structures with one centre for all branches
-(`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so `soc_no_quadratic` lacks them,
-and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside `soc_no_one_centre`.
+The row `soc` is what everything is compared with, the leaderboard's: two starts, 100 iterations of b0, all else
+`soctk.fit`'s own. The rows `soc_...` are the SOC-ICNN with one factor changed and everything else as it is; those of
+other methods got what SOC had. Rows with one of three seeds are of an earlier recipe, with second-order steps on
+9,600 values and without the layer that v's entries share; ratios are of rows of the same code alone. "÷ soc" is the
+geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the change costs regret; "÷ beside" is the
+ratio to the row that it differs from by this change alone. Structures with one centre for all branches
+(`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so `soc_no_quadratic` lacks
+them, and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside `soc_no_one_centre`.
 `soc_no_quadratic` is a norm network with all that SOC has, `soc_no_norms` a quadratic one. A branch that is taken out
-shifts the random initial weights of the others, and with them the structure that is chosen: on one task with one seed a
-ratio of two or three either way may be chance, as `soc_no_backbone` shows where no structure with a backbone is chosen.
+shifts the random initial weights of the others, and with them the structure that is chosen: on one task with one seed
+a ratio of two or three either way may be chance, as `soc_no_backbone` shows where no structure with a backbone is
+chosen.
 
 ![Regret of every variant as a multiple of SOC's](images/factorial.svg)
 
@@ -58,18 +58,31 @@ def write_factorial(results: Results, files: Files) -> None:
 def ratios(rows: Sequence[Row], beside: str | None = "soc") -> dict[str, tuple[Ratio, list[float]]]:
     """Return every variant's ratio to another's regret and the ratio on each task, in the order of `VARIANTS`.
 
+    Of rows that the same code has measured; where there are none the variant is left out.
+
     Args:
         rows: of one table.
         beside: the other variant; None for each one's `Variant.beside`.
     """
-    scores, floor = cell_scores(rows, FACTORIAL.score), _floor(rows)
+    floor, by_code = (
+        _floor(rows),
+        {(row["method"], row["task"], row["seed"]): row["versions"].get("code") for row in rows},
+    )
+    scores = cell_scores(rows, FACTORIAL.score)
     found: dict[str, tuple[Ratio, list[float]]] = {}
     for name in _in_order(scores):
         other = beside or VARIANTS[name].beside
-        ratio = None if name == other else ratio_of(scores[name], scores.get(other, {}), floor)
+        mine, theirs = (
+            {
+                cell: score
+                for cell, score in scores.get(each, {}).items()
+                if by_code.get((name, *cell)) == by_code.get((other, *cell))
+            }
+            for each in (name, other)
+        )
+        ratio = None if name == other else ratio_of(mine, theirs, floor)
         if ratio is not None:
-            tasks = dict.fromkeys(task for task, _ in scores[name])
-            own = [ratio_of(_of_task(scores[name], task), scores[other], floor) for task in tasks]
+            own = [ratio_of(_of_task(mine, task), theirs, floor) for task in dict.fromkeys(task for task, _ in mine)]
             found[name] = ratio, [each.mean for each in own if each is not None]
     return found
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from soctk.learn.phases.one_centre import OneCentre
 from soctk.learn.phases.phase import Phase, run_in_turn, steps_of
 from soctk.learn.report import FitStatus
-from soctk.learn.trainer import Trainer
+from soctk.learn.trainer import Trainer, Weights
 from soctk.surrogate import ConvexSurrogate
 
 REQUIRED_IMPROVEMENT = 0.7
@@ -23,13 +23,14 @@ SEED_STEP = 1000
 
 @dataclass(frozen=True, eq=False)
 class Reached:
-    """Where a start or a structure has come to; `structure` and `start` are their numbers."""
+    """Where a start or a structure has come to, `structure` and `start` their numbers, `without` as in `Weights`."""
 
     loss: float
     state: dict[str, Tensor]
     status: FitStatus
     structure: int = 0
     start: int = 0
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,9 @@ class Race(Phase):
         starts = self._initial_weights(trainer)
         if self.structures > 1:
             best = self._climb(trainer, starts)
-            trainer.model.traits.set_structure(best.structure)
         else:
-            best = self._best_start(trainer, starts, self.phases)
-        trainer.load(best.state)
+            best = replace(self._best_start(trainer, starts, self.phases), structure=trainer.model.traits.structure)
+        trainer.take(Weights(best.structure, best.without, best.state))
         trainer.keep()
         trainer.report.best_validation, trainer.report.status = best.loss, best.status
 
@@ -136,12 +136,15 @@ class Race(Phase):
         reached = []
         for one in begun:
             trainer.start = one.start
-            trainer.load(one.state)
+            # Whole again, where phases have left something out of the one before.
+            trainer.take(Weights(trainer.model.traits.structure, (), one.state))
+            trainer.reduced = False
             trainer.keep()
             trainer.report.best_validation = math.inf
             run_in_turn(phases, trainer)
             report = trainer.report
-            reached.append(replace(one, loss=report.best_validation, state=trainer.best, status=report.status))
+            found = {"state": trainer.best, "status": report.status, "without": trainer.model.traits.without}
+            reached.append(replace(one, loss=report.best_validation, **found))
             if not trainer.time_left:
                 break
         return sorted(reached, key=lambda one: (math.isnan(one.loss), one.loss))[: self.keep]
