@@ -121,7 +121,8 @@ def target_machine() -> llvm.TargetMachine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features, target = llvm.get_host_cpu_features().flatten(), llvm.Target.from_default_triple()
-    options = {"opt": 3, "reloc": "pic", "codemodel": "default"}
+    # Addresses of eight bytes: where code lies too far from its constants for four, LLVM ends the process.
+    options = {"opt": 3, "reloc": "static", "codemodel": "large"}
     return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, **options)
 
 
