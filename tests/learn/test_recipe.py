@@ -10,6 +10,7 @@ import torch
 from tolerances import DOUBLE
 
 import soctk
+from soctk.learn.deadline import Deadline
 from soctk.learn.optimizers import LBFGS, LevenbergMarquardt, Suited
 from soctk.learn.phases.adam import Adam
 from soctk.learn.phases.curved import Curved
@@ -294,3 +295,32 @@ def test_what_a_start_goes_without_is_its_own(losses: tuple[float, ...], without
     assert phase.begun == [((), False)] * 3
     assert model.traits.without == without
     assert trainer.report.best_validation == min(losses)
+
+
+@dataclasses.dataclass(frozen=True)
+class Notes(Phase):
+    """Notes the structure that it is run with."""
+
+    seen: list[int]
+
+    def run(self, trainer: Trainer) -> None:
+        self.seen.append(trainer.model.traits.structure)
+
+
+def test_a_fit_that_may_be_stopped_refines_the_structure_that_it_began_with() -> None:
+    """What there is to fall back on has another structure, which was left in place where its weights were better."""
+    data = bowls()
+    model, phase = soctk.make_surrogate("soc", data.dim, data.context_dim), Notes([])
+    soctk.fit(model, data, soctk.FitConfig(starts=1))
+    trainer = Trainer(model, data, data, Deadline(None, lambda: False))
+    trainer.whole = trainer.present()
+    assert trainer.whole.structure != 4
+    model.set_structure(4)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(1.0)
+    begun = trainer.present()
+    Refine((phase,)).run(trainer)
+    assert phase.seen == [4]
+    assert model.structure == begun.structure
+    assert all(torch.equal(value, begun.state[name]) for name, value in trainer.best.items())

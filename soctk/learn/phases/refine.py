@@ -26,11 +26,11 @@ class Refine(Phase):
     def run(self, trainer: Trainer) -> None:
         if trainer.settled:
             return
-        if trainer.deadline.limited:
-            begun = trainer.state()
+        if trainer.deadline.limited:  # so that there is something whole should time be up amid the phases
+            begun = trainer.present()
             self.run_late(trainer)
             trainer.whole = trainer.present()
-            trainer.load(begun)
+            trainer.take(begun)
             trainer.keep()
         for phase in self.phases:
             phase.run(trainer)
