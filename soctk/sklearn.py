@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -161,7 +160,7 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
     def _name(column: Column, names: list[str]) -> str:
         if isinstance(column, str) and column in names:
             return column
-        if isinstance(column, Integral) and not isinstance(column, bool) and -len(names) <= column < len(names):
+        if isinstance(column, numbers.Integral) and not isinstance(column, bool) and -len(names) <= column < len(names):
             return names[column]
         raise ValueError(f"decision, context: no column {column!r}; the columns are {listed(names)}")
 

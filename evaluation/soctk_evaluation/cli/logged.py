@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from soctk_evaluation.harness.dask_executor import ClusterExecutor
 
 FEWEST = 3
+"""Decisions of a log: to learn from, to validate by and to measure on."""
 FEW_ROWS = 20
 """Rows of a category below which it is mentioned."""
 

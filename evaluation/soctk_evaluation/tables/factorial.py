@@ -64,22 +64,14 @@ def ratios(rows: Sequence[Row], beside: str | None = "soc") -> dict[str, tuple[R
         rows: of one table.
         beside: the other variant; None for each one's `Variant.beside`.
     """
-    floor, by_code = (
-        _floor(rows),
-        {(row["method"], row["task"], row["seed"]): row["versions"].get("code") for row in rows},
-    )
-    scores = cell_scores(rows, FACTORIAL.score)
+    scores, floor = cell_scores(rows, FACTORIAL.score), _floor(rows)
+    code = {(row["method"], row["task"], row["seed"]): row["versions"].get("code") for row in rows}
     found: dict[str, tuple[Ratio, list[float]]] = {}
     for name in _in_order(scores):
         other = beside or VARIANTS[name].beside
-        mine, theirs = (
-            {
-                cell: score
-                for cell, score in scores.get(each, {}).items()
-                if by_code.get((name, *cell)) == by_code.get((other, *cell))
-            }
-            for each in (name, other)
-        )
+        theirs = scores.get(other, {})
+        alike = [cell for cell in scores[name] if cell in theirs and code[name, *cell] == code[other, *cell]]
+        mine = {cell: scores[name][cell] for cell in alike}
         ratio = None if name == other else ratio_of(mine, theirs, floor)
         if ratio is not None:
             own = [ratio_of(_of_task(mine, task), theirs, floor) for task in dict.fromkeys(task for task, _ in mine)]
