@@ -15,7 +15,9 @@ import pytest
 import torch
 
 import soctk
-from soctk_evaluation.experiments.timing import MODELS, TOLERANCE, Race, solve_directly
+from soctk_evaluation.experiments.direct import solve_directly
+from soctk_evaluation.experiments.race import TOLERANCE, Race
+from soctk_evaluation.experiments.timing import MODELS, make_race
 
 DIM, MANY = 10, 64
 RIVALS = ("CVXPY with Clarabel", "CVXPY with SCS", "cvxpylayers", "Moreau")
@@ -25,7 +27,7 @@ ALONE = ("Clarabel alone, finished data", "SCS at 1e-3 alone, finished data")
 @pytest.fixture(scope="module", params=MODELS)
 def race(request) -> Race:
     torch.set_num_threads(1)
-    race = Race(request.param, "budget", DIM, repeats=2)
+    race = make_race(request.param, "budget", DIM, repeats=2)
     race.kind = request.param
     return race
 
@@ -43,10 +45,9 @@ def rival(race: Race, name: str, count: int) -> Callable[[], Any]:
 
 def check(race: Race, points: torch.Tensor, most: float) -> float:
     """Return the largest certified gap of points, which are projected first; assert that it is at most so much."""
-    points = race.feasible_set.project(points)
-    gap = soctk.certify(race.model, race.feasible_set, points, race.contexts(len(points))).relative_gap
-    assert float(gap.max()) <= most
-    return float(gap.max())
+    gap = race.judged(points).gap_max
+    assert gap <= most
+    return gap
 
 
 @pytest.mark.parametrize("name", ["soctk.prepare", "soctk.minimize", "soctk.runtime", *RIVALS, *ALONE])
@@ -55,13 +56,13 @@ def test_one_decision(benchmark, race, name, tmp_path):
     benchmark.group = f"one decision, {race.kind} model"
     rows, points = race.contexts(1), None
     if name == "soctk.runtime":
-        soctk.to_runtime(race.model, race.feasible_set, tmp_path / "a.soctk")
+        soctk.to_runtime(race.model, race.sets, tmp_path / "a.soctk")
         decide, context = soctk.runtime.load(tmp_path / "a.soctk"), rows[0].numpy()
         points = torch.from_numpy(np.asarray(benchmark(decide, context, tol=TOLERANCE).x))[None]
     elif name == "soctk.prepare":
-        points = benchmark(soctk.prepare(race.model, race.feasible_set).minimize, rows, tol=TOLERANCE).x
+        points = benchmark(soctk.prepare(race.model, race.sets).minimize, rows, tol=TOLERANCE).x
     elif name == "soctk.minimize":
-        points = benchmark(soctk.minimize, race.model, race.feasible_set, rows, tol=TOLERANCE).x
+        points = benchmark(soctk.minimize, race.model, race.sets, rows, tol=TOLERANCE).x
     elif name in ALONE:
         solver = name.split()[0].upper()
         data, decided = next(race.finished(solver, 1))
@@ -76,7 +77,7 @@ def test_many_decisions(benchmark, race, name):
     """Certified decisions of many contexts, at once or one after the other."""
     benchmark.group = f"{MANY} decisions, {race.kind} model"
     if name == "soctk.minimize":
-        points = benchmark(soctk.minimize, race.model, race.feasible_set, race.contexts(MANY), tol=TOLERANCE).x
+        points = benchmark(soctk.minimize, race.model, race.sets, race.contexts(MANY), tol=TOLERANCE).x
     else:
         points = benchmark(rival(race, name, MANY))
     benchmark.extra_info["gap_max"] = check(race, points, 1e-1 if "SCS" in name else 1e-5)
@@ -89,7 +90,7 @@ def test_derivatives(benchmark, race, name):
     if name == "cvxpylayers":
         benchmark(race.layering(MANY, backward=True))
         return
-    rows, layer = race.contexts(MANY).requires_grad_(), soctk.DecisionLayer(race.model, race.feasible_set)
+    rows, layer = race.contexts(MANY).requires_grad_(), soctk.DecisionLayer(race.model, race.sets)
     benchmark(lambda: layer(rows).square().sum().backward())
     assert bool((rows.grad != 0).any())
 
@@ -98,7 +99,7 @@ def test_derivatives(benchmark, race, name):
 def test_value(benchmark, race, name):
     """The value at one point as the network computes it, and as the cone program whose value function it is."""
     benchmark.group = f"the value at a point, {race.kind} model"
-    point, row = race.feasible_set.sample(1, torch.Generator().manual_seed(0)), race.contexts(1)
+    point, row = race.sets.sample(1, torch.Generator().manual_seed(0)), race.contexts(1)
     with torch.no_grad():
         value = float(race.model(point, row)[0])
         if name == "feed-forward":
@@ -114,7 +115,7 @@ def test_value(benchmark, race, name):
 def test_forward_pass(benchmark, race, name):
     """Feed-forward values of a SOC-ICNN and of a ReLU ICNN of the same backbone."""
     benchmark.group = f"1024 values, {race.kind} model"
-    points, rows = race.feasible_set.sample(1024, torch.Generator().manual_seed(0)), race.contexts(1024)
+    points, rows = race.sets.sample(1024, torch.Generator().manual_seed(0)), race.contexts(1024)
     model = race.model
     if name != "SOC-ICNN":
         model = soctk.ReLUICNN(DIM, race.model.context_dim, hidden=race.model.hidden)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import soctk
-from soctk_evaluation.experiments.polyhedra import TOLERANCE, Race
+from soctk_evaluation.experiments.polyhedra import make_race
+from soctk_evaluation.experiments.race import TOLERANCE, Race
 from soctk_tasks.polyhedra import POLYHEDRA
 
 MANY = 64
@@ -23,7 +24,7 @@ RIVALS = ("CVXPY with Clarabel", "Moreau, finished data")
 @pytest.fixture(scope="module", params=[(name, kind) for name in POLYHEDRA for kind in ("soc", "relu")], ids="-".join)
 def race(request) -> Race:
     torch.set_num_threads(1)
-    race = Race(request.param[1], request.param[0])
+    race = make_race(request.param[1], request.param[0])
     race.name = "-".join(request.param)
     return race
 
@@ -31,8 +32,7 @@ def race(request) -> Race:
 def rival(race: Race, name: str, count: int) -> Callable[[], Tensor]:
     """Return what decides `count` contexts in another way and returns (count, n)."""
     if name.startswith("CVXPY"):
-        resolve = race.resolving(count)
-        return lambda: torch.stack([resolve(row) for row in range(count)])
+        return race.resolving("CLARABEL", count)
     pytest.importorskip("moreau", reason="Moreau is not installed: pip install 'soctk[rivals]'")
     programs = race.programs(count)
     return lambda: programs.points(programs.solve())
@@ -40,21 +40,20 @@ def rival(race: Race, name: str, count: int) -> Callable[[], Tensor]:
 
 def check(benchmark, race: Race, points: Tensor) -> None:
     """Put the largest gap and violation beside the time; assert that all did what they were asked for, about."""
-    quality = race.quality(points)
-    assert quality["gap_max"] <= 100 * TOLERANCE
-    assert quality["violation_max"] <= 100 * TOLERANCE
-    benchmark.extra_info.update({name: quality[name] for name in ("gap_max", "violation_max")})
+    quality = race.judged(points)
+    assert quality.gap_max <= 100 * TOLERANCE
+    assert quality.violation_max <= 100 * TOLERANCE
+    benchmark.extra_info.update(gap_max=quality.gap_max, violation_max=quality.violation_max)
 
 
 @pytest.mark.parametrize("name", ["soctk.prepare", "soctk.minimize", *RIVALS])
 def test_one_decision(benchmark, race: Race, name: str) -> None:
     """A decision of one context over its own set."""
     benchmark.group = f"one decision, {race.name}"
-    sets, context = race.sets.select(slice(1)), race.context[:1]
     if name == "soctk.prepare":
-        points = benchmark(race.preparing(1)).x
+        points = benchmark(race.preparing(1), race.contexts(1), tol=TOLERANCE).x
     elif name == "soctk.minimize":
-        points = benchmark(soctk.minimize, race.model, sets, context, tol=TOLERANCE).x
+        points = benchmark(soctk.minimize, race.model, race.sets_of(1), race.contexts(1), tol=TOLERANCE).x
     else:
         points = benchmark(rival(race, name, 1))
     check(benchmark, race, points)
@@ -65,8 +64,7 @@ def test_many_decisions(benchmark, race: Race, name: str) -> None:
     """Decisions of many contexts over their own sets, at once or one after the other."""
     benchmark.group = f"{MANY} decisions, {race.name}"
     if name == "soctk.minimize":
-        sets, context = race.sets.select(slice(MANY)), race.context[:MANY]
-        points = benchmark(soctk.minimize, race.model, sets, context, tol=TOLERANCE).x
+        points = benchmark(soctk.minimize, race.model, race.sets_of(MANY), race.contexts(MANY), tol=TOLERANCE).x
     else:
         points = benchmark(rival(race, name, MANY))
     check(benchmark, race, points)

@@ -8,11 +8,11 @@ import pytest
 
 import soctk
 from soctk_evaluation.cli import main
-from soctk_evaluation.experiments import polyhedra
+from soctk_evaluation.experiments import polyhedra, race
 
 
 def test_a_race_is_stored_once_and_shown(tmp_path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polyhedra, "MEASURED_FOR", 0.0)
+    monkeypatch.setattr(race, "MEASURED_FOR", 0.0)
     store, table, figure = (tmp_path / f"polyhedra.{kind}" for kind in ("jsonl", "md", "svg"))
     args = ["polyhedra", "--models", "soc", "--sets", "control", "--store", str(store)]
     assert main([*args, "--markdown", str(table), "--figure", str(figure)]) == 0
@@ -36,7 +36,7 @@ def test_a_race_is_stored_once_and_shown(tmp_path, capsys, monkeypatch: pytest.M
 
 
 def test_points_of_rivals_are_judged_by_our_certificate() -> None:
-    race = polyhedra.Race("soc", "dispatch")
-    middle = race.quality(race.sets.center().expand(3, -1)[:3])
-    best = race.quality(soctk.minimize(race.model, race.sets.select(slice(3)), race.context[:3]).x)
-    assert best["gap_max"] <= 1e-6 < max(middle["gap_max"], middle["violation_max"])
+    racing = polyhedra.make_race("soc", "dispatch")
+    middle = racing.judged(racing.sets.center().expand(3, -1)[:3])
+    best = racing.judged(soctk.minimize(racing.model, racing.sets_of(3), racing.contexts(3)).x)
+    assert best.gap_max <= 1e-6 < max(middle.gap_max, middle.violation_max)
