@@ -40,7 +40,7 @@ def test_there_are_no_circles() -> None:
 
 def test_the_command_line_and_the_reports_name_no_experiment() -> None:
     """They find them in the registry; only what each command takes is listed, in `cli/commands.py`."""
-    helpers = {"__init__", "structured", "moreau", "operations"}
+    helpers = {"__init__", "structured", "moreau", "operations", "direct", "race"}
     names = {path.stem for path in (HOME / "experiments").glob("*.py")} - helpers
     for path in (HOME / "cli" / "command_line.py", HOME / "cli" / "report.py", *(HOME / "harness").glob("*.py")):
         constants = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
