@@ -14,7 +14,6 @@ do not ask for more; and `KnownOptima` where there are any. With one start and o
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from soctk.learn.config import FitConfig
 from soctk.learn.optimality import Optima
@@ -168,8 +167,7 @@ class _Maker:
     def refine(self) -> Recipe:
         if self.apart:
             smaller = (Reduce(self.reduce_rows, self.config.penalty),) if self.reduced else ()
-            polish = replace(self.polish(1.0, self.config.rows), skipped=True)
-            phases: Recipe = (*self.curved(), *smaller, Slope(), polish)
+            phases: Recipe = (*self.curved(), *smaller, Slope(), self.polish(1.0, self.config.rows))
         else:
             phases = self.shape(1.0)
         return (*phases, self.level()) if self.regressed else phases

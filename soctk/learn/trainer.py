@@ -49,7 +49,6 @@ class Trainer:
         progress: told of every step.
         start: the number of the initial weights that are tried (`Race`).
         settled: whether the model is as it should be, so that there is nothing to refine.
-        reduced: whether the curved part is without what it does not need (`soctk.learn.phases.reduce`).
         whole: weights that are all learned, to fall back on where time is up before those that follow are; None where
             there are none yet.
 
@@ -79,7 +78,7 @@ class Trainer:
         self.report = FitReport(FitStatus.ITERATION_LIMIT)
         self.progress = Progress(0, enabled=False)
         self.start = self._done = 0
-        self.settled = self.reduced = False
+        self.settled = False
         self.whole: Weights | None = None
         self._contest: tuple[Residuals, float, Weights] | None = None
         self._expired = False

@@ -270,15 +270,14 @@ def test_a_contest_is_won_by_a_clearly_smaller_loss_alone(better: bool) -> None:
 class LeavesOut(Phase):
     """Leaves a norm out of every start but the second, and says what it found."""
 
-    begun: list[tuple[tuple[str, ...], bool]]
+    begun: list[tuple[str, ...]]
     losses: tuple[float, ...]
 
     def run(self, trainer: Trainer) -> None:
         traits = trainer.model.traits
-        self.begun.append((traits.without, trainer.reduced))
+        self.begun.append(traits.without)
         if len(self.begun) != 2:
             traits.set_structure(traits.structure, ("norm1",))
-            trainer.reduced = True
         trainer.report.best_validation = self.losses[len(self.begun) - 1]
         trainer.keep()
 
@@ -292,7 +291,7 @@ def test_what_a_start_goes_without_is_its_own(losses: tuple[float, ...], without
     model.set_structure(3)
     trainer, phase = Trainer(model, data, data), LeavesOut([], losses)
     Race(3, 3, 1, (phase,)).run(trainer)
-    assert phase.begun == [((), False)] * 3
+    assert phase.begun == [()] * 3
     assert model.traits.without == without
     assert trainer.report.best_validation == min(losses)
 

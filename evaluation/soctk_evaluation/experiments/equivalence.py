@@ -307,7 +307,8 @@ def _trained(
     The model is kept in `folder`, under a name that another size, recipe or version of the code would not have.
     """
     sizes = (dim, width, depth, blocks, rows, passthrough)
-    name = hashlib.sha256(repr((sizes, TRAINING, versions_of("soc", "box_socp", (__name__,)))).encode()).hexdigest()[:16]
+    versions = versions_of("soc", "box_socp", (__name__,))
+    name = hashlib.sha256(repr((sizes, TRAINING, versions)).encode()).hexdigest()[:16]
     kept = None if folder is None else folder / f"trained-{name}.safetensors"
     if kept is not None and kept.is_file():
         return cast(SOCICNN, soctk.load(kept))

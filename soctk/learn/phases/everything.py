@@ -24,7 +24,6 @@ class Everything(Phase):
         rows: observed values, about.
         level_weight: of the squared mean residual of an instance.
         networks: whether the affine part's networks move too.
-        skipped: where the curved part was reduced, which is then nearer to the truth than v: its errors would bend it.
         whitened: in whitened coordinates of the windows (`soctk.learn.whitening`).
     """
 
@@ -32,7 +31,6 @@ class Everything(Phase):
     rows: int
     level_weight: float
     networks: bool = True
-    skipped: bool = False
     whitened: bool = False
 
     def steps(self, trainer: Trainer) -> int:
@@ -42,8 +40,6 @@ class Everything(Phase):
         return trainer.weighted(self.rows, self.level_weight)[1]
 
     def run(self, trainer: Trainer) -> None:
-        if self.skipped and trainer.reduced:
-            return
         parts = trainer.weighted(self.rows, self.level_weight)
         part = None if self.networks else trainer.model.traits.affine
         waiting = set() if part is None else {id(weight) for weight in part.network_parameters()}

@@ -138,7 +138,6 @@ class Race(Phase):
             trainer.start = one.start
             # Whole again, where phases have left something out of the one before.
             trainer.take(Weights(trainer.model.traits.structure, (), one.state))
-            trainer.reduced = False
             trainer.keep()
             trainer.report.best_validation = math.inf
             run_in_turn(phases, trainer)

@@ -71,14 +71,14 @@ class Reduce(Phase):
         if not trainer.model.traits.reductions() or curved > MOST_WEIGHTS:
             return
         first, report = self._reached(trainer, self._loss(trainer)), trainer.report
-        before = report.status, report.best_validation
+        before, better = (report.status, report.best_validation), False
         try:
             start = self._settle(trainer, first.loss, math.inf)
             reached = self._descend(trainer, start)
             self._load(trainer, reached)
-            trainer.reduced = self._converge(trainer, reached.loss) < BETTER * start.loss
+            better = self._converge(trainer, reached.loss) < BETTER * start.loss
         finally:  # an interruption, too, leaves weights and structure that go together
-            if not trainer.reduced:
+            if not better:
                 self._load(trainer, first)
                 report.status, report.best_validation = before
             trainer.keep()
