@@ -111,6 +111,17 @@ def test_help_does_not_load_torch() -> None:
     assert run.stdout.split() == ["False", "False"], run.stderr
 
 
+def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+    """As in `soctk benchmark score --help | head`."""
+    command = [sys.executable, "-m", "soctk_evaluation.cli", "benchmark", "score", "--help"]
+    process = subprocess.Popen(command, env=support.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+
+
 COMMAND = [
     sys.executable,
     "-m",

@@ -27,9 +27,20 @@ def main(args: Sequence[str] | None = None) -> int:
         args: the arguments; `sys.argv[1:]` by default.
 
     Returns:
-        0; 1 where cells failed or a file could not be written; 2 for a wrong argument; 130 after Ctrl-C.
+        0; 1 where cells failed or a file could not be written; 2 for a wrong argument; 130 after Ctrl-C; 141 where whoever
+        read the output has left, as `head` does.
     """
-    args = sys.argv[1:] if args is None else args
+    try:
+        code = _carry_out(sys.argv[1:] if args is None else args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be written has no reader
+        return 141
+
+
+def _carry_out(args: Sequence[str]) -> int:
+    """Carry out a command and return the exit code."""
     commands = _commands(args[:1])
     request = tyro.extras.subcommand_cli_from_dict(
         commands,
@@ -48,6 +59,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return _fail("interrupted", 130)
     except (UsageError, TableError) as error:
         return _fail(str(error), 2)
+    except BrokenPipeError:
+        raise
     except (StoreError, OSError) as error:
         return _fail(str(error), 1)
 
