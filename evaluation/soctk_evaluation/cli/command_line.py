@@ -27,8 +27,8 @@ def main(args: Sequence[str] | None = None) -> int:
         args: the arguments; `sys.argv[1:]` by default.
 
     Returns:
-        0; 1 where cells failed or a file could not be written; 2 for a wrong argument; 130 after Ctrl-C; 141 where whoever
-        read the output has left, as `head` does.
+        0; 1 where cells failed or a file could not be written; 2 for a wrong argument; 130 after Ctrl-C; 141 where
+        whoever read the output has left, as `head` does.
     """
     try:
         code = _carry_out(sys.argv[1:] if args is None else args)
