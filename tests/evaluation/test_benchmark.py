@@ -88,7 +88,9 @@ def test_failures_are_scored_at_the_centre_and_counted() -> None:
     x[0], x[1, 0], x[2] = np.nan, np.inf, 1e300
     x[3] += 1e-3 + 1.0  # outside of the box [0, 1]^3
     scored = score_problem(PROBLEM, x)
-    assert scored.failures == {"missing": 1, "not finite": 1, "infeasible": 2}
+    assert scored.failures == {"missing": [0], "not finite": [1], "infeasible": [2, 3]}
+    said = "1 missing (row 0); 1 not finite (row 1); 2 infeasible (row 2, 3, by up to 1e+300), scored at the centre"
+    assert scored.status == said
     by_hand = best()
     by_hand[:4] = 0.5
     assert scored.regret == pytest.approx(score_problem(PROBLEM, by_hand).regret, rel=1e-9)
@@ -137,7 +139,7 @@ def _sum(x: torch.Tensor, arrays: dict[str, np.ndarray]) -> torch.Tensor:
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0.5,0,0,0\n", "expected rows 0 to 19"),
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},,0,0,0\n", "expected rows 0 to 19"),
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,a,0,0\n", "x_0, line 2: expected a number, got 'a'"),
-        (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,0,0,0\n{PROBLEM.name},0,0,0,0\n", "expected each row once"),
+        (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,0,0,0\n{PROBLEM.name},0,0,0,0\n", "got row 0 more than once"),
         ("problem,row,x_0\n", "expected columns problem, row, x_0, x_1, x_2"),
         ("", "not a readable .csv file"),
     ],
@@ -349,6 +351,18 @@ def test_what_entries_are_given_holds_no_test_optimum(tmp_path: Path) -> None:
     assert names == usual
     listed = json.loads((tmp_path / "data" / "benchmark.json").read_text())
     assert listed["problems"][PROBLEM.name]["hash"] == hash_of(training(PROBLEM), held_out(PROBLEM))
+
+
+def test_a_side_that_moves_with_the_context_is_null_and_has_columns(tmp_path: Path) -> None:
+    """It had been left out, which is not what the page says."""
+    choice = ["--tasks", "moving_dispatch", "--dims", "3", "--seeds", "7"]
+    assert main(["benchmark", "data", str(tmp_path), *choice, "--format", "csv"]) == 0
+    folder = tmp_path / "moving_dispatch-3-7"
+    sides = json.loads((folder / "set.json").read_text())
+    assert (sides["f"], sides["h"]) == (None, None)
+    assert len(sides["lower"]) == 3
+    columns = (folder / "test_contexts.csv").read_text().splitlines()[0].split(",")
+    assert {"f_0", "h_0"} <= set(columns)
 
 
 HOME = Path(__file__).resolve().parents[2] / "evaluation"

@@ -153,7 +153,8 @@ def _csv(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
     if list(table.columns) != wanted:
         got = ", ".join(map(str, table.columns))
         wanted_here = f"expected columns {', '.join(wanted)}, as of this version's problems"
-        raise UsageError(f"{path}: {wanted_here}, got {got}; was the file made for another --version?")
+        hint = "was the file made for another --version?" if "problem" in table.columns else "with commas between them"
+        raise UsageError(f"{path}: {wanted_here}, got {got}; {hint}")
     for name in wanted[1:]:
         numbers = pd.to_numeric(table[name], errors="coerce")
         wrong = np.flatnonzero(numbers.isna() & table[name].notna())
@@ -176,8 +177,9 @@ def _rows(part: pd.DataFrame, problem: Problem, path: Path) -> np.ndarray:
             f"{path}: {problem.name}: expected rows 0 to {problem.test - 1}, as there are {problem.test} test "
             f"contexts, got {rows[~inside][0]:g}"
         )
-    if len(np.unique(rows)) < len(rows):
-        raise UsageError(f"{path}: {problem.name}: expected each row once")
+    twice = part["row"][part["row"].duplicated()]
+    if len(twice) > 0:
+        raise UsageError(f"{path}: {problem.name}: expected each row once, got row {twice.iloc[0]:g} more than once")
     numbers = part.iloc[:, 2:].to_numpy(float)
     if np.isfinite(numbers[:, problem.dim :]).any():
         raise UsageError(f"{path}: {problem.name}: expected {problem.dim} coordinates, got more")

@@ -103,7 +103,8 @@ def _write_csv(folder: Path, arrays: Arrays) -> None:
         test |= _columns(name, arrays[f"test_{name}"])
     _table(train, folder / "train_contexts.csv")
     _table(test, folder / "test_contexts.csv")
-    fixed = {name: arrays[name].tolist() for name in ("lower", "upper", "E", "f", "G", "h") if name not in moving}
+    sides = ("lower", "upper", "E", "f", "G", "h")
+    fixed = {name: None if name in moving else arrays[name].tolist() for name in sides}
     (folder / "set.json").write_text(json.dumps(_without_infinity(fixed)) + "\n", encoding="utf-8")
 
 

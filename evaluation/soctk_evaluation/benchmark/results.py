@@ -80,7 +80,7 @@ def rows_of(about: About, scored: Sequence[Scored], version: Version, path: Path
 
 def _row(one: Scored, about: About, submission: str, choice: str, label: str, version: Version, started: str) -> Row:
     problem = one.problem
-    status = about.ended.get(problem.name, "") or "; ".join(f"{count} {kind}" for kind, count in one.failures.items())
+    status = about.ended.get(problem.name, "") or one.status
     key = hashlib.sha256(json.dumps([choice, about.name, about.who, about.track, problem.name]).encode()).hexdigest()
     return {
         "experiment": EXPERIMENT,

@@ -116,14 +116,16 @@ class Scored:
         problem: the problem.
         regret: mean of f(x) - f(x*) over the test contexts.
         cost: mean of f(x).
-        failures: how many decisions were missing, not finite, infeasible.
+        failures: the rows of decisions that were missing, not finite, infeasible.
+        violation: the largest of infeasible decisions.
         trivial: mean regrets of the trivial rows.
     """
 
     problem: Problem
     regret: float
     cost: float
-    failures: dict[str, int]
+    failures: dict[str, list[int]]
+    violation: float
     trivial: dict[str, float]
 
     @property
@@ -134,7 +136,17 @@ class Scored:
     @property
     def failed(self) -> int:
         """How many decisions were scored at the centre."""
-        return sum(self.failures.values())
+        return sum(map(len, self.failures.values()))
+
+    @property
+    def status(self) -> str:
+        """How many decisions failed how, with the first few rows; empty where none did."""
+        said = []
+        for kind, rows in self.failures.items():
+            some = ", ".join(map(str, rows[:NAMED])) + (", ..." if len(rows) > NAMED else "")
+            by = f", by up to {self.violation:.2g}" if kind == "infeasible" else ""
+            said.append(f"{len(rows)} {kind} (row {some}{by})")
+        return "; ".join(said) + (", scored at the centre" if said else "")
 
 
 def ratio_of(regret: float, constant: float) -> float:
@@ -156,12 +168,15 @@ def score_problem(problem: Problem, decisions: np.ndarray) -> Scored:
     missing = x.isnan().all(dim=1)
     broken = ~x.isfinite().all(dim=1) & ~missing
     x = torch.where((missing | broken).unsqueeze(1), judge.centre, x)
-    outside = ~(judge.sets.violation(x) <= FEASIBLE)
+    violation = judge.sets.violation(x)
+    outside = ~(violation <= FEASIBLE)
     x = judge.inside(torch.where(outside.unsqueeze(1), judge.centre, x))
     costs = judge.costs(x)
-    failures = {"missing": int(missing.sum()), "not finite": int(broken.sum()), "infeasible": int(outside.sum())}
+    kinds = {"missing": missing, "not finite": broken, "infeasible": outside}
+    failures = {kind: which.nonzero().flatten().tolist() for kind, which in kinds.items() if which.any()}
+    worst = float(violation[outside].max()) if outside.any() else 0.0
     regret = float((costs - judge.costs(judge.optimum.x)).mean())
-    return Scored(problem, regret, float(costs.mean()), {k: v for k, v in failures.items() if v}, judge.trivial)
+    return Scored(problem, regret, float(costs.mean()), failures, worst, judge.trivial)
 
 
 def score_all(problems: Sequence[Problem], decisions: Mapping[str, np.ndarray]) -> list[Scored]:
@@ -198,3 +213,7 @@ def summarize(ratios: Mapping[tuple[str, int, int], float]) -> Summary:
         return Summary(score, None, None, tasks)
     half = stats.t.ppf(0.5 + CONFIDENCE / 2, len(seeds) - 1) * seeds.std(ddof=1) / len(seeds) ** 0.5
     return Summary(score, float(np.exp(seeds.mean() - half)), float(np.exp(seeds.mean() + half)), tasks)
+
+
+NAMED = 5
+"""Rows that a message names at most."""

@@ -61,10 +61,10 @@ def add(command: Add) -> int:
         raise UsageError("--who: expected who made the entry, as the table will say it (and --how, --track), got none")
     store = ResultsStore(command.store)
     store.append(*rows)
+    if command.html is not None:  # before anything is printed: who reads that may leave early
+        write_text(command.html, to_html(*_boards(store)))
     print_board(board_of(rows))
     _tell(f"added {rows[0]['method']} to {store.path}")
-    if command.html is not None:
-        write_text(command.html, to_html(*_boards(store)))
     return 0
 
 
@@ -81,10 +81,10 @@ def page(command: Page) -> int:
         raise UsageError(f"no store {command.store}; `soctk benchmark add` makes one")
     store = ResultsStore(command.store)
     boards, skipped = _boards(store)
+    if command.html is not None:  # before anything is printed: who reads that may leave early
+        write_text(command.html, to_html(boards, skipped))
     for board in boards:
         print_board(board)
-    if command.html is not None:
-        write_text(command.html, to_html(boards, skipped))
     return 0
 
 
