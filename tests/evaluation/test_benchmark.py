@@ -89,7 +89,7 @@ def test_failures_are_scored_at_the_centre_and_counted() -> None:
     x[3] += 1e-3 + 1.0  # outside of the box [0, 1]^3
     scored = score_problem(PROBLEM, x)
     assert scored.failures == {"missing": [0], "not finite": [1], "infeasible": [2, 3]}
-    said = "1 missing (row 0); 1 not finite (row 1); 2 infeasible (row 2, 3, by up to 1e+300), scored at the centre"
+    said = "1 missing (row 0); 1 not finite (row 1); 2 infeasible (rows 2, 3, by up to 1e+300), scored at the centre"
     assert scored.status == said
     by_hand = best()
     by_hand[:4] = 0.5

@@ -145,7 +145,7 @@ class Scored:
         for kind, rows in self.failures.items():
             some = ", ".join(map(str, rows[:NAMED])) + (", ..." if len(rows) > NAMED else "")
             by = f", by up to {self.violation:.2g}" if kind == "infeasible" else ""
-            said.append(f"{len(rows)} {kind} (row {some}{by})")
+            said.append(f"{len(rows)} {kind} ({'row' if len(rows) == 1 else 'rows'} {some}{by})")
         return "; ".join(said) + (", scored at the centre" if said else "")
 
 

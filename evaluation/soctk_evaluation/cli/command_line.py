@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,39 +31,43 @@ def main(args: Sequence[str] | None = None) -> int:
         0; 1 where cells failed or a file could not be written; 2 for a wrong argument; 130 after Ctrl-C; 141 where
         whoever read the output has left, as `head` does.
     """
+    args = sys.argv[1:] if args is None else args
+    commands = _commands(args[:1])
     try:
-        code = _carry_out(sys.argv[1:] if args is None else args)
+        request = tyro.extras.subcommand_cli_from_dict(
+            commands,
+            prog="soctk",
+            args=args,
+            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),
+            description="Learn a convex objective and decide with it.",
+        )
+        code = _carry_out(next(name for name, kind in commands.items() if type(request) is kind), request)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be written has no reader
-        return 141
-
-
-def _carry_out(args: Sequence[str]) -> int:
-    """Carry out a command and return the exit code."""
-    commands = _commands(args[:1])
-    request = tyro.extras.subcommand_cli_from_dict(
-        commands,
-        prog="soctk",
-        args=args,
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),
-        description="Learn a convex objective and decide with it.",
-    )
-    name = next(name for name, kind in commands.items() if type(request) is kind)
-    try:
-        if name in ACTIONS:
-            module, _, function = ACTIONS[name][1].partition(":")
-            return getattr(import_module(module), function)(request)
-        return run_experiment(find_experiment(name), cast(Run, request))
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except (UsageError, TableError) as error:
         return _fail(str(error), 2)
-    except BrokenPipeError:
-        raise
     except (StoreError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _reader_left():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be written has no reader
+            return 141
         return _fail(str(error), 1)
+
+
+def _carry_out(name: str, request: object) -> int:
+    """Carry out a command and return the exit code."""
+    if name in ACTIONS:
+        module, _, function = ACTIONS[name][1].partition(":")
+        return getattr(import_module(module), function)(request)
+    return run_experiment(find_experiment(name), cast(Run, request))
+
+
+def _reader_left() -> bool:
+    """Whether nobody reads the output any more: another pipe, to a worker, may be what broke."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _commands(asked: Sequence[str]) -> dict[str, type]:

@@ -23,8 +23,8 @@ method, violations are those of its answers as they came, and gaps are certified
 projected to their sets.
 
 Batches are where this library is fast. A single prepared decision is quicker than CVXPY with Clarabel in every case; in
-the smaller ones, where decisions wait for Python, Moreau's single solve of finished cone data comes near: run by run it
-took from as long to 2.4 times as long.
+the smaller ones, where decisions wait for Python, Moreau's single solve of finished cone data comes
+nearest.
 
 ![Milliseconds for a decision over each polyhedron](images/polyhedra.svg)
 
