@@ -116,30 +116,29 @@ class ConvexFunction(nn.Module, ABC):
 
         Args:
             x: (*batch, n). Computed in the higher of its and the weights' precision, returned in x's dtype.
-            context: (*batch, p), or (p,) for one context shared by all points; None where p = 0.
+            context: (*batch, p), or with only the first of x's batch dimensions, each context shared by the points
+                there: (N, p) for the x (N, M, n) of `ValueData`, (p,) for all points; None where p = 0.
 
         Returns:
             (*batch), differentiable by autograd in x, context and weights.
 
         Raises:
-            ValueError: a wrong dimension, unequal batch shapes, a NaN or an infinity.
+            ValueError: a wrong dimension, batch shapes that do not belong together, a NaN or an infinity.
         """
         points = self._check_device(as_tensor(x, "x", dtype=self.dtype), "x")
         check_last_dim(points, self.dim, "x")
         batch = points.shape[:-1]
         contexts = self.check_context(context)
-        if contexts.ndim > 1 and contexts.shape[:-1] != batch:
+        given = contexts.shape[:-1]
+        if batch[: len(given)] != given:
             raise ValueError(
-                f"context: expected batch shape {tuple(batch)} as x's (or one context of shape ({self.context_dim},)), "
-                f"got {tuple(contexts.shape[:-1])}"
+                f"context: expected batch shape {tuple(batch)} as x's (or its first dimensions, or () for one context "
+                f"of shape ({self.context_dim},)), got {tuple(given)}"
             )
         if points.numel() == 0:
             return points.new_zeros(batch)
-        if contexts.ndim > 1 and self.context_dim > 0:
-            internal, rows = points.reshape(-1, 1, self.dim), contexts.reshape(-1, self.context_dim)
-        else:
-            internal, rows = points.reshape(1, -1, self.dim), contexts.reshape(1, -1)
-        return self.evaluate(internal, rows).reshape(batch).to(points.dtype)
+        rows = self.context_rows(contexts)
+        return self.evaluate(points.reshape(len(rows), -1, self.dim), rows).reshape(batch).to(points.dtype)
 
     def evaluate(self, x: Tensor, context: Tensor) -> Tensor:
         """Return f for internal shapes, unchecked: x (N or 1, M, n), context (N, p) -> (N, M)."""

@@ -82,6 +82,8 @@ class SurrogateContract:
         if context is not None:  # one context for all points
             close(model(x, context[0, 0])[0, 0], values[0, 0], VALUE)
             assert model(x, context[0, 0]).shape == (2, 3)
+            shared = context[:, :1].expand(-1, 3, -1)  # one for the points of each row
+            close(model(x, context[:, 0]), model(x, shared), VALUE)
 
     def test_rows_do_not_touch_each_other(self, case) -> None:
         model = case()
@@ -163,6 +165,8 @@ class SurrogateContract:
                 model(x, context[:2])
             with pytest.raises(ValueError, match=r"^context: .*got \(1,\)"):
                 model(x, context[:1])  # no silent broadcast
+            with pytest.raises(ValueError, match=r"^context: .*got \(2,\)"):
+                model(torch.zeros(3, 2, n), context[:2])
             with pytest.raises(ValueError, match=r"^context: .*None"):
                 model(x)
             with pytest.raises(ValueError, match=r"^context: expected one context"):

@@ -130,7 +130,7 @@ def data(noise: float = 0.0, seed: int = 0) -> soctk.ValueData:
 
 def shape_error(model: soctk.ConvexSurrogate, of: soctk.ValueData) -> float:
     """Return the mean square of what the model leaves of the values' variation within an instance."""
-    residual = of.value - model(of.x, of.context.unsqueeze(1).expand(-1, of.candidates, -1)).detach()
+    residual = of.value - model(of.x, of.context).detach()
     return float((residual - residual.mean(dim=1, keepdim=True)).square().mean())
 
 

@@ -55,7 +55,7 @@ def learned(phase: Slope, slopes: Slopes = slopes) -> torch.Tensor:
     trainer.finish()
     test = data(2, slopes)
     x = torch.eye(DIM, dtype=DOUBLE)
-    rise = model(torch.cat([x, -x]).expand(300, -1, -1), test.context.unsqueeze(1).expand(-1, 2 * DIM, -1)).detach()
+    rise = model(torch.cat([x, -x]).expand(300, -1, -1), test.context).detach()
     return ((rise[:, :DIM] - rise[:, DIM:]) / 2 - slopes(test.context)).square().mean(dim=0).sqrt()
 
 
@@ -125,7 +125,7 @@ def test_without_time_what_was_learned_stays() -> None:
 def error(model: soctk.SOCICNN) -> float:
     """Return the mean error of values on new data."""
     test = data(2, bent_together)
-    return float((model(test.x, test.context.unsqueeze(1).expand(-1, 8, -1)) - test.value).detach().abs().mean())
+    return float((model(test.x, test.context) - test.value).detach().abs().mean())
 
 
 @pytest.mark.parametrize("candidates", [1, 4, 8])

@@ -39,8 +39,7 @@ def test_a_fit_that_is_told_to_stop_keeps_what_it_has_learned(candidates: int) -
 
 
 def values_of(model: soctk.ConvexSurrogate, data: soctk.ValueData) -> torch.Tensor:
-    contexts = data.context.unsqueeze(1).expand(-1, data.x.shape[1], -1)
-    return model(data.x, contexts).detach()
+    return model(data.x, data.context).detach()
 
 
 @pytest.mark.parametrize("name", ["soc", "dcp", "norm"])
