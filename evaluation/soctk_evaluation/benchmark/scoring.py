@@ -34,6 +34,8 @@ EXACT = 1e-9
 CONFIDENCE = 0.95
 TRIVIAL = ("constant", "affine", "centre")
 """Rows that stand beside all entries."""
+NAMED = 5
+"""Rows that a message names at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +215,3 @@ def summarize(ratios: Mapping[tuple[str, int, int], float]) -> Summary:
         return Summary(score, None, None, tasks)
     half = stats.t.ppf(0.5 + CONFIDENCE / 2, len(seeds) - 1) * seeds.std(ddof=1) / len(seeds) ** 0.5
     return Summary(score, float(np.exp(seeds.mean() - half)), float(np.exp(seeds.mean() + half)), tasks)
-
-
-NAMED = 5
-"""Rows that a message names at most."""
