@@ -23,8 +23,8 @@ Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one c
 solvers alone are called on the cone data that CVXPY makes of it, and only their own solve time counts;
 [Moreau](https://pypi.org/project/moreau/) is called on the cone data of the same lift, for one context and at its best
 batch size, their making not counted. This library and Moreau are asked for 1e-6, SCS alone for 1e-3, the others run at
-their own tolerances. Methods are timed one after the other: small differences may be the machine's. A ratio below
-1 says that the other method is the quicker one.
+their own tolerances. Methods are timed one after the other, while the other core had other work: small differences
+may be the machine's. A ratio below 1 says that the other method is the quicker one.
 
 The first ratio is between single decisions: what a method takes, over what `soctk.prepare` takes for one context (with
 derivatives: the `DecisionLayer`). There a decision in few variables waits longer for Python than for arithmetic. The
