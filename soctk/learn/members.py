@@ -10,7 +10,7 @@ import copy
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from soctk.learn.phases.race import can_redraw, redrawn
 from soctk.learn.progress import Progress
 from soctk.learn.report import FitReport, FitStatus
 from soctk.models.average import average
+from soctk.processes import end_workers
 from soctk.sets import SetAt
 from soctk.surrogate import ConvexSurrogate
 
@@ -143,10 +144,11 @@ def side_by_side(
     do so where it has a method `event`, which returns a mark that its workers see; those of another are left.
     """
     started = time.perf_counter()
+    numbers = range(members.count)
     if executor is not None:
         learned = _on_executor(fit, model, members.at_a_time(members.config.jobs or members.count), stop, executor)
     elif members.processes == 1 or model.device.type != "cpu":
-        learned = _in_turn(fit, model, members.at_a_time(1), stop)
+        learned = _in_turn(fit, members.at_a_time(1), numbers, stop, model)
     else:
         learned = _in_processes(fit, model, members.at_a_time(members.processes), stop)
     good = [number for number, (_, report) in learned.items() if report.status != FitStatus.DIVERGED]
@@ -157,19 +159,25 @@ def side_by_side(
     return report
 
 
-def _in_turn(fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop | None) -> dict[int, Learned]:
-    learned = {0: members.learn(fit, 0, stop, into=model, shown=True)}
-    for number in range(1, members.count):
-        if stop is not None and stop():
+def _in_turn(
+    fit: Fit, members: Members, numbers: Iterable[int], stop: Stop | None, first: ConvexSurrogate | None = None
+) -> dict[int, Learned]:
+    """Learn members one after the other; with `first`, number 0 is that model, learned even where none are to begin."""
+    learned = {}
+    for number in numbers:
+        into = None if number else first
+        if into is None and stop is not None and stop():
             break
-        learned[number] = members.learn(fit, number, stop, shown=True)
+        learned[number] = members.learn(fit, number, stop, into=into, shown=first is not None)
     return learned
 
 
 def _in_processes(fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop | None) -> dict[int, Learned]:
-    """Learn the first here and the others in processes of this machine."""
+    """Deal the members out: each process of this machine, this one too, learns its own in turn."""
     from joblib.externals.loky import get_reusable_executor
 
+    processes = members.processes
+    mine, *theirs = (range(process, members.count, processes) for process in range(processes))
     with tempfile.TemporaryDirectory() as folder:
         mark = _FileMark(Path(folder) / "stop")
 
@@ -178,13 +186,13 @@ def _in_processes(fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop
                 mark.set()
             return mark.is_set()
 
-        executor = get_reusable_executor(max_workers=members.processes - 1)
-        others = _submit(executor, fit, members, range(1, members.count), mark)
+        executor = get_reusable_executor(max_workers=processes - 1)
+        others = [executor.submit(_elsewhere, fit, members, numbers, mark) for numbers in theirs]
         try:
-            first = members.learn(fit, 0, None if stop is None else stopped, into=model, shown=True)
-            return {0: first, **_collect(others, stopped, mark, Progress(0, enabled=False))}
+            learned = _in_turn(fit, members, mine, None if stop is None else stopped, model)
+            return learned | _collect(others, stopped, mark, Progress(0, enabled=False))
         except BaseException:
-            executor.shutdown(kill_workers=True)
+            end_workers(executor, others)
             raise
 
 
@@ -193,13 +201,13 @@ def _on_executor(
 ) -> dict[int, Learned]:
     """Learn all on workers that are the caller's, who alone ends them."""
     mark: Mark | None = executor.event() if hasattr(executor, "event") else None  # type: ignore[attr-defined]
-    futures = _submit(executor, fit, members, range(members.count), mark)
+    futures = [executor.submit(_elsewhere, fit, members, [number], mark) for number in range(members.count)]
     try:
         with Progress(members.count, enabled=members.config.progress, unit="members") as progress:
             learned = _collect(futures, stop or _never, mark, progress)
     except BaseException:
         with suppress(Exception):  # what went wrong is what is raised
-            _leave(futures.values(), mark)
+            _leave(futures, mark)
         raise
     if not learned:
         return {0: members.learn(fit, 0, stop, into=model)}  # as a fit that is stopped at once
@@ -210,26 +218,21 @@ def _on_executor(
     return learned
 
 
-def _submit(
-    executor: Executor, fit: Fit, members: Members, numbers: Iterable[int], mark: Mark | None
-) -> dict[int, Future[Learned | None]]:
-    return {number: executor.submit(_elsewhere, fit, members, number, mark) for number in numbers}
-
-
 def _collect(
-    futures: dict[int, Future[Learned | None]], stop: Stop, mark: Mark | None, progress: Progress
+    futures: Sequence[Future[dict[int, Learned]]], stop: Stop, mark: Mark | None, progress: Progress
 ) -> dict[int, Learned]:
     """Return the members that are learned, all of them unless `stop` says True; raise what one of them raises."""
-    waiting, learned = dict(futures), {}
+    waiting, learned = list(futures), {}
     while waiting:
-        for number in [number for number, future in waiting.items() if future.done()]:
-            found = waiting.pop(number).result()
-            if found is not None:
-                learned[number] = found
-                progress.advance(found[1].best_validation)
+        for future in [future for future in waiting if future.done()]:
+            waiting.remove(future)
+            found = future.result()
+            learned.update(found)
+            for _, report in found.values():
+                progress.advance(report.best_validation)
         if waiting and stop():
             if mark is None:
-                _leave(waiting.values(), mark)
+                _leave(waiting, mark)
                 break
             mark.set()
         if waiting:
@@ -237,7 +240,7 @@ def _collect(
     return dict(sorted(learned.items()))
 
 
-def _leave(futures: Iterable[Future[Learned | None]], mark: Mark | None) -> None:
+def _leave(futures: Iterable[Future[dict[int, Learned]]], mark: Mark | None) -> None:
     """Let members be: those that have not begun do not begin, those that look at a mark end."""
     if mark is not None:
         mark.set()
@@ -249,13 +252,11 @@ _one_at_a_time = threading.Lock()
 """Held by the thread of a worker that learns: how many threads PyTorch takes is its process's."""
 
 
-def _elsewhere(fit: Fit, members: Members, number: int, mark: Mark | None) -> Learned | None:
-    """Fit one member on a worker; None where it was to stop before."""
+def _elsewhere(fit: Fit, members: Members, numbers: Iterable[int], mark: Mark | None) -> dict[int, Learned]:
+    """Fit members on a worker, none once the mark is set."""
     with _one_at_a_time:
-        if mark is not None and mark.is_set():
-            return None
-        model, report = members.learn(fit, number, None if mark is None else mark.is_set)
-        return model, replace(report, model=None)
+        learned = _in_turn(fit, members, numbers, None if mark is None else mark.is_set)
+        return {number: (model, replace(report, model=None)) for number, (model, report) in learned.items()}
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,28 @@ def test_a_time_limit_is_shared_by_those_that_are_learned_one_after_the_other() 
     assert [members.at_a_time(count).config.time_limit for count in (1, 2, 3, 8)] == [20.0, 30.0, 60.0, 60.0]
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_interrupt_ends_the_processes_of_many_members_without_a_word() -> None:
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        soctk.fit(made(), data(), replace(BRIEF, members=9, jobs=2, epochs=1000), stop=interrupted)
+
+
+def test_processes_share_members_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, learn = [], Members.learn
+
+    def learning(members: Members, fit: Any, number: int, *more: Any, **named: Any) -> Any:
+        here.append(number)
+        return learn(members, fit, number, *more, **named)
+
+    monkeypatch.setattr(Members, "learn", learning)
+    found = members_of(soctk.fit(made(), data(), replace(BRIEF, members=5, jobs=2)))
+    assert here == [0, 2, 4]
+    check_same(found, members_of(soctk.fit(made(), data(), replace(BRIEF, members=5, jobs=1))))
+
+
 def test_no_start_of_a_members_race_is_that_of_another() -> None:
     """Every member's race draws other initial weights than every other's."""
     starts: list[soctk.ConvexSurrogate] = []

@@ -15,7 +15,7 @@ from soctk_evaluation.harness.experiment import Experiment
 from soctk_evaluation.harness.marks import marks_of
 from soctk_evaluation.harness.progress import shown
 from soctk_evaluation.harness.store import ResultsStore, StoreError
-from soctk_evaluation.harness.workers import LATE, Job, Outcome, Work, run_alone, run_parallel
+from soctk_evaluation.harness.workers import LATE, Job, Outcome, Work, run_here, run_on_dask
 
 BACKENDS = ("loky", "dask")
 BLIND_CRASHES = 3
@@ -120,8 +120,8 @@ def _outcomes(work: Work, queue: list[Job], jobs: int, backend: str) -> Iterator
     while pending:
         try:
             waiting = list(pending.values())
-            alone = backend == "loky" and jobs == 1
-            for outcome in run_alone(work, waiting) if alone else run_parallel(work, waiting, jobs, backend):
+            run = run_on_dask if backend == "dask" else run_here
+            for outcome in run(work, waiting, jobs):
                 blind = 0
                 del pending[outcome.job.key]
                 yield outcome
@@ -139,7 +139,7 @@ def _outcomes(work: Work, queue: list[Job], jobs: int, backend: str) -> Iterator
 def _second_try(work: Work, job: Job) -> Iterator[Outcome]:
     """Run a cell whose worker died, alone: dying again, it is the cause."""
     try:
-        yield from run_alone(work, [job])
+        yield from run_here(work, [job], 1)
     except BrokenProcessPool:
         seconds = work.marks.left().get(job.key, 0.0)
         yield work.late(job, seconds) if work.overdue(seconds) else work.quarantine(job)

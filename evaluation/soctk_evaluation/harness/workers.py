@@ -10,14 +10,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
+from soctk.processes import end_workers
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.compiling import wait_for_compiled_code
 from soctk_evaluation.harness.limits import TimeLimitError, time_limit
@@ -188,32 +191,35 @@ def interrupts_held() -> Iterator[None]:
             before(*pressed[0])
 
 
-def run_parallel(work: Work, jobs: Iterable[Job], workers: int, backend: str) -> Iterator[Outcome]:
-    """Run jobs in a pool, outcomes as they come; a worker's death ends the whole pool with an error."""
+def run_here(work: Work, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
+    """Run jobs in processes of this machine, outcomes as they come; a worker's death ends all with an error."""
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    workers = min(workers, len(jobs))
+    pool = ProcessPoolExecutor(workers, initializer=prepare_worker, initargs=(os.getpid(),), env=limits)
+    waiting, running = iter(jobs), set[Future[Outcome]]()
+    try:
+        while True:
+            # A cell for each worker and none waiting in the pool: the marks then name exactly the cells in flight.
+            with interrupts_held():
+                running |= {pool.submit(work, job) for job in islice(waiting, workers - len(running))}
+            if not running:
+                return
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                yield future.result()
+    finally:
+        end_workers(pool, running)
+
+
+def run_on_dask(work: Work, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
+    """Run jobs on the current dask client's cluster, outcomes as they come; a worker's death ends all with an error."""
     from joblib import Parallel, delayed, parallel_config
 
-    options: dict[str, Any] = {}
-    if backend == "loky":
-        options = {"inner_max_num_threads": 1, "initializer": prepare_worker, "initargs": (os.getpid(),)}
-    with parallel_config(backend=backend, n_jobs=workers, **options):
-        # One cell a task, and none waiting in the pool: the marks then name exactly the cells in flight.
+    with parallel_config(backend="dask", n_jobs=workers):
         pool = Parallel(return_as="generator_unordered", batch_size=cast(Any, 1), pre_dispatch="n_jobs")
         with interrupts_held():
             outcomes = cast(Generator[Outcome, None, None], pool(delayed(work)(job) for job in jobs))
         with contextlib.closing(outcomes):
             yield from outcomes
-
-
-def run_alone(work: Work, jobs: Iterable[Job]) -> Iterator[Outcome]:
-    """Run jobs one after the other in one worker process, so that its death has one possible cause."""
-    from joblib.externals.loky import ProcessPoolExecutor
-
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    pool = ProcessPoolExecutor(1, initializer=prepare_worker, initargs=(os.getpid(),), env=limits)
-    try:
-        for job in jobs:
-            with interrupts_held():
-                future = pool.submit(work, job)
-            yield future.result()
-    finally:
-        pool.shutdown(wait=True, kill_workers=True)

@@ -1,0 +1,50 @@
+"""Worker processes are ended without a word, wherever their calls are."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from joblib.externals.loky import ProcessPoolExecutor
+
+from soctk.processes import end_workers
+
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+class Slow:
+    """An executor whose one call reaches a worker late."""
+
+    def __init__(self) -> None:
+        self.call: Future[None] = Future()
+        self.ended: dict[str, Any] = {}
+        threading.Timer(0.05, self.call.set_running_or_notify_cancel).start()
+
+    def shutdown(self, **how: Any) -> None:
+        assert self.call.running()
+        self.ended = how
+
+
+def test_workers_are_ended_once_no_call_is_on_its_way() -> None:
+    slow = Slow()
+    end_workers(slow, [slow.call])
+    assert slow.ended == {"wait": True, "kill_workers": True}
+
+
+def test_workers_that_are_busy_are_ended_at_once() -> None:
+    executor, started = ProcessPoolExecutor(2), time.monotonic()
+    calls = [executor.submit(time.sleep, 600) for _ in range(2)]
+    end_workers(executor, calls)
+    assert all(isinstance(call.exception(timeout=0), RuntimeError) for call in calls)
+    assert time.monotonic() - started < 300
+
+
+def test_an_executor_whose_workers_have_died_is_ended_too() -> None:
+    executor = ProcessPoolExecutor(1)
+    call = executor.submit(os._exit, 1)
+    assert call.exception() is not None
+    end_workers(executor, [call])
