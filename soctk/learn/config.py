@@ -52,7 +52,8 @@ class FitConfig:
         focus: on the best candidates of every instance, for values without noise that grow steeply away from the
             optimum: second-order phases weigh a value that is g above the least of its instance, in standard deviations
             within an instance, by 1 / (1 + focus g)^2, and where they take some of the candidates, take the best.
-            0: all alike. With noise the least values are lucky ones. Structures with one centre are learned from all
+            0: all alike. With noise the least values are lucky ones. "auto": 4 where values are steep and no noise is
+            seen near the best, else 0 (`soctk.learn.phases.focused`). Structures with one centre are learned from all
             alike.
         history: correction pairs of L-BFGS.
         validate_every: L-BFGS iterations between validations.
@@ -100,7 +101,7 @@ class FitConfig:
     level_iterations: int = 500
     rows: int = 9_600
     values_per_weight: int = 4
-    focus: float = 0.0
+    focus: float | Literal["auto"] = "auto"
     history: int = 40
     validate_every: int = 20
     patience: int = 5
@@ -134,8 +135,10 @@ class FitConfig:
                 raise ValueError(f"{name}: expected a finite number, got {number!r}")
         for name in ("focus", "penalty", "weight_decay"):
             number = getattr(self, name)
-            if not (isinstance(number, Real) and math.isfinite(number) and number >= 0):
-                raise ValueError(f"{name}: expected a finite number of at least 0, got {number!r}")
+            auto = name == "focus" and number == "auto"
+            if not (auto or (isinstance(number, Real) and math.isfinite(number) and number >= 0)):
+                or_auto = ', or "auto"' if name == "focus" else ""
+                raise ValueError(f"{name}: expected a finite number of at least 0{or_auto}, got {number!r}")
         for name in SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
@@ -143,3 +146,8 @@ class FitConfig:
             raise ValueError(f"optimizer: expected one of {', '.join(get_args(OptimizerName))}, got {self.optimizer!r}")
         if self.time_limit is not None:
             check_positive(self.time_limit, "time_limit")
+
+    @property
+    def fixed_focus(self) -> float:
+        """`focus` where it is a number, else that of a fit that learns from all values alike."""
+        return 0.0 if self.focus == "auto" else self.focus

@@ -27,6 +27,7 @@ from soctk.learn.data import ValueData
 from soctk.learn.deadline import Deadline
 from soctk.learn.decision_losses import DecisionLoss
 from soctk.learn.lbfgs import lbfgs
+from soctk.learn.phases.focused import FOCUS, is_steep
 from soctk.learn.report import FitStatus
 from soctk.learn.residuals import Residuals
 from soctk.learn.search import Run, Search
@@ -154,8 +155,9 @@ def _some(model: ConvexSurrogate, data: ValueData, config: FitConfig) -> Residua
     """Return the residuals on as many values as `rows` says, an equal share of each instance's candidates."""
     share = data.share(config.rows)
     part = Standardized.of(model, data, torch.float64)
+    focus = FOCUS if config.focus == "auto" and is_steep(data) else config.fixed_focus
     return Residuals.weighted(
-        part.focused(config.focus).instances(max(1, config.rows // share)).candidates(share), config.level_weight
+        part.focused(focus).instances(max(1, config.rows // share)).candidates(share), config.level_weight
     )
 
 

@@ -16,6 +16,7 @@ from soctk.learn.data import ValueData
 from soctk.learn.deadline import Deadline
 from soctk.learn.members import Members, side_by_side
 from soctk.learn.optimality import Optima
+from soctk.learn.phases.focused import is_steep
 from soctk.learn.phases.phase import run_in_turn, steps_of
 from soctk.learn.progress import Progress
 from soctk.learn.recipe import Recipe, recipe_for
@@ -112,11 +113,13 @@ def fit(
     _check_data(model, validation, "validation")
     data, validation = (part.one_by_one() if part.replicated else part for part in (data, validation))
     _check_count(model, data)
-    _check_focus(config.focus, data)
+    _check_focus(config.fixed_focus, data)
     started = time.perf_counter()
     deadline = Deadline(config.time_limit, stop)
-    trainer = Trainer(model, data, validation, deadline, own_split=own_split, focus=config.focus)
-    recipe = recipe_for(model, config, min(data.candidates, validation.candidates), known, data.instances)
+    steep = config.focus == "auto" and is_steep(data)
+    trainer = Trainer(model, data, validation, deadline, own_split=own_split, focus=config.fixed_focus)
+    candidates = min(data.candidates, validation.candidates)
+    recipe = recipe_for(model, config, candidates, known, data.instances, steep=steep)
     try:
         with limited_threads(config.threads):
             _run(recipe, trainer, progress=config.progress)

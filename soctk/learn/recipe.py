@@ -7,13 +7,15 @@
     branches over windows       Race(StructuredStart, Everything)   Refine(Everything), both in whitened coordinates
 
 Before the larger structures of a dense model come those with one centre (`OneCentre`), where the fit ends if the data
-do not ask for more; and `KnownOptima` where there are any. With one start and one structure there is no race.
+do not ask for more; and `KnownOptima` where there are any. Where values are
+steep all of it is in `Focused`, with a focus and without. With one start and one structure there is no race.
 `print(recipe_for(...))` shows a model's; `FitConfig` holds every number and a switch for every part.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from soctk.learn.config import FitConfig
 from soctk.learn.optimality import Optima
@@ -21,6 +23,7 @@ from soctk.learn.optimizers import LBFGS, LevenbergMarquardt, Optimizer, Suited
 from soctk.learn.phases.adam import Adam
 from soctk.learn.phases.curved import Curved
 from soctk.learn.phases.everything import Everything
+from soctk.learn.phases.focused import FOCUSED_PENALTY, Focused
 from soctk.learn.phases.known_optima import KnownOptima
 from soctk.learn.phases.level import Level
 from soctk.learn.phases.one_centre import OneCentre
@@ -59,6 +62,8 @@ def recipe_for(
     candidates: int,
     known: Optima | None = None,
     instances: int | None = None,
+    *,
+    steep: bool = False,
 ) -> Recipe:
     """Return the phases that `soctk.fit` trains a surrogate by.
 
@@ -68,9 +73,15 @@ def recipe_for(
         candidates: observed values of an instance, the fewest of training and validation data.
         known: optimal decisions, where there are any.
         instances: of the training data; None for as many as any phase wants.
+        steep: whether values are to be tried with a focus (`soctk.learn.phases.focused.is_steep`).
     """
-    own = model.traits.own
-    return (Own(own),) if own is not None else _Maker(model, config, candidates, instances).recipe(known)
+    if model.traits.own is not None:
+        return (Own(model.traits.own),)
+    recipe = _Maker(model, config, candidates, instances).recipe(known)
+    if not (steep and recipe and model.traits.windowed is None):
+        return recipe
+    weighed = replace(config, penalty=max(config.penalty, FOCUSED_PENALTY))
+    return (Focused(_Maker(model, weighed, candidates, instances).recipe(known), recipe),)
 
 
 def _projected_rows(model: ConvexSurrogate, config: FitConfig, candidates: int, instances: int | None) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,11 @@ from tolerances import DOUBLE, VALUE
 
 import soctk
 from soctk.learn import residuals
+from soctk.learn.phases.focused import FOCUS, FOCUSED_PENALTY, Focused, is_steep
+from soctk.learn.phases.refine import Refine
+from soctk.learn.recipe import recipe_for
 from soctk.learn.residuals import Residuals
+from soctk.learn.trainer import Trainer
 from soctk.learn.units import Standardized
 
 DIM, P = 3, 2
@@ -109,9 +115,79 @@ def test_the_nearer_the_focus_the_better_the_decisions_of_a_model_that_cannot_fi
     assert regret[2] < 0.5 * regret[0]
 
 
+BRIEF = soctk.FitConfig(starts=2, epochs=4, newton_iterations=30, lbfgs_iterations=300, level_iterations=20)
+
+
+def penalised(noise: float = 0.0, penalty: float = 60.0) -> soctk.ValueData:
+    """Return |x - m|^2 / 2 with a penalty on one side, and noise in units of the values' deviation."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (160, P), (160, 20, DIM), (160, 20)
+    context, x, error = (torch.randn(shape, generator=generator, dtype=DOUBLE) for shape in shapes)
+    apart = x - 0.3 * context[:, None, :1]
+    value = apart.square().sum(dim=-1) / 2 + penalty * (apart[..., 0] - 1.5).clamp(min=0)
+    return soctk.ValueData(context, x, value + noise * float(value.std()) * error)
+
+
+def learned(data: soctk.ValueData, config: soctk.FitConfig) -> dict[str, torch.Tensor]:
+    model = soctk.SOCICNN(DIM, P, hidden=(8,), quadratics=(DIM,), seed=0)
+    with suppress(KeyboardInterrupt):
+        soctk.fit(model, data, config)
+    return model.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("noise", "penalty", "same"),
+    [
+        (0.0, 60.0, {"focus": FOCUS, "penalty": FOCUSED_PENALTY}),
+        (0.5, 60.0, {"focus": 0.0}),  # weights by noisy values take noise for structure
+        (0.0, 0.0, {"focus": 0.0}),  # nothing steep
+    ],
+    ids=["steep", "steep with noise", "not steep"],
+)
+def test_the_focus_is_there_where_values_are_steep_and_without_noise(noise: float, penalty: float, same: dict) -> None:
+    data = penalised(noise, penalty)
+    assert is_steep(data) == (penalty > 0)
+    found, expected = (learned(data, config) for config in (BRIEF, dataclasses.replace(BRIEF, **same)))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(0, 99))
+def test_whether_values_are_steep_does_not_depend_on_their_units(level: float, scale: float, seed: int) -> None:
+    data = penalised()
+    levels = level * torch.randn(160, 1, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
+    assert is_steep(dataclasses.replace(data, value=scale * (data.value + levels)))
+    few = dataclasses.replace(data, x=data.x[:, :7], value=data.value[:, :7])
+    assert not is_steep(few)
+    assert not is_steep(dataclasses.replace(data, value=torch.ones_like(data.value)))
+
+
+def test_a_fit_cut_short_as_it_begins_again_keeps_what_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_again = Trainer.begin_again
+
+    def interrupted(trainer: Trainer, begun: Any) -> None:
+        begin_again(trainer, begun)
+        monkeypatch.setattr(Refine, "run", interrupt)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "begin_again", interrupted)
+    data = penalised(0.5)
+    expected = learned(data, dataclasses.replace(BRIEF, focus=FOCUS, penalty=FOCUSED_PENALTY))
+    torch.testing.assert_close(learned(data, BRIEF), expected, rtol=0, atol=0)
+
+
+def test_a_recipe_says_that_values_are_steep() -> None:
+    model = soctk.make_surrogate("soc", DIM, P)
+    (focused,) = recipe_for(model, soctk.FitConfig(), 20, steep=True)
+    assert isinstance(focused, Focused)
+    assert focused.otherwise == recipe_for(model, soctk.FitConfig(), 20)
+    assert focused.phases == recipe_for(model, soctk.FitConfig(penalty=FOCUSED_PENALTY), 20)
+
+
 @pytest.mark.parametrize("focus", [-1.0, float("nan"), float("inf")])
 def test_a_focus_is_a_finite_number(focus: float) -> None:
-    with pytest.raises(ValueError, match=r"focus: expected a finite number of at least 0, got"):
+    with pytest.raises(ValueError, match=r'focus: expected a finite number of at least 0, or "auto", got'):
         soctk.FitConfig(focus=focus)
 
 
