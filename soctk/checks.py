@@ -30,10 +30,13 @@ def as_tensor(value: ArrayLike, name: str, *, dtype: torch.dtype = torch.float64
         dtype: the dtype that integers are given.
 
     Raises:
-        TypeError: `value` is not numeric.
+        TypeError: `value` is not numeric, or not a plain array of numbers: sparse, quantized, with masked entries.
         ValueError: `value` holds a NaN or an infinity; the message names the first row that does.
     """
     tensor = _to_tensor(value, name)
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        kind = "a quantized tensor" if tensor.is_quantized else f"one of layout {tensor.layout}"
+        raise TypeError(f"{name}: expected a dense tensor, got {kind}; give its to_dense() or dequantize()")
     if tensor.is_meta:
         raise ValueError(f"{name}: expected numbers, got a tensor on the meta device, which holds none")
     if tensor.is_complex():
@@ -49,6 +52,7 @@ def as_tensor(value: ArrayLike, name: str, *, dtype: torch.dtype = torch.float64
 def _to_tensor(value: ArrayLike, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
+    _refuse_masked(value, name)
     try:
         array = np.asarray(value)
         if array.dtype == object:
@@ -57,6 +61,30 @@ def _to_tensor(value: ArrayLike, name: str) -> Tensor:
         return torch.from_numpy(np.array(array, copy=True))
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected a numeric tensor or array, got {type(value).__name__} ({error})") from None
+
+
+def as_dense(value: ArrayLike, name: str) -> np.ndarray:
+    """Return `value`, which may be sparse, as a new float64 array that may hold infinities and NaN.
+
+    Raises:
+        TypeError: `value` is not numeric, or has masked entries.
+    """
+    if isinstance(value, Tensor):
+        value = as_array(value.to_dense() if value.layout != torch.strided else value)
+    elif hasattr(value, "toarray"):  # SciPy's sparse matrices
+        value = value.toarray()
+    _refuse_masked(value, name)
+    try:
+        return np.array(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: expected numbers, got {type(value).__name__} ({error})") from None
+
+
+def _refuse_masked(value: ArrayLike, name: str) -> None:
+    if np.ma.is_masked(value):
+        raise TypeError(
+            f"{name}: expected an array without masked entries, whose numbers mean nothing; fill them first"
+        )
 
 
 def as_array(tensor: Tensor) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_array, as_tensor, check_last_dim
+from soctk.checks import ArrayLike, as_array, as_dense, as_tensor, check_last_dim
 from soctk.sets.arrays import Eliminated, SetArrays
 from soctk.sets.base import Device, FeasibleSet, Presolved
 from soctk.sets.rounding import rounded_down
@@ -297,10 +297,7 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
 
 def _bound(value: ArrayLike, name: str) -> Tensor:
     """Return bounds as a float64 tensor, infinite on their own side alone."""
-    try:
-        given = value if isinstance(value, Tensor) else torch.tensor(np.asarray(value, float), dtype=torch.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}: expected numbers, got {value!r} ({error})") from None
+    given = value if isinstance(value, Tensor) else torch.from_numpy(as_dense(value, name))
     endless = given == (-torch.inf if name == "lower" else torch.inf)
     side = as_tensor(torch.where(endless, torch.zeros_like(given), given), name).to(torch.float64)
     return torch.where(endless, given.to(torch.float64), side) if bool(endless.any()) else side

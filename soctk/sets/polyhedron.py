@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, check_count
+from soctk.checks import ArrayLike, as_dense, check_count
 from soctk.lazy import cvxpy as cp
 from soctk.sets.arrays import SetArrays
 from soctk.sets.at import SetAt
@@ -322,7 +322,7 @@ def freeze_bounds(target: Any, *, finite: bool) -> None:
     arrays = {}
     for name, end in (("lower", np.inf), ("upper", -np.inf)):
         given = getattr(target, name)
-        array = np.asarray(given.detach().cpu() if isinstance(given, Tensor) else given, dtype=float)
+        array = as_dense(given, name)
         if array.shape not in ((), (target.dim,)):
             raise ValueError(f"{name}: expected a number or {target.dim} numbers, got shape {array.shape}")
         if finite and not np.isfinite(array).all():
@@ -371,14 +371,7 @@ def _array(value: ArrayLike | None, name: str) -> np.ndarray:
     """Return a copy as float64, dense."""
     if value is None:
         return np.zeros(0)
-    if hasattr(value, "toarray"):  # SciPy's sparse matrices
-        value = value.toarray()
-    elif isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    try:
-        array = np.array(value, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}: expected a numeric matrix, got {type(value).__name__} ({error})") from None
+    array = as_dense(value, name)
     if not np.isfinite(array).all():
         raise ValueError(f"{name}: expected finite numbers, got {array[~np.isfinite(array)][0]}")
     return array

@@ -255,7 +255,7 @@ def test_impossible_polyhedra_are_refused_at_construction(make, message: str) ->
 
 
 def test_what_is_no_matrix_is_refused() -> None:
-    with pytest.raises(TypeError, match="G: expected a numeric matrix"):
+    with pytest.raises(TypeError, match="G: expected numbers"):
         Polyhedron(2, 0.0, 1.0, G=[["a", "b"]], h=[1.0])
 
 

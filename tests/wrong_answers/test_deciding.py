@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from zoo import MODELS, shaken
 
@@ -102,6 +103,37 @@ def test_counts_from_numpy_are_counts_and_booleans_are_not() -> None:
     for flag in (True, np.True_):
         with pytest.raises(ValueError, match="max_iter: expected an integer"):
             soctk.minimize(model, soctk.Box(5), context, max_iter=flag)
+
+
+STRANGE = {
+    "sparse": (lambda array: torch.from_numpy(array).to_sparse(), "expected a dense tensor, got one of layout"),
+    "compressed": (lambda array: scipy.sparse.csr_array(array), "expected a numeric tensor or array, got csr_array"),
+    "masked": (lambda array: np.ma.masked_less(array, 0.5), "expected an array without masked entries"),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_arrays_of_which_a_part_is_not_there_are_refused(kind: str) -> None:
+    make, message = STRANGE[kind]
+    model, context = decide_model()
+    with pytest.raises(TypeError, match=f"context: {message}"):
+        soctk.minimize(model, soctk.Box(5), make(context.numpy()))
+    with pytest.raises(TypeError, match=f"x: {message}"):
+        model(make(np.zeros((4, 5))), context)
+
+
+def test_masked_bounds_are_refused() -> None:
+    with pytest.raises(TypeError, match="lower: expected an array without masked entries"):
+        soctk.Box(5, np.ma.masked_less(np.zeros(5), 0.5), 1.0)
+
+
+def test_a_matrix_of_a_set_may_be_sparse() -> None:
+    G, h = np.eye(3)[:2], np.full(2, 0.5)
+    sets = [
+        soctk.Polyhedron(3, lower=0, upper=1, G=given, h=h)
+        for given in (G, scipy.sparse.csr_array(G), torch.from_numpy(G).to_sparse())
+    ]
+    assert sets[0] == sets[1] == sets[2]
 
 
 def test_tensors_without_numbers_are_refused_with_a_word() -> None:
