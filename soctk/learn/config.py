@@ -52,9 +52,9 @@ class FitConfig:
         focus: on the best candidates of every instance, for values without noise that grow steeply away from the
             optimum: second-order phases weigh a value that is g above the least of its instance, in standard deviations
             within an instance, by 1 / (1 + focus g)^2, and where they take some of the candidates, take the best.
-            0: all alike. With noise the least values are lucky ones. "auto": 4 where values are steep and no noise is
-            seen near the best, else 0 (`soctk.learn.phases.focused`). Structures with one centre are learned from all
-            alike.
+            0: all alike. With noise the least values are lucky ones. "auto": steep values
+            are learned with 0 and with 4, and the fit that picks the better held-out candidates is kept
+            (`soctk.learn.phases.focused`). Structures with one centre are learned from all alike.
         history: correction pairs of L-BFGS.
         validate_every: L-BFGS iterations between validations.
         patience: validations without improvement before L-BFGS stops.

@@ -7,8 +7,8 @@
     branches over windows       Race(StructuredStart, Everything)   Refine(Everything), both in whitened coordinates
 
 Before the larger structures of a dense model come those with one centre (`OneCentre`), where the fit ends if the data
-do not ask for more; and `KnownOptima` where there are any. Where values are
-steep all of it is in `Focused`, with a focus and without. With one start and one structure there is no race.
+do not ask for more; and `KnownOptima` where there are any. Where values are steep all of it is in `Focused`, without a
+focus and with one. With one start and one structure there is no race.
 `print(recipe_for(...))` shows a model's; `FitConfig` holds every number and a switch for every part.
 """
 
@@ -73,7 +73,7 @@ def recipe_for(
         candidates: observed values of an instance, the fewest of training and validation data.
         known: optimal decisions, where there are any.
         instances: of the training data; None for as many as any phase wants.
-        steep: whether values are to be tried with a focus (`soctk.learn.phases.focused.is_steep`).
+        steep: whether to learn with a focus as well (`soctk.learn.phases.focused.is_steep`).
     """
     if model.traits.own is not None:
         return (Own(model.traits.own),)
@@ -81,7 +81,7 @@ def recipe_for(
     if not (steep and recipe and model.traits.windowed is None):
         return recipe
     weighed = replace(config, penalty=max(config.penalty, FOCUSED_PENALTY))
-    return (Focused(_Maker(model, weighed, candidates, instances).recipe(known), recipe),)
+    return (Focused(recipe, _Maker(model, weighed, candidates, instances).recipe(known)),)
 
 
 def _projected_rows(model: ConvexSurrogate, config: FitConfig, candidates: int, instances: int | None) -> int:

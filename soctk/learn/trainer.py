@@ -257,20 +257,13 @@ class Trainer:
                 self.take(present)
         self.keep()
 
-    def begin_again(self, begun: Weights) -> None:
-        """Go back to the weights that a fit began with, to learn from all values alike."""
-        self.focus, self.settled, self.whole, self._contest = 0.0, False, None, None
+    def begin_again(self, begun: Weights, focus: float) -> None:
+        """Go back to the weights that a fit began with, to learn with another focus."""
+        self.focus, self.settled, self.whole, self._contest = focus, False, None, None
         self._residuals.clear()
         self.take(begun)
         self.keep()
         self.report.best_validation, self.report.status = math.inf, FitStatus.ITERATION_LIMIT
-
-    def fall_back(self, found: Weights) -> None:
-        """Keep what was found before, or what a run that was cut short has reached if its error is smaller."""
-        self.load(self.best)
-        self.whole = found
-        self.keep_better()
-        self.report.best_validation = self._error()
 
     def _error(self) -> float:
         """Return the mean squared error on validation data, whatever their weights."""

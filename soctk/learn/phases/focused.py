@@ -3,18 +3,19 @@
 Values that grow by orders of magnitude away from the optimum (a penalty, an overload) have a few far ones that make up
 most of their variance: the kurtosis of what varies within an instance says so, 1.8 for uniform values, 3 for normal
 ones. Least squares then fits those few, and decisions, which are made where values are least, are bad. But weights by
-the values take noise for structure: among noisy values the least are lucky ones. So what was learned with weights is
-kept only where no noise is to be seen: near the best it must be right to a fraction of the values' deviation on
-validation data, and far from it not altogether wrong, lest there be minima that no value speaks against.
+the values take noise for structure (among noisy values the least are lucky ones), and a model that far values do not
+hold may have minima where there are none.
+
+So steep values are learned both ways, and what decides is what decisions are for: of each held-out instance either
+model picks the candidate that it values least, and the observed values of these are compared. Their mean is an unbiased
+estimate of what the picks cost, noise or not, since held-out values had no part in either model but to stop it.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from soctk.learn.data import ValueData
 from soctk.learn.phases.phase import Phase, run_in_turn, steps_of
@@ -25,54 +26,51 @@ FOCUS = 4.0
 FOCUSED_PENALTY = 1e-6
 """`FitConfig.penalty`, at least, beside that focus: values that count little hold branches up less."""
 STEEP = 10.0
-"""The kurtosis of values within an instance from which on they are learned with a focus at first: the paper's tasks
-have 3 to 6, costs of power flows with penalties 14 to 29."""
+"""The kurtosis of values within an instance from which on they are learned with a focus too: the paper's tasks have 3
+to 6, costs of power flows with penalties 14 to 29."""
 FEWEST_CANDIDATES = 8
 """Of an instance, to tell the best from the others."""
-NEAR = 0.1
-"""The largest root mean squared error by the weights, in standard deviations of values within an instance."""
-FAR = 0.2
-"""The largest share of the variance within an instance that may be left without weights."""
 
 
 @dataclass(frozen=True)
 class Focused(Phase):
-    """Run phases with a focus, and if that did not go well begin again without.
+    """Learn from all values alike, then from the start with a focus; keep what picks the better held-out candidates.
 
     Attributes:
-        phases: in turn, with the focus.
-        otherwise: without it.
+        alike: phases in turn.
+        focused: the same with the focus.
     """
 
-    phases: tuple[Phase, ...]
-    otherwise: tuple[Phase, ...]
+    alike: tuple[Phase, ...]
+    focused: tuple[Phase, ...]
 
     def steps(self, trainer: Trainer) -> int:
-        return steps_of(self.phases, trainer)
+        return steps_of((*self.alike, *self.focused), trainer)
 
     def run(self, trainer: Trainer) -> None:
-        trainer.focus = FOCUS
         begun = trainer.present()
-        run_in_turn(self.phases, trainer)
-        if not trainer.time_left or fits(trainer):
+        run_in_turn(self.alike, trainer)
+        if trainer.settled or not trainer.time_left:
             return
-        found = trainer.present()
-        trainer.begin_again(begun)
-        whole = False
+        found, report, least = trainer.present(), trainer.report, picked(trainer)
+        reached, better = (report.status, report.best_validation), False
+        trainer.begin_again(begun, FOCUS)
         try:
-            run_in_turn(self.otherwise, trainer)
-            whole = trainer.time_left
+            run_in_turn(self.focused, trainer)
+            better = trainer.time_left and picked(trainer) < least
         finally:
-            if not whole:
-                trainer.fall_back(found)
+            if not better:
+                trainer.take(found)
+                trainer.keep()
+                report.status, report.best_validation = reached
 
     def run_late(self, trainer: Trainer) -> None:
-        for phase in self.phases:
+        for phase in self.alike:
             phase.run_late(trainer)
 
 
 def is_steep(data: ValueData) -> bool:
-    """Return whether values grow so steeply away from the best of their instance that those near it are to count."""
+    """Return whether values grow so steeply away from the best of their instance that a focus on it may help."""
     if data.candidates < FEWEST_CANDIDATES:
         return False
     squares = (data.value - data.value.mean(dim=1, keepdim=True)).double().square()
@@ -81,17 +79,8 @@ def is_steep(data: ValueData) -> bool:
 
 
 @torch.no_grad()
-def fits(trainer: Trainer) -> bool:
-    """Return whether what was learned with the trainer's focus is right near the best, and not wrong far from it."""
-    held_out = trainer.standardized()[1].focused(trainer.focus)
-    assert held_out.root is not None
-    rest = held_out.value - trainer.model._value(held_out.x, held_out.context)
-    scale = _deviation(held_out.value, torch.ones_like(rest))
-    near = _deviation(rest, held_out.root.square())
-    return near <= NEAR * scale and _deviation(rest, torch.ones_like(rest)) <= math.sqrt(FAR) * scale
-
-
-def _deviation(value: Tensor, weight: Tensor) -> float:
-    """Return the standard deviation within instances, by weights."""
-    mean = (weight * value).sum(dim=1, keepdim=True) / weight.sum(dim=1, keepdim=True)
-    return float(((weight * (value - mean).square()).sum() / weight.sum()).sqrt())
+def picked(trainer: Trainer) -> float:
+    """Return the mean value of the candidates of held-out instances that the model values least."""
+    held_out = trainer.standardized()[1]
+    pick = trainer.model._value(held_out.x, held_out.context).argmin(dim=1, keepdim=True)
+    return float(held_out.value.gather(1, pick).mean())
