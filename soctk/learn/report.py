@@ -36,6 +36,7 @@ class FitReport:
         train: (iteration, loss) pairs; AdamW steps, then second-order iterations.
         validation: (iteration, loss) pairs.
         best_validation: the validation loss of the state kept, the smallest unless optima chose another.
+        focus: on the best candidates, as `FitConfig.focus` has it or as the data asked for.
         model: what was learned: the surrogate given, or with `FitConfig.members` the mean of all (`soctk.average`).
         decision_errors: where optima are known, the mean distance of decisions from those held out, before and after
             learning from the others.
@@ -46,5 +47,6 @@ class FitReport:
     train: list[tuple[int, float]] = field(default_factory=list)
     validation: list[tuple[int, float]] = field(default_factory=list)
     best_validation: float = float("inf")
+    focus: float = 0.0
     model: ConvexSurrogate | None = field(default=None, repr=False)
     decision_errors: tuple[float, float] | None = None

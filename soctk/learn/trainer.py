@@ -280,6 +280,7 @@ class Trainer:
         if self._expired:
             # What was told so far is of a part of the model, with v and b0 as good as can be.
             self.report.status, self.report.best_validation = self.deadline.status, self._error()
+        self.report.focus = self.focus
         self.model.to(self._home).eval()
         return self.report
 

@@ -128,9 +128,14 @@ def penalised(noise: float = 0.0, penalty: float = 60.0) -> soctk.ValueData:
     return soctk.ValueData(context, x, value + noise * float(value.std()) * error)
 
 
+def made() -> soctk.ConvexSurrogate:
+    """Return a model that has no branch for the penalty."""
+    return soctk.SOCICNN(DIM, P, hidden=(), quadratics=(DIM,), seed=0)
+
+
 def learned(data: soctk.ValueData, config: soctk.FitConfig) -> soctk.ConvexSurrogate:
-    """Return what a fit leaves of a model that has no branch for the penalty, interrupted or not."""
-    model = soctk.SOCICNN(DIM, P, hidden=(), quadratics=(DIM,), seed=0)
+    """Return what a fit leaves, interrupted or not."""
+    model = made()
     with suppress(KeyboardInterrupt):
         soctk.fit(model, data, config)
     return model
@@ -159,8 +164,9 @@ def test_the_focus_is_there_where_held_out_decisions_are_better_for_it(
     _, held_out = data.split(seed=BRIEF.seed)
     costs = {each: picked(model, held_out) for each, model in fits.items()}
     assert penalty == 0 or min(costs, key=costs.__getitem__) == focus
-    found = learned(data, BRIEF).state_dict()
-    torch.testing.assert_close(found, fits[focus].state_dict(), rtol=0, atol=0)
+    found = made()
+    assert soctk.fit(found, data, BRIEF).focus == focus
+    torch.testing.assert_close(found.state_dict(), fits[focus].state_dict(), rtol=0, atol=0)
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(0, 99))

@@ -62,6 +62,7 @@ class Focused(Phase):
             if not better:
                 trainer.take(found)
                 trainer.keep()
+                trainer.focus = 0.0
                 report.status, report.best_validation = reached
 
     def run_late(self, trainer: Trainer) -> None:
