@@ -47,7 +47,9 @@ data and decision method, and the same recipe but for what they [do not
 share](differences.md#what-the-methods-do-not-share): networks have more values and iterations, some methods
 Levenberg-Marquardt steps, SOC its choice of structure. With `+average` a row is the mean of six fits, each
 from four fifths of the instances, with `+focus` as well, and values near the best of their instance count most (penalty
-1e-6 in place of 1e-7); six fits took 2 to 18 times the seconds of one. Rows in italics are trivial; of those `constant`
+1e-6 in place of 1e-7); six fits took 2 to 18 times the seconds of one. Where values are steep (the feeder, case24,
+case118) a single fit is made both ways and held-out candidates tell which is kept, for every method with second-order
+steps ([how](method.md#learning)); elsewhere all values count alike. Rows in italics are trivial; of those `constant`
 and `affine` see the optima of the training instances, other rows only where they learn from decisions (`+optima` and
 the like). The three tasks of our own were written down before any model was tried on them; later changes of the recipe
 were measured on them too. Under each table stands the code that measured it.
