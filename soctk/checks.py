@@ -52,7 +52,7 @@ def as_tensor(value: ArrayLike, name: str, *, dtype: torch.dtype = torch.float64
 def _to_tensor(value: ArrayLike, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
-    _refuse_masked(value, name)
+    check_unmasked(value, name)
     try:
         array = np.asarray(value)
         if array.dtype == object:
@@ -69,19 +69,21 @@ def as_dense(value: ArrayLike, name: str) -> np.ndarray:
     Raises:
         TypeError: `value` is not numeric, or has masked entries.
     """
-    if isinstance(value, Tensor):
-        value = as_array(value.to_dense() if value.layout != torch.strided else value)
-    elif hasattr(value, "toarray"):  # SciPy's sparse matrices
-        value = value.toarray()
-    _refuse_masked(value, name)
+    check_unmasked(value, name)
     try:
+        if isinstance(value, Tensor):
+            value = to_numpy(value.to_dense() if value.layout != torch.strided else value)
+        elif hasattr(value, "toarray"):  # SciPy's sparse matrices
+            value = value.toarray()
         return np.array(value, dtype=float)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name}: expected numbers, got {type(value).__name__} ({error})") from None
 
 
-def _refuse_masked(value: ArrayLike, name: str) -> None:
-    if np.ma.is_masked(value):
+def check_unmasked(value: ArrayLike, name: str) -> None:
+    """Raise TypeError where entries of an array, or of one in a list, are masked: NumPy would take what is behind."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    if any(np.ma.is_masked(part) for part in parts):
         raise TypeError(
             f"{name}: expected an array without masked entries, whose numbers mean nothing; fill them first"
         )

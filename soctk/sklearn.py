@@ -16,6 +16,7 @@ try:
 except ImportError as error:
     raise ImportError('soctk.sklearn needs scikit-learn 1.6 or later: pip install "soctk[sklearn]"') from error
 
+from soctk.checks import check_unmasked
 from soctk.decide.decision import Decision
 from soctk.decide.minimize import minimize
 from soctk.lazy import pandas as pd
@@ -110,6 +111,7 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
         if not isinstance(context, pd.DataFrame) or not hasattr(self, "feature_names_in_"):
             # columns that had no names, or numbers for names, are known by their places
             names = [feature.name for feature in self.features_]
+            check_unmasked(context, "context")
             array = np.asarray(context)
             if array.ndim != 2 or array.shape[1] != len(names):
                 raise ValueError(f"context: expected shape (N, {len(names)}), got {array.shape}")
@@ -118,6 +120,8 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
 
     def _checked_both(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
         """Return X as a table and y as numbers, and note X's columns."""
+        check_unmasked(X, "X")
+        check_unmasked(y, "y")
         if _has_texts(X):
             validate_data(self, X, y, skip_check_array=True)
             _, y = check_X_y(np.zeros((len(X), 1)), y, y_numeric=True, ensure_min_samples=2)
@@ -127,6 +131,7 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
 
     def _checked(self, X: Any) -> Table:
         """Return X as a table, whose columns must be those of `fit`."""
+        check_unmasked(X, "X")
         if _has_texts(X):
             validate_data(self, X, reset=False, skip_check_array=True)
             return Table.of(X)

@@ -52,9 +52,10 @@ class FitConfig:
         focus: on the best candidates of every instance, for values without noise that grow steeply away from the
             optimum: second-order phases weigh a value that is g above the least of its instance, in standard deviations
             within an instance, by 1 / (1 + focus g)^2, and where they take some of the candidates, take the best.
-            0: all alike. With noise the least values are lucky ones. "auto": steep values
-            are learned with 0 and with 4, and the fit that picks the better held-out candidates is kept
-            (`soctk.learn.phases.focused`). Structures with one centre are learned from all alike.
+            0: all alike. With noise the least values are lucky ones. Structures with one centre are
+            learned from all alike. "auto": steep values of dense models are learned with 0 and, unless that ends with
+            one centre, with 4 (and a `penalty` of at least 1e-6), and the fit that picks the better held-out candidates
+            is kept; that takes 8 candidates of each instance and 30 held-out instances (`soctk.learn.phases.focused`).
         history: correction pairs of L-BFGS.
         validate_every: L-BFGS iterations between validations.
         patience: validations without improvement before L-BFGS stops.

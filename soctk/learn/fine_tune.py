@@ -27,7 +27,6 @@ from soctk.learn.data import ValueData
 from soctk.learn.deadline import Deadline
 from soctk.learn.decision_losses import DecisionLoss
 from soctk.learn.lbfgs import lbfgs
-from soctk.learn.phases.focused import FOCUS, is_steep
 from soctk.learn.report import FitStatus
 from soctk.learn.residuals import Residuals
 from soctk.learn.search import Run, Search
@@ -79,7 +78,7 @@ def fine_tune(
         loss: `Suboptimality`, `Optimality`, `Regret` or `SPOPlus`, on the training instances, a fifth of which is
             held out.
         config: `optima_weights` (w), `optima_iterations` for each, `rows`, `level_weight`, `history`, `patience`,
-            `seed` and `time_limit` count.
+            `seed`, `focus` where it is a number, and `time_limit` count.
         stop: asked after each step; the search ends once it says True.
 
     Returns:
@@ -155,9 +154,8 @@ def _some(model: ConvexSurrogate, data: ValueData, config: FitConfig) -> Residua
     """Return the residuals on as many values as `rows` says, an equal share of each instance's candidates."""
     share = data.share(config.rows)
     part = Standardized.of(model, data, torch.float64)
-    focus = FOCUS if config.focus == "auto" and is_steep(data) else config.fixed_focus
     return Residuals.weighted(
-        part.focused(focus).instances(max(1, config.rows // share)).candidates(share), config.level_weight
+        part.focused(config.fixed_focus).instances(max(1, config.rows // share)).candidates(share), config.level_weight
     )
 
 

@@ -16,7 +16,7 @@ from soctk.learn.data import ValueData
 from soctk.learn.deadline import Deadline
 from soctk.learn.members import Members, side_by_side
 from soctk.learn.optimality import Optima
-from soctk.learn.phases.focused import is_steep
+from soctk.learn.phases.focused import can_compare
 from soctk.learn.phases.phase import run_in_turn, steps_of
 from soctk.learn.progress import Progress
 from soctk.learn.recipe import Recipe, recipe_for
@@ -46,7 +46,9 @@ def fit(
     iterations on the curved part with the affine part projected out, a regression of the affine part on the context,
     and second-order iterations on everything. Models of branches over windows (`ConvSOCICNN`, `RecurrentSOCICNN`)
     begin with a convex problem instead of AdamW. A surrogate may have a training of its own (least squares, lpcf).
-    The state with the smallest validation loss is kept. The model remembers where the data were (`support`).
+    The state with the smallest validation loss is kept. Values that grow steeply away from the best of their instance
+    are learned a second time with those near it counting most, and the fit is kept that picks the better held-out
+    candidates (`FitConfig.focus`, `soctk.learn.phases.focused`). The model remembers where the data were (`support`).
     Instances whose candidates are one decision, measured several times, are learned from one value at a time.
 
     A model whose first structures have one centre (`make_surrogate("soc")`) is first tried as the least-squares
@@ -61,7 +63,8 @@ def fit(
 
     Where optimal decisions are known (`optima`), a last phase of L-BFGS adds the squared residuals of their
     conditions of optimality (`optimality`) to the loss, with the weights `FitConfig.optima_weights` in turn. A fifth
-    of the optima is held out, and what is kept decides best there; that may be the fit without them.
+    of the optima is held out, and what is kept decides best there; that may be the fit without them. Of steep values
+    both fits have this phase before their picks are compared.
 
     An interrupted fit leaves the model with the best state of the start that it was at.
 
@@ -116,7 +119,7 @@ def fit(
     _check_focus(config.fixed_focus, data)
     started = time.perf_counter()
     deadline = Deadline(config.time_limit, stop)
-    steep = config.focus == "auto" and is_steep(data)
+    steep = config.focus == "auto" and can_compare(data, validation)
     trainer = Trainer(model, data, validation, deadline, own_split=own_split, focus=config.fixed_focus)
     candidates = min(data.candidates, validation.candidates)
     recipe = recipe_for(model, config, candidates, known, data.instances, steep=steep)
@@ -180,7 +183,7 @@ def _check_focus(focus: float, data: ValueData) -> None:
     if focus > 0 and data.candidates == 1:
         warnings.warn(
             f"focus: {focus} has no effect, since every instance of the data has one candidate, which is its best; "
-            "give several candidates for each context, or leave focus at 0",
+            "give several candidates for each context, or focus=0.0",
             UserWarning,
             stacklevel=3,
         )

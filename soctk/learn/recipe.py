@@ -73,12 +73,14 @@ def recipe_for(
         candidates: observed values of an instance, the fewest of training and validation data.
         known: optimal decisions, where there are any.
         instances: of the training data; None for as many as any phase wants.
-        steep: whether to learn with a focus as well (`soctk.learn.phases.focused.is_steep`).
+        steep: whether to learn with a focus as well (`soctk.learn.phases.focused.can_compare`). AdamW has none, nor
+            have branches over windows.
     """
     if model.traits.own is not None:
         return (Own(model.traits.own),)
     recipe = _Maker(model, config, candidates, instances).recipe(known)
-    if not (steep and recipe and model.traits.windowed is None):
+    second_order = config.lbfgs_iterations + config.newton_iterations > 0
+    if not (steep and second_order and model.traits.windowed is None):
         return recipe
     weighed = replace(config, penalty=max(config.penalty, FOCUSED_PENALTY))
     return (Focused(recipe, _Maker(model, weighed, candidates, instances).recipe(known)),)

@@ -278,7 +278,7 @@ class Trainer:
         """Leave the model at the best state, in the type it came in, and say how it went."""
         self.load(self.best)
         if self._expired:
-            # What was told so far is of a part of the model, with v and b0 as good as can be.
+            # What was told so far may be of a part of the model, with v and b0 as good as can be.
             self.report.status, self.report.best_validation = self.deadline.status, self._error()
         self.report.focus = self.focus
         self.model.to(self._home).eval()

@@ -215,6 +215,8 @@ def _numbers(given: Any, name: str, count: int) -> np.ndarray:
     given = given.detach() if hasattr(given, "detach") else given  # a tensor may be part of a graph
     if np.iscomplexobj(given):
         raise TypeError(f"{name}: expected {count} numbers, got complex ones")
+    if np.ma.is_masked(given):
+        raise TypeError(f"{name}: expected {count} numbers, got masked ones")
     try:
         numbers = np.asarray(given, dtype=np.float64).copy()
     except (TypeError, ValueError) as error:

@@ -297,7 +297,8 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
 
 def _bound(value: ArrayLike, name: str) -> Tensor:
     """Return bounds as a float64 tensor, infinite on their own side alone."""
-    given = value if isinstance(value, Tensor) else torch.from_numpy(as_dense(value, name))
+    ready = isinstance(value, Tensor) and value.layout == torch.strided
+    given = value if ready else torch.from_numpy(as_dense(value, name))
     endless = given == (-torch.inf if name == "lower" else torch.inf)
     side = as_tensor(torch.where(endless, torch.zeros_like(given), given), name).to(torch.float64)
     return torch.where(endless, given.to(torch.float64), side) if bool(endless.any()) else side

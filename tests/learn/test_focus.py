@@ -15,7 +15,7 @@ from tolerances import DOUBLE, VALUE
 
 import soctk
 from soctk.learn import residuals
-from soctk.learn.phases.focused import FOCUS, FOCUSED_PENALTY, Focused, is_steep
+from soctk.learn.phases.focused import FOCUS, FOCUSED_PENALTY, Focused, can_compare, is_steep
 from soctk.learn.phases.refine import Refine
 from soctk.learn.recipe import recipe_for
 from soctk.learn.residuals import Residuals
@@ -174,16 +174,26 @@ def test_whether_values_are_steep_does_not_depend_on_their_units(level: float, s
     data = penalised()
     levels = level * torch.randn(160, 1, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
     assert is_steep(dataclasses.replace(data, value=scale * (data.value + levels)))
-    few = dataclasses.replace(data, x=data.x[:, :7], value=data.value[:, :7])
-    assert not is_steep(few)
     assert not is_steep(dataclasses.replace(data, value=torch.ones_like(data.value)))
 
 
-def test_a_fit_cut_short_as_it_begins_again_keeps_what_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_picks_compare_nothing() -> None:
+    data = penalised()
+    few = dataclasses.replace(data, x=data.x[:, :7], value=data.value[:, :7])
+    assert can_compare(data, data.rows(slice(30)))
+    assert not can_compare(data, data.rows(slice(29)))
+    assert not can_compare(data, few)
+    assert not can_compare(few, data)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_fit_cut_short_as_it_begins_again_keeps_what_it_had(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     begin_again = Trainer.begin_again
 
     def interrupted(trainer: Trainer, *more: Any) -> None:
         begin_again(trainer, *more)
+        if at_once:
+            raise KeyboardInterrupt
         monkeypatch.setattr(Refine, "run", interrupt)
 
     def interrupt(*_: object) -> None:
@@ -193,6 +203,36 @@ def test_a_fit_cut_short_as_it_begins_again_keeps_what_it_had(monkeypatch: pytes
     data = penalised()
     expected = learned(data, dataclasses.replace(BRIEF, focus=0.0))
     torch.testing.assert_close(learned(data, BRIEF).state_dict(), expected.state_dict(), rtol=0, atol=0)
+
+
+def test_what_a_report_says_is_of_the_fit_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("soctk.learn.phases.focused.picked", lambda _: 0.0)  # no focus helps
+    data = penalised()
+    optima = 0.3 * data.context[:, :1].expand(-1, DIM)
+    reports = [
+        soctk.fit(
+            made(), data, dataclasses.replace(BRIEF, **more), optima=optima, feasible_set=soctk.Box(DIM, -9.0, 9.0)
+        )
+        for more in ({}, {"focus": 0.0})
+    ]
+    assert [report.focus for report in reports] == [0.0, 0.0]
+    for name in ("status", "best_validation", "decision_errors"):
+        assert getattr(reports[0], name) == getattr(reports[1], name), name
+
+
+def test_one_centre_has_no_use_for_a_focus() -> None:
+    """As it is learned from held-out values too, its picks among them would be no measure."""
+    data = penalised(3.0)
+    model = soctk.make_surrogate("soc", DIM, P)
+    report = soctk.fit(model, data, BRIEF)
+    assert model.traits.structure < len(model.traits.centred)
+    assert report.focus == 0
+
+
+def test_adamw_has_no_focus() -> None:
+    config = soctk.FitConfig(newton_iterations=0, lbfgs_iterations=0)
+    model = soctk.make_surrogate("soc", DIM, P)
+    assert recipe_for(model, config, 20, steep=True) == recipe_for(model, config, 20)
 
 
 def test_a_recipe_says_that_values_are_steep() -> None:

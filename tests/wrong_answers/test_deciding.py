@@ -123,8 +123,17 @@ def test_arrays_of_which_a_part_is_not_there_are_refused(kind: str) -> None:
 
 
 def test_masked_bounds_are_refused() -> None:
-    with pytest.raises(TypeError, match="lower: expected an array without masked entries"):
-        soctk.Box(5, np.ma.masked_less(np.zeros(5), 0.5), 1.0)
+    masked = np.ma.masked_less(np.zeros(5), 0.5)
+    for lower in (masked, [masked[0]] * 5):
+        with pytest.raises(TypeError, match="lower: expected an array without masked entries"):
+            soctk.Box(5, lower, 1.0)
+
+
+def test_bounds_of_a_polyhedron_may_be_sparse() -> None:
+    lower = torch.tensor([[0.0, 0.5, 0.0]])
+    polyhedron = soctk.Polyhedron(3, lower=0, upper=1)
+    sets = [polyhedron.at(lower=given) for given in (lower, lower.to_sparse())]
+    assert torch.equal(sets[0].lower, sets[1].lower)
 
 
 def test_a_matrix_of_a_set_may_be_sparse() -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from soctk import AverageSurrogate, ConvexSurrogate, FitConfig, FitReport, ValueData, fit
+from soctk.learn.phases.focused import FOCUS, FOCUSED_PENALTY
 
 PREFIX = "fit."
 LEFT_OUT = ("seed", "jobs", "threads", "progress", "optima_iterations", "optima_weights")
@@ -20,7 +21,7 @@ SWITCHES = ("optimizer", "choose_structure", "project_affine", "reduce", "race",
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "average": {"members": 6},
-    "focus": {"members": 6, "focus": 4.0, "penalty": 1e-6},
+    "focus": {"members": 6, "focus": FOCUS, "penalty": FOCUSED_PENALTY},
 }
 """What the settings of `names.FROM_VALUES` change in a recipe: the mean of six, and of six with `FitConfig.focus`."""
 

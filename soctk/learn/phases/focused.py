@@ -7,8 +7,9 @@ the values take noise for structure (among noisy values the least are lucky ones
 hold may have minima where there are none.
 
 So steep values are learned both ways, and what decides is what decisions are for: of each held-out instance either
-model picks the candidate that it values least, and the observed values of these are compared. Their mean is an unbiased
-estimate of what the picks cost, noise or not, since held-out values had no part in either model but to stop it.
+model picks the candidate that it values least, and the observed values of these are compared. Noise in held-out values
+favours neither. The pick of a few instances says little, nor does one of a few candidates, and a fit that ends with one
+centre has no use for weights: there all values count alike.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ STEEP = 10.0
 """The kurtosis of values within an instance from which on they are learned with a focus too: the paper's tasks have 3
 to 6, costs of power flows with penalties 14 to 29."""
 FEWEST_CANDIDATES = 8
-"""Of an instance, to tell the best from the others."""
+"""Of an instance, in training and validation data, to tell the best from the others."""
+FEWEST_PICKS = 30
+"""Held-out instances, for the means of their picks to be compared."""
 
 
 @dataclass(frozen=True)
 class Focused(Phase):
     """Learn from all values alike, then from the start with a focus; keep what picks the better held-out candidates.
+
+    Where time is up before the second is whole the first is kept, and the status says that it was.
 
     Attributes:
         alike: phases in turn.
@@ -52,28 +57,33 @@ class Focused(Phase):
         run_in_turn(self.alike, trainer)
         if trainer.settled or not trainer.time_left:
             return
-        found, report, least = trainer.present(), trainer.report, picked(trainer)
-        reached, better = (report.status, report.best_validation), False
-        trainer.begin_again(begun, FOCUS)
+        report, found, least = trainer.report, trainer.present(), picked(trainer)
+        reached = report.status, report.best_validation, report.decision_errors
+        better = False
         try:
+            trainer.begin_again(begun, FOCUS)
             run_in_turn(self.focused, trainer)
-            better = trainer.time_left and picked(trainer) < least
+            better = trainer.time_left and not trainer.settled and picked(trainer) < least
         finally:
             if not better:
                 trainer.take(found)
                 trainer.keep()
                 trainer.focus = 0.0
-                report.status, report.best_validation = reached
+                report.status, report.best_validation, report.decision_errors = reached
 
     def run_late(self, trainer: Trainer) -> None:
         for phase in self.alike:
             phase.run_late(trainer)
 
 
+def can_compare(data: ValueData, validation: ValueData) -> bool:
+    """Return whether values are steep, and so many that held-out picks tell whether a focus helps."""
+    enough = min(data.candidates, validation.candidates) >= FEWEST_CANDIDATES and validation.instances >= FEWEST_PICKS
+    return enough and is_steep(data)
+
+
 def is_steep(data: ValueData) -> bool:
     """Return whether values grow so steeply away from the best of their instance that a focus on it may help."""
-    if data.candidates < FEWEST_CANDIDATES:
-        return False
     squares = (data.value - data.value.mean(dim=1, keepdim=True)).double().square()
     variance = float(squares.mean())
     return variance > 0 and float((squares / variance).square().mean()) > STEEP
