@@ -133,3 +133,16 @@ def test_columns_that_have_numbers_for_names_are_known_by_their_places() -> None
     torch.testing.assert_close(one.value, two.value, rtol=0, atol=0)
     with pytest.raises(ValueError, match="context: expected shape"):
         found.decide(soctk.Box(2), table[:5])
+
+
+def test_masked_entries_are_refused() -> None:
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    masked, y = np.ma.masked_less(X, 0.0), X.sum(axis=1) ** 2
+    for given in ((masked, y), (X, np.ma.masked_less(y, 0.5))):
+        with pytest.raises(TypeError, match="expected an array without masked entries"):
+            ConvexRegressor(decision=[0, 1], model="quadratic").fit(*given)
+    found = ConvexRegressor(decision=[0], model="quadratic").fit(X, y)
+    with pytest.raises(TypeError, match="X: expected an array without masked entries"):
+        found.predict(masked)
+    with pytest.raises(TypeError, match="context: expected an array without masked entries"):
+        found.decide(soctk.Box(1), masked[:, 1:])

@@ -231,6 +231,7 @@ BAD_CALLS = {
     "too short": ((np.zeros(2),), ValueError, r"expected shape \(3,\)"),
     "a NaN": (([0.0, float("nan"), 0.0],), ValueError, "got nan at coordinate 1"),
     "text": (("abc",), TypeError, "expected 3 numbers"),
+    "masked": ((np.ma.masked_less([1.0, 2.0, 3.0], 1.5),), TypeError, "expected 3 numbers, got masked ones"),
     "complex": ((np.array([1 + 1j, 2, 3]),), TypeError, "expected 3 numbers, got complex ones"),
     "far away": (([1e308, 1e308, 1e308],), ValueError, "not finite"),
 }
