@@ -184,6 +184,8 @@ def test_a_few_picks_compare_nothing() -> None:
     assert not can_compare(data, data.rows(slice(29)))
     assert not can_compare(data, few)
     assert not can_compare(few, data)
+    once = torch.full((160,), 20).index_fill(0, torch.tensor([3]), 1)  # one instance's value is repeated
+    assert not can_compare(dataclasses.replace(data, counts=once), data)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

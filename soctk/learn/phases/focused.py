@@ -78,8 +78,8 @@ class Focused(Phase):
 
 def can_compare(data: ValueData, validation: ValueData) -> bool:
     """Return whether values are steep, and so many that held-out picks tell whether a focus helps."""
-    enough = min(data.candidates, validation.candidates) >= FEWEST_CANDIDATES and validation.instances >= FEWEST_PICKS
-    return enough and is_steep(data)
+    observed = [part.candidates if part.counts is None else int(part.counts.min()) for part in (data, validation)]
+    return min(observed) >= FEWEST_CANDIDATES and validation.instances >= FEWEST_PICKS and is_steep(data)
 
 
 def is_steep(data: ValueData) -> bool:
