@@ -83,7 +83,8 @@ def as_dense(value: ArrayLike, name: str) -> np.ndarray:
 def check_unmasked(value: ArrayLike, name: str) -> None:
     """Raise TypeError where entries of an array, or of one in a list, are masked: NumPy would take what is behind."""
     parts = value if isinstance(value, list | tuple) else (value,)
-    if any(np.ma.is_masked(part) for part in parts):
+    kinds = set(map(type, parts))  # of numbers there is one: lists of them are read often
+    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds) and any(map(np.ma.is_masked, parts)):
         raise TypeError(
             f"{name}: expected an array without masked entries, whose numbers mean nothing; fill them first"
         )

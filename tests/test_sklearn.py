@@ -146,3 +146,9 @@ def test_masked_entries_are_refused() -> None:
         found.predict(masked)
     with pytest.raises(TypeError, match="context: expected an array without masked entries"):
         found.decide(soctk.Box(1), masked[:, 1:])
+
+
+def test_a_column_may_have_the_name_of_an_arrays_mask() -> None:
+    frame = pd.DataFrame({"x": np.linspace(0, 1, 30), "_mask": np.linspace(1, 2, 30)})
+    found = ConvexRegressor(decision=["x"], model="quadratic").fit(frame, frame["x"] ** 2)
+    assert found.predict(frame).shape == (30,)

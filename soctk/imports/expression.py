@@ -19,6 +19,7 @@ from cvxpy.atoms.affine.sum import Sum
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from torch import Tensor
 
+from soctk.checks import as_dense
 from soctk.forms.conic_form import ConicForm
 from soctk.imports.exact import max_affine_terms, psd_factor
 from soctk.maps.linear import DenseMap
@@ -144,8 +145,7 @@ class _Reader:
             self.x.save_value(kept)
         if slopes is None:
             return _Argument(np.zeros((d.size, n)), d)
-        slopes = slopes.toarray() if hasattr(slopes, "toarray") else np.asarray(slopes, dtype=float)
-        return _Argument(slopes.reshape(n, d.size).T, d)
+        return _Argument(as_dense(slopes, "gradient").reshape(n, d.size).T, d)
 
     def arguments(self, atom: Any) -> _Argument:
         """Return the atom's arguments, each broadcast to its shape, stacked: (arguments * entries) rows."""
@@ -163,8 +163,7 @@ def _tensors(argument: _Argument, *weights: np.ndarray) -> tuple[DenseMap, Tenso
 
 
 def _quad_form(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
-    P = atom.args[1].value
-    dense = np.asarray(P.todense() if hasattr(P, "todense") else P, dtype=float)
+    dense = as_dense(atom.args[1].value, "quad_form")
     B, level = psd_factor(torch.from_numpy(0.5 * (dense + dense.T)), "quad_form")
     factor, inner = B.numpy(), reader.argument(atom.args[0])
     map_, d, (alpha,) = _tensors(

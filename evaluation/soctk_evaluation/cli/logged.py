@@ -75,7 +75,7 @@ def fit_logged(command: Fit) -> int:
     print(f"{command.model}: {model.parameter_count} weights, {report.seconds:.1f} s, {report.status}")
     if isinstance(model, soctk.AverageSurrogate):
         print(f"the mean of {len(model.members)} of {command.members} members")
-    if report.focus > 0 and not isinstance(model, soctk.AverageSurrogate):
+    elif report.focus > 0:
         print("values near the best of each context counted most: held-out decisions are better for it")
     if (structure := _structure(model)) and report.status not in ("time_limit", "stopped"):
         print(f"structure: {structure}")
