@@ -25,7 +25,7 @@ from soctk_evaluation.experiments.approximation import (
     sized,
 )
 from soctk_evaluation.harness.cell import Cell
-from soctk_evaluation.harness.names import APPROXIMATORS
+from soctk_evaluation.harness.names import APPROXIMATORS, WITH_LINEAR, split
 from soctk_evaluation.harness.store import Contents, ResultsStore
 from soctk_evaluation.tables.approximation import ERROR
 from soctk_evaluation.tables.report import to_markdown
@@ -62,6 +62,14 @@ def test_sizes_are_the_papers(dim: int, count: int) -> None:
 
 def _with(model: soctk.ConvexSurrogate, hidden: tuple[int, ...]) -> int:
     return type(model)(**{**model.config(), "hidden": hidden}).parameter_count
+
+
+@pytest.mark.parametrize("method", WITH_LINEAR)
+def test_the_linear_setting_adds_the_term_and_nothing_else(method: str) -> None:
+    base, model = sized(split(method)[0], 5), sized(method, 5)
+    points, slope = torch.linspace(-3, 3, 20).reshape(4, 5), torch.linspace(-1, 2, 5)
+    model.load_state_dict(base.state_dict() | {"affine.slope.constant": slope})
+    assert torch.allclose(model(points), base(points) + points @ slope, atol=1e-5)
 
 
 def test_the_published_counts_of_the_ablations() -> None:

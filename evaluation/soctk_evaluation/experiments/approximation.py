@@ -2,7 +2,7 @@
 
 The paper fixes SOC-ICNN's sizes; the other ICNNs keep its width and get layers until they have at least as many
 weights. P1-ICKAN has one hidden layer, of the least width that does. In SOC and Quad the offset e of the full quadratic
-block, ||B x + e||^2, takes the part of v'x, so that every count is the paper's.
+block, ||B x + e||^2, takes the part of v'x, so that every count is the paper's; METHOD+linear is the same with v'x.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from soctk.losses import relative_error
 from soctk_baselines import ICKAN
 from soctk_evaluation.harness.cell import Cell, make_config
 from soctk_evaluation.harness.experiment import Experiment, pages
-from soctk_evaluation.harness.names import APPROXIMATORS, DECIDERS, known_methods
+from soctk_evaluation.harness.names import APPROXIMATORS, DECIDERS, WITH_LINEAR, known_methods, split
 from soctk_evaluation.harness.recipe import FIT_FIELDS, fit_fields, learn, recipe_config
 from soctk_evaluation.harness.request import check_methods, check_names
 from soctk_evaluation.tables.approximation import write_approximation
@@ -48,14 +48,14 @@ def approximation_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit:
         sizes: departures from `soctk_tasks.targets.SIZES`.
         fit: the training recipe, the same for every method.
     """
-    check_methods(asked.methods, [name for name in known_methods() if name not in DECIDERS])
+    check_methods(asked.methods, [name for name in (*known_methods(), *WITH_LINEAR) if name not in DECIDERS])
     check_names(asked.targets, TARGETS, "target")
     dims, seeds, recipe = ((5, 10), (0,), QUICK_RECIPE) if asked.quick else ((5, 10, 20, 50), (0, 1, 2), RECIPE)
     config = make_config(SIZES | dict(sizes or {}) | recipe_config(fit or recipe))
     methods = asked.methods or APPROXIMATORS
     grid = itertools.product(asked.dims or dims, methods, asked.seeds or seeds, asked.targets or TARGETS)
     cells = [Cell("approximation", target, dim, method, seed, "values", config) for dim, method, seed, target in grid]
-    return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(cell.method, 0)))
+    return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(split(cell.method)[0], 0)))
 
 
 def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
@@ -93,10 +93,14 @@ def constant_error(train: ValueData, test: ValueData) -> float:
 
 
 def sized(method: str, dim: int, seed: int = 0) -> ConvexSurrogate:
-    """Return a surrogate of the paper's size; its default sizes where the paper has none for it.
+    """Return a surrogate of the paper's size, METHOD+linear with v'x beside; its default sizes where the paper has none.
 
     The width at a dimension that the paper does not have is that of the next one it has, or the largest.
     """
+    method, setting = split(method)
+    if setting:
+        model = sized(method, dim, seed)
+        return type(model)(**{**model.config(), "linear": True, "seed": seed})
     width = next((width for known, width in WIDTHS.items() if known >= dim), WIDTHS[50])
     makers: dict[str, Callable[[int], ConvexSurrogate]] = {
         "relu": lambda layers: ReLUICNN(dim, hidden=(width,) * layers, seed=seed),

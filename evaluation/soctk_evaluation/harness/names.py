@@ -39,8 +39,14 @@ FROM_DECISIONS = ("optima", "fy", "regret", "spo")
 DECIDERS = ("affine", "oracle")
 """The rows that only a decision task has."""
 
-APPROXIMATORS = ("relu", "softplus", "norm", "quad", "soc", "ickan", "quadratic", "constant")
-"""The rows of the approximation experiment: the paper's methods, a least-squares quadratic and the training mean."""
+WITH_LINEAR = ("quad+linear", "soc+linear")
+"""Methods of the paper's approximation experiment with v'x, which its equations have and its sizes have not."""
+
+APPROXIMATORS = (
+    *("relu", "softplus", "norm", "quad", "quad+linear", "soc", "soc+linear", "ickan"),
+    *("quadratic", "constant"),
+)
+"""The rows of that experiment: the paper's methods, a least-squares quadratic and the training mean."""
 
 STRUCTURED = ("relu", "softplus", "quad", "norm", "soc")
 """The learned surrogates of the structured experiments."""
