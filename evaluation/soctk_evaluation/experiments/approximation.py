@@ -93,7 +93,7 @@ def constant_error(train: ValueData, test: ValueData) -> float:
 
 
 def sized(method: str, dim: int, seed: int = 0) -> ConvexSurrogate:
-    """Return a surrogate of the paper's size, METHOD+linear with v'x beside; its default sizes where the paper has none.
+    """Return a surrogate of the paper's size (METHOD+linear: and v'x), of its default sizes where the paper has none.
 
     The width at a dimension that the paper does not have is that of the next one it has, or the largest.
     """
