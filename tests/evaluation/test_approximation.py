@@ -25,9 +25,10 @@ from soctk_evaluation.experiments.approximation import (
     sized,
 )
 from soctk_evaluation.harness.cell import Cell
+from soctk_evaluation.harness.experiment import Results
 from soctk_evaluation.harness.names import APPROXIMATORS, WITH_LINEAR, split
 from soctk_evaluation.harness.store import Contents, ResultsStore
-from soctk_evaluation.tables.approximation import ERROR
+from soctk_evaluation.tables.approximation import ERROR, write_approximation
 from soctk_evaluation.tables.report import to_markdown
 from soctk_evaluation.tables.summary import build_tables
 
@@ -140,6 +141,23 @@ def test_tables_show_errors_pooled_over_seeds_and_leave_the_leaderboard_out() ->
     text = to_markdown([table])
     assert "| method | Mixed | mean of targets | params | fit s |" in text
     assert "gap max" not in text
+
+
+def test_the_page_says_first_where_soc_is_not_the_best(tmp_path: Path) -> None:
+    """SOC with v'x counts against the others' errors, not among the paper's own wins."""
+    errors = {
+        "Mixed": {"soc": 0.1, "relu": 0.4},
+        "Huber": {"soc": 0.3, "relu": 0.1},
+        "L1Norm": {"soc": 0.3, "relu": 0.1},
+    }
+    errors["L1Norm"]["soc+linear"] = 0.105
+    rows = [error_row(method, error, task=target) for target, own in errors.items() for method, error in own.items()]
+    page = tmp_path / "a.md"
+    write_approximation(Results(rows, []), {"markdown": page}, quick_epochs=QUICK_RECIPE.epochs)
+    text = page.read_text()
+    assert "of 3 cells of target and seed, has relu in 2, soc in 1\n" in text
+    assert "- d = 5: on Huber (3 times that of relu)\n" in text
+    assert text.index("did not reproduce") < text.index("| method |")
 
 
 def test_the_command_writes_rows_page_and_figure_and_runs_nothing_twice(
