@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from soctk_evaluation.harness.names import TRIVIAL as TRIVIAL_METHODS
+from soctk_evaluation.harness.names import split
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.paired import Ratio
 from soctk_evaluation.tables.summary import Line, Table
@@ -117,7 +118,7 @@ MARKS = {
     "quadratic": ("|", INK),
     "constant": ("x", TRIVIAL),
 }
-"""Marker and colour of each method in `error_figure`; others are grey dots."""
+"""Marker and colour of each method in `error_figure`, hollow with a setting; others are grey dots."""
 SMALLEST_ERROR = 1e-9
 
 
@@ -129,13 +130,15 @@ def error_figure(tables: Sequence[Table], path: Path) -> None:
     methods: dict[str, Line2D] = {}
     for table, axes in zip(tables, grid.flat, strict=True):
         for line in (*table.trivial, *table.learned):
-            marker, color = MARKS.get(line.method, (".", TRIVIAL))
+            base, setting = split(line.method)
+            marker, color = MARKS.get(base, (".", TRIVIAL))
             points = [
                 (max(score.mean, SMALLEST_ERROR), names.index(task))
                 for task, score in zip(table.tasks, line.regrets, strict=True)
                 if score.mean is not None
             ]
             style = {"marker": marker, "color": color, "ls": "", "ms": 9 if marker == "|" else 6, "mew": 1.5}
+            style["mfc"] = "none" if setting else color
             axes.plot([x for x, _ in points], [row for _, row in points], **style, alpha=0.85)
             methods[line.method] = Line2D([], [], label=line.method, **style)
         axes.set_xscale("log")
@@ -144,8 +147,8 @@ def error_figure(tables: Sequence[Table], path: Path) -> None:
         axes.set_title(f"d = {table.dim}", loc="left", fontsize=10)
         open_frame(axes, "both")
     figure.supxlabel("relative l2 test error, log scale: smaller is better", fontsize=9)
-    shown = [methods[name] for name in MARKS if name in methods]
-    shown += [line for name, line in methods.items() if name not in MARKS]
+    places = {name: place for place, name in enumerate(MARKS)}
+    shown = [methods[name] for name in sorted(methods, key=lambda name: places.get(split(name)[0], len(places)))]
     figure.legend(handles=shown, fontsize=8, frameon=False, loc="outside upper center", ncols=len(shown))
     save_figure(figure, path)
 
