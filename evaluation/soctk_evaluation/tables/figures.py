@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -149,7 +150,9 @@ def error_figure(tables: Sequence[Table], path: Path) -> None:
     figure.supxlabel("relative l2 test error, log scale: smaller is better", fontsize=9)
     places = {name: place for place, name in enumerate(MARKS)}
     shown = [methods[name] for name in sorted(methods, key=lambda name: places.get(split(name)[0], len(places)))]
-    figure.legend(handles=shown, fontsize=8, frameon=False, loc="outside upper center", ncols=len(shown))
+    columns = min(len(shown), max(5, 4 * len(tables)))  # as many as fit beside each other
+    columns = math.ceil(len(shown) / math.ceil(len(shown) / columns))
+    figure.legend(handles=shown, fontsize=8, frameon=False, loc="outside upper center", ncols=columns)
     save_figure(figure, path)
 
 
