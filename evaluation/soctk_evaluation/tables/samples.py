@@ -16,6 +16,7 @@ Varied = Literal["candidates", "train"]
 VARIED: dict[Varied, str] = {"candidates": "candidates of an instance", "train": "instances"}
 """What is varied, and its heading."""
 
+ONE_SEED = "one seed: a factor of ten may be chance, of small regrets a hundred"
 PAGE = """# How much data
 
 Written by `soctk samples --dims {dims} --seeds {seeds} --tasks {names}` on {machine}; the rows are in
@@ -44,7 +45,7 @@ def write_samples(results: Results, files: Files) -> None:
             machine=machines(rows),
             tasks=", ".join(f"`{escape(task)}`" for task in tasks),
             dim=" and ".join(map(str, dims)),
-            count="one seed: a factor of three may be chance" if len(seeds) == 1 else f"{len(seeds)} seeds",
+            count=ONE_SEED if len(seeds) == 1 else f"{len(seeds)} seeds",
             dims=" ".join(map(str, dims)),
             seeds=" ".join(map(str, seeds)),
             names=" ".join(escape(task) for task in tasks),
