@@ -26,6 +26,9 @@ from soctk.maps.linear import DenseMap
 from soctk.models.exact import ExactSurrogate
 from soctk.terms import Network, Quadratic, Recognised, Term, registered
 
+CHECKED, EQUAL = 3, 1e-6
+"""At so many random points what was read is compared with the expression, to this relative error."""
+
 
 def from_cvxpy(expression: cp.Expression, x: cp.Variable) -> ExactSurrogate:
     """Return a scalar CVXPY expression of one variable as a surrogate, exactly.
@@ -53,7 +56,36 @@ def from_cvxpy(expression: cp.Expression, x: cp.Variable) -> ExactSurrogate:
         raise ValueError(f"expression: expected a convex one by the DCP rules, got {expression.curvature}")
     reader = _Reader(x)
     reader.read(expression, np.ones(1))
-    return ExactSurrogate.of(reader.form())
+    model = ExactSurrogate.of(reader.form())
+    _check_equal(model, expression, x)
+    return model
+
+
+def _check_equal(model: ExactSurrogate, expression: cp.Expression, x: cp.Variable) -> None:
+    """Raise ValueError where the model and the expression differ at a random point: an atom was read as another."""
+    points = np.random.default_rng(0).normal(size=(CHECKED, x.size))
+    for point, found in zip(points, model(torch.from_numpy(points)).tolist(), strict=True):
+        value = float(_value_at(expression, x, point)[0])
+        if not abs(found - value) <= EQUAL * max(1.0, abs(value)):
+            raise ValueError(
+                f"expression: has no exact counterpart; at a random point it is {value:.6g}, what was read {found:.6g}"
+            )
+
+
+def _value_at(expression: cp.Expression, x: cp.Variable, point: np.ndarray) -> np.ndarray:
+    """Return an expression's entries at a point, flattened in column order; the variable keeps its value."""
+    kept = x.value
+    x.save_value(point)  # whatever the variable's bounds
+    try:
+        return np.asarray(expression.value, dtype=float).flatten(order="F")
+    finally:
+        x.save_value(kept)
+
+
+def _places(shape: tuple[int, ...], whole: tuple[int, ...]) -> np.ndarray:
+    """Return which entry of an array of one shape each entry of the array that it is broadcast to is."""
+    entries = np.arange(np.prod(shape, dtype=int)).reshape(shape, order="F")
+    return np.broadcast_to(entries, whole).flatten(order="F")
 
 
 @dataclass
@@ -85,18 +117,22 @@ class _Reader:
             self.constant += float(weights @ argument.d)
         elif isinstance(expression, AddExpression):
             for part in expression.args:
-                self.read(part, weights if part.size == weights.size else weights.sum(keepdims=True))
+                self.read_broadcast(part, expression.shape, weights)
         elif isinstance(expression, Sum) and expression.axis is None:
             self.read(expression.args[0], np.repeat(weights, expression.args[0].size))
         elif isinstance(expression, NegExpression):
             self.read(expression.args[0], -weights)
         elif isinstance(expression, DivExpression):
             divisor = np.broadcast_to(np.asarray(expression.args[1].value, dtype=float), expression.shape)
-            self.read(expression.args[0], weights / divisor.flatten(order="F"))
+            self.read_broadcast(expression.args[0], expression.shape, weights / divisor.flatten(order="F"))
         elif isinstance(expression, MulExpression | multiply):
             self.read_product(expression, weights)
         else:
             self.read_atom(expression, weights)
+
+    def read_broadcast(self, part: Any, shape: tuple[int, ...], weights: np.ndarray) -> None:
+        """Add weights'vec of a part that is broadcast to a shape."""
+        self.read(part, np.bincount(_places(part.shape, shape), weights, part.size))
 
     def read_product(self, expression: Any, weights: np.ndarray) -> None:
         left, right = expression.args
@@ -104,10 +140,14 @@ class _Reader:
         factor = np.asarray(constant.value, dtype=float)
         if isinstance(expression, multiply) or factor.ndim == 0 or rest.size == 1:
             scaled = weights * np.broadcast_to(factor, expression.shape).flatten(order="F")
-            self.read(rest, scaled if rest.size == scaled.size else scaled.sum(keepdims=True))
+            self.read_broadcast(rest, expression.shape, scaled)
         elif rest.ndim == 1:
             rows = factor.reshape(weights.size, -1) if constant is left else factor.reshape(-1, weights.size).T
             self.read(rest, weights @ rows)
+        elif factor.ndim == 2:
+            whole = weights.reshape(expression.shape, order="F")
+            passed = factor.T @ whole if constant is left else whole @ factor.T
+            self.read(rest, passed.flatten(order="F"))
         else:
             raise self.unknown(expression)
 
@@ -117,7 +157,7 @@ class _Reader:
         kind, found = next((pair for pair in candidates if pair[1] and pair[1].argument.is_affine()), (None, None))
         if kind is None and not (name in ATOMS and all(part.is_affine() for part in atom.args)):
             raise self.unknown(atom)
-        if (weights < 0).any():
+        if (weights < 0).any() and name != "QuadForm":  # whose matrix may be negative as well
             raise ValueError(f"expression: {name} has a negative weight, so it is not convex as written")
         self.terms += [self.term(kind, found, weights)] if kind and found else ATOMS[name](self, atom, weights)
 
@@ -137,22 +177,26 @@ class _Reader:
 
     def argument(self, expression: cp.Expression) -> _Argument:
         """Return A and d of an affine expression: its derivative, which CVXPY reads off, and its value at 0."""
+        if expression.is_complex():
+            raise ValueError("expression: expected atoms of real arguments, got complex ones")
         n, kept = self.x.size, self.x.value
-        self.x.save_value(np.zeros(n))  # whatever the variable's bounds
+        d = _value_at(expression, self.x, np.zeros(n))
+        if expression.is_constant():
+            return _Argument(np.zeros((d.size, n)), d)
+        self.x.save_value(np.zeros(n))
         try:
-            d, slopes = np.asarray(expression.value, dtype=float).flatten(order="F"), expression.grad.get(self.x)
+            slopes = expression.grad.get(self.x)
         finally:
             self.x.save_value(kept)
-        if slopes is None:
-            return _Argument(np.zeros((d.size, n)), d)
+        if slopes is None:  # of some atoms, as power(x, 1), CVXPY knows no derivative at 0
+            return _Argument(np.stack([_value_at(expression, self.x, unit) - d for unit in np.eye(n)], axis=1), d)
         return _Argument(as_dense(slopes, "gradient").reshape(n, d.size).T, d)
 
     def arguments(self, atom: Any) -> _Argument:
         """Return the atom's arguments, each broadcast to its shape, stacked: (arguments * entries) rows."""
-        parts = [self.argument(part) for part in atom.args]
-        rows = max(part.d.size for part in parts)
-        wide = [_Argument(np.broadcast_to(p.A, (rows, p.A.shape[1])), np.broadcast_to(p.d, rows)) for p in parts]
-        return _Argument(np.concatenate([p.A for p in wide]), np.concatenate([p.d for p in wide]))
+        parts = [(self.argument(part), _places(part.shape, atom.shape)) for part in atom.args]
+        stacked = [np.concatenate([getattr(part, name)[places] for part, places in parts]) for name in ("A", "d")]
+        return _Argument(*stacked)
 
 
 def _tensors(argument: _Argument, *weights: np.ndarray) -> tuple[DenseMap, Tensor, list[Tensor]]:
@@ -163,12 +207,10 @@ def _tensors(argument: _Argument, *weights: np.ndarray) -> tuple[DenseMap, Tenso
 
 
 def _quad_form(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
-    dense = as_dense(atom.args[1].value, "quad_form")
+    dense = float(weights[0]) * as_dense(atom.args[1].value, "quad_form")
     B, level = psd_factor(torch.from_numpy(0.5 * (dense + dense.T)), "quad_form")
     factor, inner = B.numpy(), reader.argument(atom.args[0])
-    map_, d, (alpha,) = _tensors(
-        _Argument(factor @ inner.A, factor @ inner.d), np.full(len(factor), 2 * level * weights[0])
-    )
+    map_, d, (alpha,) = _tensors(_Argument(factor @ inner.A, factor @ inner.d), np.full(len(factor), 2 * level))
     return [Quadratic(map_, d, alpha)]
 
 
@@ -192,6 +234,8 @@ def _max(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
 
 
 def _norm_inf(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
+    if atom.axis is not None:
+        raise reader.unknown(atom)
     argument = reader.argument(atom.args[0])
     both = _Argument(np.concatenate([argument.A, -argument.A]), np.concatenate([argument.d, -argument.d]))
     return _max_of(reader, both, float(weights[0]))

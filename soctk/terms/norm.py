@@ -193,7 +193,7 @@ class Norms(Term):
     def recognise(cls, atom: Any) -> Recognised | None:
         """Return a Euclidean norm of all entries; norm1 and abs entry by entry."""
         entries, single = atom.args[0].size, type(atom).__name__ in ("norm1", "abs")
-        if not single and (exponent(atom) != 2 or atom.axis is not None):
+        if getattr(atom, "axis", None) is not None or (not single and exponent(atom) != 2):
             return None
         kappa = torch.zeros(1, 1, entries if single else 1, dtype=torch.float64)
         return Recognised(atom.args[0], fields={"kappa": kappa, "size": 1 if single else entries})

@@ -36,8 +36,15 @@ A, b = RNG.normal(size=(30, n)), RNG.normal(size=30)
 a = RNG.normal(size=n)
 SETS = (Simplex(n), Box(n, -1.0, 1.0), Budget(n, 1.5))
 X = cp.Variable(n)
+COLUMN, ROW = cp.reshape(X[:2], (2, 1), order="F"), cp.reshape(X[2:], (1, 2), order="F")
+WEIGHTS = np.array([[1.0, 2.0], [3.0, 4.0]])
 EXPRESSIONS = {
     "affine": a @ X + 3,
+    "power 1 inside an atom": cp.norm1(cp.power(X, 1) - 1),
+    "largest of a column and a row": cp.sum(cp.maximum(COLUMN, ROW)),
+    "largest of columns and rows": cp.sum(cp.maximum(COLUMN, ROW, -COLUMN, -ROW)),
+    "sum of a column and a row": cp.sum(cp.multiply(WEIGHTS, cp.abs(COLUMN) + cp.square(ROW))),
+    "two signs of a quadratic": -cp.quad_form(X, -Q),
     "quad_form": 0.5 * cp.quad_form(X, Q) + a @ X + 1,
     "sum_squares": cp.sum_squares(S @ X + s) / 3,
     "weighted squares": abs(s) @ cp.square(S @ X + s),
@@ -143,6 +150,9 @@ def test_reading_an_expression_leaves_the_variable_as_it_was() -> None:
         (cp.Parameter(nonneg=True) * cp.norm(X), "no parameters"),
         (S @ X, "expected a scalar"),
         (cp.norm(X, 3), "no exact counterpart"),
+        (cp.sum(cp.norm(S @ cp.diag(X), "inf", axis=1)), "no exact counterpart"),
+        (cp.sum(cp.norm1(S @ cp.diag(X), axis=1)), "no exact counterpart"),
+        (cp.norm(X + 1j), "real arguments"),
     ],
 )
 def test_what_has_no_exact_counterpart_is_refused(expression: cp.Expression, message: str) -> None:
