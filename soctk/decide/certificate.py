@@ -81,10 +81,18 @@ def certify(
     points = as_tensor(x, "x")
     check_last_dim(points, feasible_set.dim, "x")
     points = points.to(torch.promote_types(points.dtype, model.dtype))
+    if isinstance(feasible_set, SetAt):
+        try:
+            batch = tuple(torch.broadcast_shapes(points.shape[:-1], feasible_set.batch_shape))
+        except RuntimeError:
+            raise ValueError(
+                f"x: expected points of batch shape {feasible_set.batch_shape} as the right-hand sides', "
+                f"got {tuple(points.shape[:-1])}"
+            ) from None
+        points = points.expand(*batch, -1)
     violation = feasible_set.violation(points)
     if isinstance(feasible_set, SetAt):
-        batch = tuple(torch.broadcast_shapes(points.shape[:-1], feasible_set.batch_shape))
-        points, feasible_set = points.expand(*batch, -1), feasible_set.flat(batch).detach()
+        feasible_set = feasible_set.flat(tuple(points.shape[:-1])).detach()
     if not model.has_conic_form:
         if isinstance(feasible_set, SetAt):
             raise NotImplementedError(f"{type(model).__name__} has no conic form; certify over one set at a time")

@@ -12,7 +12,7 @@ from soctk.sets import SetAt
 
 NEWTON_DIM = 500
 """Beyond this many variables the n by n systems of Newton steps cost more than iterative methods."""
-NEWTON, NEWTON_CG, FIRST_ORDER, EXTERNAL = SmoothingNewton(), NewtonCG(), FirstOrder(), External()
+NEWTON, NEWTON_CG, FIRST_ORDER, EXTERNAL = SmoothingNewton(), NewtonCG(), FirstOrder(), External(second=FirstOrder())
 
 
 def default_solver(problem: Problem) -> Solver:

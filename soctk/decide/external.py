@@ -19,7 +19,7 @@ from soctk.decide.lifted import LiftedProblem, solve_program
 from soctk.decide.polyhedral import ROUNDING, bound_by_rows, project_points, prove_empty
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result, repeated
-from soctk.decide.solver import Solver
+from soctk.decide.solver import Solver, finish
 from soctk.decide.units import Rescaled
 from soctk.forms.conic_form import Dual
 from soctk.lazy import cvxpy as cp
@@ -52,6 +52,7 @@ class External(Solver):
     Attributes:
         solver: its name.
         options: keywords for `cp.Problem.solve`.
+        second: solves again over sets that the solver calls empty and that have points; None for no other.
 
     Raises:
         ValueError: a solver that is not installed.
@@ -61,6 +62,7 @@ class External(Solver):
     takes_sets_at: ClassVar[bool] = True
     solver: str = "CLARABEL"
     options: Mapping[str, Any] = field(default_factory=dict)
+    second: Solver | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "solver", str(self.solver).upper())
@@ -86,6 +88,12 @@ class External(Solver):
             if not problem.has_form:
                 return self._set_by_set(problem, problem.feasible_set, limits, start)
             return self._by_rows(problem, problem.feasible_set, limits, start)
+        result = self._over_set(problem, limits, start)
+        if self.second is not None:
+            finish(self.second, problem, limits, result, np.flatnonzero(result.status == Status.STALLED))
+        return result
+
+    def _over_set(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:
         if problem.model is not None and problem.model.exports_expression:
             return self._by_expression(problem, limits, start)
         if problem.unit is None:
@@ -216,6 +224,8 @@ class External(Solver):
             status[row], found = solve_row(row, self._options(limits))
             if status[row] == Status.ITERATION_LIMIT and limits.late:
                 status[row] = Status.TIME_LIMIT
+            if status[row] == Status.INFEASIBLE and whole:  # it has points: far from 0 solvers lose them
+                status[row], found = Status.STALLED, None
             if found is not None and np.isfinite(found).all():
                 x[row] = problem.feasible_set.project(found).to(x) if whole else torch.from_numpy(found).to(x)
             elif status[row] in TOLD:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -207,9 +208,23 @@ def _in_range(
         return form, solve(form.detach()), units
 
 
+class _Once(torch.autograd.Function):
+    """Values with the derivatives of an envelope, whose own are not those of the values: its multipliers are held."""
+
+    @staticmethod
+    def forward(ctx: Any, envelope: Tensor, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: second derivatives of an optimal value are not available")
+        return outer[0], None
+
+
 def _held(result: Result, envelope: Tensor | None) -> Tensor:
     """Return the values of a result with the derivatives of an envelope."""
-    return result.value if envelope is None else envelope + (result.value - envelope).detach()
+    return result.value if envelope is None else _Once.apply(envelope, result.value)
 
 
 def _moved_by_ends(ends: Ends, final: Final) -> Tensor:

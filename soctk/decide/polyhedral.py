@@ -212,7 +212,7 @@ class _Search:
         result = self.result
         if result.all_optimal and not (self.share > ROUNDING).any():
             return
-        unknown = np.isinf(result.value.numpy())
+        unknown = ~np.isfinite(result.value.numpy())
         if unknown.any():
             result.x.numpy()[unknown] = np.nan  # no point of the set is known
 

@@ -39,8 +39,11 @@ def mean(forms: Sequence[ConicForm]) -> ConicForm:
         torch.stack(torch.broadcast_tensors(*parts)).mean(dim=0)
         for parts in ([form.constant for form in forms], [form.linear for form in forms])
     )
-    terms = [reduced(term) for term in joined([term.scaled(1 / len(forms)) for form in forms for term in form.terms])]
-    return ConicForm(constant, linear, tuple(terms), max((form.batch_shape for form in forms), key=len))
+    batch = max((form.batch_shape for form in forms), key=len)
+    terms = joined([term.scaled(1 / len(forms)) for form in forms for term in form.terms])
+    # of a single context nothing tells what contexts move, and its structure is to be that of any number of them
+    terms = [reduced(term) for term in terms] if batch == () else terms
+    return ConicForm(constant, linear, tuple(terms), batch)
 
 
 def joined(terms: Sequence[Term]) -> list[Term]:

@@ -11,6 +11,8 @@ from soctk.checks import as_tensor, seeded
 
 HELD_OUT = 0.2
 """The share of instances that choose or judge what is learned from the others."""
+FEW_CONTEXTS = 10
+"""Fewer are on both sides of a split: what one of them has of its own is learned from it alone."""
 
 
 def split_indices(total: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -93,10 +95,12 @@ class ValueData:
     def split(self, share: float = HELD_OUT, seed: int = 0) -> tuple[ValueData, ValueData]:
         """Return (training, validation) data, `share` of the instances (at least one of each) in the second.
 
-        Instances of one context stay together, so that none is on both sides, where there are several contexts. Of a
-        single instance the candidates are split; of a single value both parts are the whole.
+        Instances of one context stay together, so that none is on both sides, where there are several contexts. Of few
+        contexts (`FEW_CONTEXTS`) and of a single instance the candidates are split, where there are enough; of a single
+        value both parts are the whole.
         """
-        if self.instances > 1:
+        few = 1 < int(self._groups().max()) + 1 < FEW_CONTEXTS and self.candidates * share >= 1
+        if self.instances > 1 and not few:
             first, second = self.split_instances(share, seed)
             return self.rows(first), self.rows(second)
         if self.candidates == 1:
@@ -106,15 +110,20 @@ class ValueData:
 
     def split_instances(self, share: float = HELD_OUT, seed: int = 0) -> tuple[Tensor, Tensor]:
         """Return the numbers of the instances, at least two, of `split`'s two parts."""
-        groups = self.context.new_zeros(self.instances).long()
-        if self.context_dim > 0:
-            _, groups = torch.unique(self.context, dim=0, return_inverse=True)
+        groups = self._groups()
         count = int(groups.max()) + 1
-        if count in (1, self.instances):
+        many_each = count < FEW_CONTEXTS and self.instances * share >= count
+        if many_each or count in (1, self.instances):
             return split_indices(self.instances, share, seed)
         _, second = split_indices(count, share, seed)
         held = torch.isin(groups, second)
         return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+
+    def _groups(self) -> Tensor:
+        """Return the number of each instance's context among the different ones, (N,)."""
+        if self.context_dim == 0:
+            return torch.zeros(self.instances, dtype=torch.int64)
+        return torch.unique(self.context, dim=0, return_inverse=True)[1]
 
     def columns(self, index: Tensor) -> ValueData:
         """Return the candidates `index` of every instance."""

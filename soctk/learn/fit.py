@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import nullcontext
 
+import torch
+
 from soctk.checks import ArrayLike
 from soctk.function import check_function
 from soctk.learn.config import FitConfig
@@ -91,12 +93,15 @@ def fit(
         ValueError: data whose dimensions are not the model's, a single value to learn and to validate from, numbers
             that the model's cannot hold, optima of a wrong shape or outside the set, optima for a surrogate with
             a training of its own, a model without weights, or an executor for a single surrogate.
+        RuntimeError: within `torch.inference_mode()`.
 
     Warns:
         UserWarning: too few values, and how many are needed; a `focus` on the best of single candidates.
         RuntimeWarning: the fit diverged and the model is as it was (`FitStatus.DIVERGED`).
     """
     check_function(model)
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError("fit: expected to be called outside of torch.inference_mode(), where nothing can be learned")
     config = config or FitConfig()
     _check_kinds(data, validation, config)
     if config.members > 1:
@@ -124,7 +129,7 @@ def fit(
     candidates = min(data.candidates, validation.candidates)
     recipe = recipe_for(model, config, candidates, known, data.instances, steep=steep)
     try:
-        with limited_threads(config.threads):
+        with limited_threads(config.threads), torch.enable_grad():
             _run(recipe, trainer, progress=config.progress)
     finally:
         report = trainer.finish()

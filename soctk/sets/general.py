@@ -40,11 +40,11 @@ class General(Oracles):
 
     def linear_minimizer(self, g: Tensor) -> Tensor:
         lo, hi = self.rows.lower.numpy(), self.rows.upper.numpy()
-        return _each(g, lambda row: np.clip(self.system.minimum(row, self.box)[0], lo, hi)).to(g)
+        return _each(g, lambda row: np.clip(self.system.minimum(row, self.box)[0], lo, hi), g.shape[-1:]).to(g)
 
     def linear_minimum(self, g: Tensor) -> Tensor:
         """Return a lower bound of the minimum, within 1e-9 of it, from the multipliers."""
-        least = _each(g, lambda row: np.array(self.system.minimum(row, self.box)[1])).to(g.device)
+        least = _each(g, lambda row: np.array(self.system.minimum(row, self.box)[1]), ()).to(g.device)
         rounded = least.to(g.dtype)
         return torch.where(rounded > least, torch.nextafter(rounded, torch.full_like(rounded, -torch.inf)), rounded)
 
@@ -87,10 +87,10 @@ class General(Oracles):
         return Directions.of(self._frame[1])
 
 
-def _each(points: Tensor, answer: Callable[[np.ndarray], np.ndarray]) -> Tensor:
-    """Return the answers to one point at a time, float64 on the CPU: (*batch, n) -> (*batch, n) or (*batch)."""
+def _each(points: Tensor, answer: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...]) -> Tensor:
+    """Return the answers (*shape) to one point at a time, float64 on the CPU: (*batch, n) -> (*batch, *shape)."""
     rows = points.detach().cpu().double().reshape(-1, points.shape[-1]).numpy()
     if len(rows) == 0:
-        return torch.zeros(points.shape, dtype=torch.float64)
+        return torch.zeros((*points.shape[:-1], *shape), dtype=torch.float64)
     answers = torch.from_numpy(np.stack([answer(row) for row in rows]))
-    return answers.reshape(points.shape[:-1] + answers.shape[1:])
+    return answers.reshape((*points.shape[:-1], *shape))

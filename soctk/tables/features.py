@@ -139,7 +139,7 @@ def _day(times: Any) -> Any:
 
 
 def _year(times: Any) -> Any:
-    return (times.dt.day_of_year - 1 + _day(times)) / (365 + times.dt.is_leap_year)
+    return (times.dt.day_of_year - 1 + _day(times)) / np.where(times.dt.is_leap_year, 366, 365)
 
 
 SEASONS = {
@@ -219,10 +219,11 @@ def learned_feature(table: Table, name: str, *, category: bool = False, date_for
     column = table.column(name)
     if len(column) == 0:
         raise TableError(f"{table.source}: expected at least one row, got none")
+    category = category or isinstance(column.dtype, pd.CategoricalDtype)
     kind = column.dtype.kind if not category else "O"
     if not category and date_format is not None and _are_digits(column) and _times(column, date_format).notna().all():
         return Date.learned(table, name, date_format)
-    if kind == "M":
+    if kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
         return Date.learned(table, name, ISO)
     if kind in "iufcm":
         return Number(name)
@@ -268,8 +269,10 @@ def _texts(column: Any) -> Any:
 
 def _times(column: Any, form: str) -> Any:
     """Return the local times of a column, NaT where a cell is no date."""
+    if isinstance(column.dtype, pd.PeriodDtype):
+        return column.dt.to_timestamp()
     if column.dtype.kind == "M":
-        return column.dt.tz_localize(None)
+        return column.dt.tz_localize(None).astype("datetime64[ns]")
     texts = column.astype(str).str.strip()
     if form == ISO:
         texts = texts.str.replace(_OFFSET, r"\1", regex=True)

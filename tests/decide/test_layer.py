@@ -235,3 +235,13 @@ def test_where_a_coordinate_is_fixed_has_a_derivative_if_both_ends_move():
     assert float(gradient) == pytest.approx(float(expected), rel=1e-3)
     with pytest.raises(RuntimeError, match=r"coordinates \[1\] are fixed"):
         torch.autograd.grad(decided(t, t.detach()), t)
+
+
+@pytest.mark.parametrize("place", [Box(5), Polyhedron(5, 0.0, 1.0, G=[[1.0] * 5], h=[2.0])], ids=["box", "polyhedron"])
+def test_second_derivatives_of_values_are_refused_and_first_ones_are_not(place):
+    rows = contexts(3).requires_grad_()
+    layer = DecisionLayer(shaken(MODELS["soc"](5)), place)
+    layer.optimal_value(rows).sum().backward()
+    assert float(rows.grad.abs().sum()) > 0
+    with pytest.raises(RuntimeError, match="second derivatives"):
+        torch.autograd.grad(layer.optimal_value(rows).sum(), rows, create_graph=True)

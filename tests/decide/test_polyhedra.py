@@ -416,3 +416,24 @@ def test_what_is_not_proved_empty_is_not_called_so(monkeypatch: pytest.MonkeyPat
     decision = soctk.minimize(Cubes(3, 1), sets, torch.zeros(1, 1, dtype=DOUBLE), method="cvxpy")
     assert list(decision.status) == [Status.INACCURATE]
     assert bool(decision.x.isnan().all())
+
+
+def test_certificates_of_no_points_and_of_too_many_right_hand_sides() -> None:
+    model = soctk.SOCICNN(3, 2, quadratics=(3,), seed=0)
+    base = Polyhedron(3, 0.0, 1.0, E=[[1.0, 1.0, 1.0]], f=[1.0], G=[[1.0, -1.0, 0.0]], h=[0.3])
+    none = soctk.certify(model, base, torch.zeros(0, 3), torch.zeros(0, 2))
+    assert tuple(none.gap.shape) == tuple(none.violation.shape) == (0,)
+    with pytest.raises(ValueError, match=r"batch shape \(4,\)"):
+        soctk.certify(model, base.at(f=[1.0, 1.1, 0.9, 1.2]), torch.zeros(2, 3), torch.zeros(2, 2))
+
+
+def test_empty_sets_are_not_projected_onto(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would be a set of its own to build: 40 times the seconds of the sets with points."""
+    projected = []
+    monkeypatch.setattr(
+        "soctk.decide.polyhedral.project_points", lambda value, sets, result, rows, tol: projected.extend(rows)
+    )
+    model, base = soctk.SOCICNN(3, 2, quadratics=(3,), seed=0), Polyhedron(3, 0.0, 1.0, E=[[1.0] * 3], f=[1.0])
+    decision = soctk.minimize(model, base.at(f=np.full(6, 4.0)), torch.zeros(6, 2))
+    assert (decision.status == "infeasible").all()
+    assert projected == []

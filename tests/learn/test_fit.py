@@ -349,3 +349,27 @@ def test_no_iterations_leave_the_weights():
     none = dict.fromkeys(("epochs", "newton_iterations", "lbfgs_iterations", "level_iterations"), 0)
     soctk.fit(model, data, soctk.FitConfig(starts=1, optimizer="lbfgs", project_affine=False, **none))
     assert all(torch.equal(weight, old) for weight, old in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("name", ["quadratic", "quad", "relu"])
+def test_what_only_one_of_few_contexts_has_is_learned(name: str) -> None:
+    """Each of four categories has an optimum of its own, which only its values tell."""
+    context, x = torch.eye(4), torch.linspace(-3, 7, 60).reshape(1, 60, 1).expand(4, 60, 1)
+    data = soctk.ValueData(context, x, (x.squeeze(-1) - torch.tensor([[0.0], [3.0], [-2.0], [5.0]])).square())
+    model = soctk.make_surrogate(name, 1, 4)
+    soctk.fit(model, data, soctk.FitConfig(starts=1))
+    assert relative_error(model, data) < 0.02
+    for part in data.split():
+        assert torch.equal(part.context, context)
+    ones = soctk.ValueData(context.repeat(20, 1), x[0, :20, None].repeat(4, 1, 1), torch.zeros(80, 1))
+    assert all(len(torch.unique(part.context, dim=0)) == 4 for part in ones.split())
+
+
+def test_a_fit_learns_where_gradients_are_off_and_says_where_it_cannot() -> None:
+    data = single_instance(40)
+    with torch.no_grad():
+        model = soctk.NormICNN(3, hidden=(4,))
+        soctk.fit(model, data, soctk.FitConfig(starts=1, epochs=2))
+    assert all(weight.requires_grad for weight in model.parameters())
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="inference_mode"):
+        soctk.fit(soctk.NormICNN(3, hidden=(4,)), data)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import cvxpy as cp
+import numpy as np
 import pytest
 import torch
 from surrogate_contract import SurrogateContract, inputs
@@ -30,6 +31,7 @@ from soctk import (
 from soctk.forms.joining import joined, reduced
 from soctk.maps.linear import DenseMap
 from soctk.terms import Network, Norms, Quadratic
+from soctk_baselines import DCP
 
 SMALL = {"ridges": 2, "affine_hidden": 3}
 
@@ -295,3 +297,16 @@ def test_an_average_knows_where_the_data_of_its_models_were_whenever_they_were_l
     for model in models:
         soctk.fit(model, soctk.ValueData(context, x, x.square().sum(dim=-1)))
     assert whole.support is not None
+
+
+def test_the_structure_of_a_mean_does_not_depend_on_how_many_contexts_there_are() -> None:
+    members = [DCP(2, 1, logistics=2, norms=(2,), seed=seed) for seed in (0, 1)]
+    mean = average(members)
+    one, two = (mean.form_at(torch.zeros(count, 1)) for count in (1, 2))
+    assert [(type(term), term.map.rows) for term in one.terms] == [(type(term), term.map.rows) for term in two.terms]
+    x = cp.Variable(2)
+    embedding = soctk.Embedding(mean, x)
+    embedding.set_context([0.3])
+    point = np.array([0.2, -0.4])
+    found = cp.Problem(cp.Minimize(embedding.value), [*embedding.constraints, x == point]).solve(solver=cp.CLARABEL)
+    assert found == pytest.approx(float(mean(point, [0.3]).detach()), abs=CLARABEL)

@@ -94,3 +94,14 @@ def test_the_ball_has_its_closed_forms() -> None:
 def test_cones_that_make_no_set_are_refused(cones, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ConicSet(Polyhedron(3, -1.0, 1.0), cones)
+
+
+@pytest.mark.parametrize("far", [1e4, 3e5, 1e6])
+def test_a_set_far_from_0_is_decided_over_and_not_called_empty(far: float) -> None:
+    """Clarabel says "infeasible" of some of them; the nearest point of a ball to 0 is known."""
+    feasible_set = ConicSet(Polyhedron(2, far - 1000, far + 1000), [(np.eye(2), np.full(2, -far), 0.0, 800.0)])
+    model = soctk.from_quadratic(np.eye(2), np.zeros(2))
+    decision = soctk.minimize(model, feasible_set)
+    assert decision.status == Status.OPTIMAL
+    assert float(decision.value) == pytest.approx((far * 2**0.5 - 800) ** 2 / 2, rel=1e-5)
+    assert soctk.minimize(model, feasible_set, method="cvxpy").status != Status.INFEASIBLE

@@ -12,7 +12,7 @@ import torch
 
 import soctk
 from soctk import Columns, TableError
-from soctk.tables.features import Date
+from soctk.tables.features import Category, Date
 from soctk.tables.table import Table, read_pieces
 
 WHEN, WIND, SITE = "Zeitpunkt", "wind, m/s", "Standort (ä)"
@@ -237,3 +237,20 @@ def test_a_blank_line_of_a_single_column_is_a_missing_value(tmp_path: Path) -> N
     with pytest.raises(TableError, match=r"context_c, row 2: .*missing"):
         columns.contexts(tmp_path / "rows.csv")
     assert [len(piece) for piece in read_pieces(tmp_path / "rows.csv", 2)] == [2, 1]
+
+
+def test_what_a_frame_calls_a_category_or_a_period_is_one(frame: pd.DataFrame) -> None:
+    numbers, months = np.arange(ROWS) % 3, pd.period_range("2001-01", periods=ROWS, freq="M")
+    some = frame.assign(site=pd.Categorical(numbers), month=months)
+    site, month = learned(some, context=["site", "month"]).context
+    assert site == Category("site", ("0", "1", "2"))
+    assert isinstance(month, Date)
+
+
+def test_dates_of_arrow_are_dates(frame: pd.DataFrame) -> None:
+    dates = frame.assign(**{WHEN: pd.to_datetime(frame[WHEN])})
+    arrow = dates.convert_dtypes(dtype_backend="pyarrow")
+    assert arrow[WHEN].dtype != dates[WHEN].dtype
+    np.testing.assert_array_equal(
+        learned(arrow, context=[WHEN]).contexts(arrow), learned(dates, context=[WHEN]).contexts(dates)
+    )
