@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise ImportError('soctk.sklearn needs scikit-learn 1.6 or later: pip install "soctk[sklearn]"') from error
 
-from soctk.checks import check_unmasked
+from soctk.checks import check_sequence, check_unmasked
 from soctk.decide.decision import Decision
 from soctk.decide.minimize import minimize
 from soctk.lazy import pandas as pd
@@ -144,6 +144,9 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
 
     def _roles(self, names: list[str]) -> tuple[list[str], list[str]]:
         """Return the names of the decision's and of the context's columns."""
+        for name, columns in (("decision", self.decision), ("context", self.context)):
+            if isinstance(columns, str):  # whose letters would be the columns
+                check_sequence(columns, name)
         given = [
             None if part is None else [self._name(column, names) for column in part]
             for part in (self.decision, self.context)

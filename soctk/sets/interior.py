@@ -17,12 +17,38 @@ from soctk.lazy import linalg
 from soctk.lazy import sparse as sp
 from soctk.sets.linear_programs import System, linear_program, sparse_if_large
 
+OPPOSITE = -1.0 + 1e-12
+"""Cosines of normals below it are of two sides that face each other."""
 DEPENDENT = 1e-9
 """Singular values of unit rows below this are none."""
 HOLDS = 1e-7
 """Multipliers, which sum to one, above this are positive."""
 CENTERING_STEPS = 100
 CENTERED = 0.1
+
+
+def both_sides(
+    held: np.ndarray, normals: np.ndarray, heights: np.ndarray, rounding: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return which rows become equalities, which go with them, and the levels of the first.
+
+    Of two sides that face each other with no more than rounding between them, one is kept, half-way: as two equalities
+    of different levels they would contradict one another.
+
+    Args:
+        held: rows that hold with equality, bool (m,).
+        normals: of length one (m, n).
+        heights: (m,).
+        rounding: of distances.
+    """
+    held, gone, levels = held.copy(), np.zeros(held.size, dtype=bool), heights.copy()
+    for row in np.flatnonzero(held):
+        if held[row]:
+            near = heights[row] + heights <= 2 * rounding
+            for other in np.flatnonzero(near & ~gone & (normals @ normals[row] < OPPOSITE)):
+                levels[row] = 0.5 * (levels[row] - heights[other])
+                held[other], gone[other] = False, True
+    return held, gone, levels[held]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +95,10 @@ class Interior:
                 return cls._at(point, equal, levels, normals, heights)
             held = z > min(HOLDS, z.max())
             held[z.argmax()] = True
-            equal, levels = np.vstack([equal, normals[held]]), np.append(levels, heights[held])
-            normals, heights, names = (
-                normals[~held],
-                heights[~held],
-                [n for n, h in zip(names, held, strict=True) if not h],
-            )
+            held, gone, level = both_sides(held, normals, heights, system.rounding)
+            equal, levels = np.vstack([equal, normals[held]]), np.append(levels, level)
+            left = ~(held | gone)
+            normals, heights, names = normals[left], heights[left], [n for n, k in zip(names, left, strict=True) if k]
         return cls._at(np.zeros(fixed.size), equal, levels, normals, heights)
 
     @classmethod

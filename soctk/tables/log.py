@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.checks import check_sequence
 from soctk.lazy import pandas as pd
 from soctk.learn.data import ValueData
 from soctk.tables.arrays import Arrays, read_arrays
@@ -70,6 +71,11 @@ class Roles:
     category: Sequence[str] = ()
     date_format: str | None = None
     more: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("context", "x", "optimum", "category", "more"):
+            if isinstance(given := getattr(self, name), str):  # whose letters would be the columns
+                check_sequence(given, name)
 
     def reads(self, name: str) -> bool:
         """Return whether a column of a file may be one of these."""

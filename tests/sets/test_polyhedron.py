@@ -269,3 +269,11 @@ def test_rows_without_entries_that_hold_are_no_harm() -> None:
     polyhedron = Polyhedron(2, 0.0, 1.0, E=[[0.0, 0.0]], f=[0.0], G=[[0.0, 0.0], [1.0, 1.0]], h=[1.0, 1.5])
     y = torch.tensor([2.0, 2.0], dtype=DOUBLE)
     torch.testing.assert_close(polyhedron.project(y), torch.tensor([0.75, 0.75], dtype=DOUBLE))
+
+
+@pytest.mark.parametrize(("width", "big"), [(1e-4, 1e9), (1e-5, 1e8), (1e-7, 1e6)])
+def test_a_narrow_coordinate_beside_large_ones_is_no_contradiction(width: float, big: float) -> None:
+    feasible_set = Polyhedron(3, 0.0, [width, big, 1.0], G=[[1.0, 1.0, 1.0]], h=[0.75 * big])
+    center = feasible_set.center()
+    assert float(feasible_set.violation(center)) <= width
+    assert 0.0 < float(center[1]) < big

@@ -115,3 +115,9 @@ def test_rows_of_a_context_that_differ_in_what_stands_beside_it_are_instances_of
     known = soctk.read_log(frame.assign(optimum_0=frame["demand"] / 2))
     assert known.optima is not None
     assert known.optima[:, 0].tolist() == [0.5, 1.5, 0.5, 1.5]
+
+
+@pytest.mark.parametrize("name", ["context", "x", "optimum", "category", "more"])
+def test_a_name_is_no_list_of_columns(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}: expected a sequence, got 'Last'"):
+        Roles(**{name: "Last"})
