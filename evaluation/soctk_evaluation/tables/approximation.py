@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.names import TRIVIAL, base_of, split
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import machines, write_page
+from soctk_evaluation.tables.markdown import escape, machines, write_page
 from soctk_evaluation.tables.paired import cell_scores, compare
 from soctk_evaluation.tables.report import print_tables, to_markdown
 from soctk_evaluation.tables.summary import Measure, Table, build_tables
@@ -93,7 +93,7 @@ def _won(rows: list[Row]) -> Iterator[str]:
         scores = cell_scores([row for row in published if row["dim"] == dim], ERROR.score)
         found = sorted(compare(scores, ERROR.reference, ERROR.floor), key=lambda own: -own.wins)
         if found:
-            named = ", ".join(f"{own.method} in {own.wins}" for own in found)
+            named = ", ".join(f"{escape(own.method)} in {own.wins}" for own in found)
             yield f"- d = {dim}: the least error, of {found[0].shared} cells of target and seed, has {named}"
 
 
@@ -107,5 +107,5 @@ def _behind(tables: list[Table]) -> Iterator[str]:
             ours = [mean for method, mean in known.items() if base_of(method) == ERROR.reference]
             least = min(known, key=known.__getitem__, default="")
             if ours and min(ours) > NEAR * known[least]:
-                named.append(f"{target} ({min(ours) / known[least]:.2g} times that of {least})")
+                named.append(f"{escape(target)} ({min(ours) / known[least]:.2g} times that of {escape(least)})")
         yield f"- d = {table.dim}: on {', '.join(named) or 'none'}"
