@@ -41,6 +41,10 @@ RACE_SHARE = 0.6
 """The share of a phase's iterations, on half the rows, that every start gets before the best goes on."""
 AFTER_RACE_SHARE = 0.5
 """The share of the Levenberg-Marquardt steps that the best start then gets, still on half the rows."""
+STANDING_IN = 3
+"""L-BFGS takes this many times its steps where starts and structures are compared and Levenberg-Marquardt would suit
+the curved part but for the number of its weights: about as much work as that is with fewer weights. With fewer steps a
+large structure has not shown yet what it can do when it is compared with smaller ones."""
 BEFORE_NEWTON_SHARE = 0.25
 """The share of AdamW's passes where Levenberg-Marquardt on the curved part follows, which needs but a start."""
 LATER_PENALTY = 1e-3
@@ -117,6 +121,7 @@ class _Maker:
         self.level_weight = 1.0 if candidates == 1 else 0.0 if self.regressed else config.level_weight
         newton = config.newton_iterations > 0 and config.optimizer != "lbfgs" and traits.gauss_newton
         self.newton_follows = self.apart and newton and model.parameter_count <= config.newton_weights
+        self.standing_in = STANDING_IN if self.apart and newton else 1
         needed = _projected_rows(model, config, candidates, instances) if self.apart else 0
         self.rows, self.reduce_rows = max(config.rows, needed), max(min(config.rows, REDUCE_ROWS), needed)
         self.starts = config.starts if can_redraw(model) else 1
@@ -220,9 +225,11 @@ class _Maker:
 
     def suited(self, share: float, penalty: float) -> Optimizer:
         """Return Levenberg-Marquardt for few weights, L-BFGS for many, or the one asked for."""
-        newton, lbfgs = self.newton(share, penalty), self.lbfgs(share)
-        chosen = {"levenberg_marquardt": newton, "lbfgs": lbfgs}
-        return chosen.get(self.config.optimizer) or Suited(newton, self.config.newton_weights, lbfgs)
+        newton = self.newton(share, penalty)
+        chosen = {"levenberg_marquardt": newton, "lbfgs": self.lbfgs(share)}
+        return chosen.get(self.config.optimizer) or Suited(
+            newton, self.config.newton_weights, self.lbfgs(self.standing_in * share)
+        )
 
     def in_turn(self, share: float) -> tuple[Optimizer, ...]:
         """Return both in turn: after the structured start Levenberg-Marquardt alone stays damped."""
