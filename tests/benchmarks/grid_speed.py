@@ -65,7 +65,7 @@ def model_of(options: Options, problem: Problem, config: dict[str, Any], path: P
 
 def measure(options: Options, folder: Path) -> None:
     """Print one row for each way to decide."""
-    config = dict(config_of(options.method, options.task))
+    config = dict(config_of(options.method, options.task, options.dim))
     problem = load_problem(options.task, options.dim, options.seed, *(config[name] for name in SIZES))
     task, contexts = problem.task, problem.test.context
     assert isinstance(task, Opf)

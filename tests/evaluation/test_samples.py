@@ -44,7 +44,7 @@ def test_a_setting_changes_the_recipe_as_in_the_leaderboard() -> None:
     }
     assert "fit.members" not in cells["pcf"]
     assert cells["pcf+average"] == cells["pcf"] | {"fit.members": 6}
-    known = dict(leaderboard.config_of("soc+optima", "box_socp"))
+    known = dict(leaderboard.config_of("soc+optima", "box_socp", 10))
     assert cells["soc+optima"] == known | {"train": 500, "validation": 500}
 
 

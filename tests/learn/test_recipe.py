@@ -213,6 +213,17 @@ def test_an_interrupted_fit_leaves_a_model_of_its_own_type(monkeypatch: pytest.M
         assert all(bool(torch.isfinite(tensor).all()) for tensor in mine.state_dict().values())
 
 
+def test_lbfgs_in_place_of_levenberg_marquardt_does_as_much_work_before_structures_are_compared() -> None:
+    def steps(make) -> tuple[int, int]:
+        race, refine = recipe_for(make(), QUICK, 16)
+        raced, *_ = [phase.optimizer for phase in race.phases if isinstance(phase, Curved)]  # type: ignore[attr-defined]
+        last = [phase.optimizer for phase in refine.phases if isinstance(phase, Curved)][-1]  # type: ignore[attr-defined]
+        return raced.other.iterations, last.iterations
+
+    assert steps(model) == (3 * 24, 40)
+    assert steps(lambda: soctk.ReLUICNN(3, 2, hidden=(8, 8))) == (24, 40)
+
+
 @pytest.mark.parametrize("dim", [10, 20, 50])
 def test_every_weight_of_the_curved_part_has_several_residuals_left_to_be_told_by(dim: int) -> None:
     made, rng, instances = soctk.make_surrogate("soc", dim, 3), np.random.default_rng(0), 1000

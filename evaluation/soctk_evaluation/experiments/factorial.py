@@ -15,11 +15,10 @@ import soctk
 from soctk import ConvexSurrogate, FitConfig
 from soctk_evaluation.experiments.leaderboard import (
     MEASURED,
-    OWN_RECIPES,
-    RECIPE,
     TEXT,
     cell_config,
     measure,
+    own_recipe,
     protocol_code,
 )
 from soctk_evaluation.harness.cell import Cell
@@ -48,7 +47,7 @@ def factorial_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: Fit
     cells = []
     for dim, name, seed, task in grid:
         variant = VARIANTS[name]
-        own = replace(fit or replace(RECIPE, **OWN_RECIPES.get(variant.method, {})), **variant.recipe)
+        own = replace(fit or own_recipe(variant.method, dim), **variant.recipe)
         cells.append(Cell("factorial", task, dim, name, seed, "exact", cell_config(own, sizes, {})))
     return sorted(cells, key=lambda cell: (-cell.dim, not cell.method.endswith("_lm")))
 

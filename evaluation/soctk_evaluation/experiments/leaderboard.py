@@ -55,11 +55,15 @@ RECIPE = FitConfig(starts=2, level_iterations=100, rows=24_000)
 many values as let the curved part see all instances at d = 10."""
 
 OWN_RECIPES: dict[str, dict[str, int]] = {
-    name: {"rows": rows, "lbfgs_iterations": 1000}
-    for rows, names in {38_400: ("relu", "relu_wide", "softplus", "softplus_wide"), 64_000: ("pcf",)}.items()
-    for name in names
+    **{name: {"rows": 38_400, "lbfgs_iterations": 1000} for name in ("relu", "relu_wide", "softplus", "softplus_wide")},
+    "pcf": {"rows": 64_000, "lbfgs_iterations": 1000},
+    "pcf_template": {"lbfgs_iterations": 1000},
 }
-"""What networks are given beyond the recipe of all methods, without which they are far from their best."""
+"""What a method is given beyond the recipe of all, without which it is far from its best."""
+
+LARGE_DIM = 50
+OWN_RECIPES_LARGE: dict[str, dict[str, int]] = {name: {"lbfgs_iterations": 1000} for name in ("dcp", "norm", "quad")}
+"""The same from `LARGE_DIM` on, where fits of these methods ended at the limit of 300."""
 
 Make = Callable[..., ConvexSurrogate]
 """Makes a surrogate of a method's name and decision dimension, as `soctk.make_surrogate` does."""
@@ -73,7 +77,7 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
     Args:
         asked: `soctk_evaluation.cli.commands.Leaderboard`.
         sizes: departures from `SIZES`.
-        fit: the training recipe, the same for every method; by default with what `OWN_RECIPES` adds.
+        fit: the training recipe, the same for every method; by default `own_recipe`.
     """
     check_methods(asked.methods, decision_methods())
     check_names(asked.tasks, task_names(), "task")
@@ -83,23 +87,31 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
     grid = itertools.product(asked.dims or dims, methods, asked.seeds or seeds, asked.tasks or TASKS)
     cells = [
         Cell(
-            "leaderboard", task, dim, method, seed, asked.protocol, config_of(method, task, asked.protocol, sizes, fit)
+            *("leaderboard", task, dim, method, seed, asked.protocol),
+            config_of(method, task, dim, asked.protocol, sizes, fit),
         )
         for dim, method, seed, task in grid
     ]
     return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(base_of(cell.method), 0)))
 
 
+def own_recipe(method: str, dim: int) -> FitConfig:
+    """Return `RECIPE` with what a method, without its setting, is given beyond it at this dimension."""
+    large = OWN_RECIPES_LARGE.get(method, {}) if dim >= LARGE_DIM else {}
+    return replace(RECIPE, **OWN_RECIPES.get(method, {}), **large)
+
+
 def config_of(
     method: str,
     task: str,
+    dim: int,
     protocol: str = "exact",
     sizes: Mapping[str, int] | None = None,
     fit: FitConfig | None = None,
 ) -> Config:
     """Return the configuration of a method's cell, METHOD or METHOD+SETTING; arguments as of `leaderboard_cells`."""
     base, setting = split(method)
-    own = replace(fit or replace(RECIPE, **OWN_RECIPES.get(base, {})), **SETTINGS.get(setting, {}))
+    own = replace(fit or own_recipe(base, dim), **SETTINGS.get(setting, {}))
     more = setting_config(own, protocol) if setting in FROM_DECISIONS else {}
     return cell_config(own, OWN_SIZES.get(task, {}) | dict(sizes or {}), more)
 

@@ -56,7 +56,7 @@ def sample_cells(asked: Any) -> list[Cell]:
         dims, data_sizes(), methods, seeds, tasks
     ):
         sizes = {"train": instances, "validation": instances, "candidates": candidates}
-        cells.append(Cell("samples", task, dim, method, seed, "exact", config_of(method, task, sizes=sizes)))
+        cells.append(Cell("samples", task, dim, method, seed, "exact", config_of(method, task, dim, sizes=sizes)))
     return sorted(cells, key=lambda cell: -dict(cell.config)["train"] * dict(cell.config)["candidates"])
 
 
