@@ -99,14 +99,29 @@ class ValueData:
         contexts (`FEW_CONTEXTS`) and of a single instance the candidates are split, where there are enough; of a single
         value both parts are the whole.
         """
-        few = 1 < int(self._groups().max()) + 1 < FEW_CONTEXTS and self.candidates * share >= 1
-        if self.instances > 1 and not few:
+        if not self.splits_candidates(share):
             first, second = self.split_instances(share, seed)
             return self.rows(first), self.rows(second)
         if self.candidates == 1:
             return self, self
-        first, second = split_indices(self.candidates, share, seed)
-        return self.columns(first), self.columns(second)
+        counts = [self.candidates] * self.instances if self.counts is None else self.counts.tolist()
+        pairs = [split_indices(count, share, seed) for count in counts]
+        first, second = ([pair[side] for pair in pairs] for side in (0, 1))
+        return self._observed(first), self._observed(second)
+
+    def splits_candidates(self, share: float = HELD_OUT) -> bool:
+        """Return whether `split` has each instance on both sides: a single one, or few contexts of many candidates."""
+        contexts = int(self._groups().max()) + 1
+        fewest = self.candidates if self.counts is None else int(self.counts.min())
+        return self.instances == 1 or (1 < contexts < FEW_CONTEXTS and fewest * share >= 1)
+
+    def _observed(self, chosen: list[Tensor]) -> ValueData:
+        """Return these candidates of each instance, filled up where some have fewer."""
+        counts = torch.tensor([len(index) for index in chosen])
+        width = int(counts.max())
+        index = torch.stack([own[torch.arange(width) % len(own)] for own in chosen])
+        x = self.x.gather(1, index.unsqueeze(-1).expand(-1, -1, self.dim))
+        return ValueData(self.context, x, self.value.gather(1, index), counts if int(counts.min()) < width else None)
 
     def split_instances(self, share: float = HELD_OUT, seed: int = 0) -> tuple[Tensor, Tensor]:
         """Return the numbers of the instances, at least two, of `split`'s two parts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +236,24 @@ def test_values_that_fill_a_context_up_are_not_counted(each: int, held_out: int,
     assert ("within contexts" in said) == (each > 1)
     assert main(["assess", str(tmp_path / "log.safetensors"), str(tmp_path / "log.csv")]) == 0
     assert f"measured on the {held_out} values held out" in capsys.readouterr().out
+
+
+def test_each_of_few_categories_is_learned_and_measured(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Every shop has a price of its own that is best, which only its rows tell: held out whole, none was learned."""
+    monkeypatch.chdir(tmp_path)
+    random, shops = np.random.default_rng(0), {"north": 2.0, "east": -1.0, "south": 0.5, "west": 3.0}
+    shop = np.repeat(list(shops), [60, 70, 80, 90])
+    price = random.uniform(-2, 4, size=len(shop))
+    value = (price - [shops[name] for name in shop]) ** 2
+    pd.DataFrame({"context_shop": shop, "x_price": price, "value": value}).to_csv("log.csv", index=False)
+    test = split(soctk.read_log("log.csv"), 0).test
+    assert len(torch.unique(test.context, dim=0)) == 4
+    assert main(["fit", "log.csv", "--model", "quadratic"]) == 0
+    said = capsys.readouterr().out
+    assert "60 values held out" in said
+    assert float(re.search(r"quadratic ([\d.e-]+)", said)[1]) < 1e-3  # type: ignore[index]
+    assert main(["assess", "log.safetensors", "log.csv"]) == 0
+    assert "measured on the 60 values held out" in capsys.readouterr().out
 
 
 def test_errors_are_those_of_the_rows_that_a_file_has(tmp_path: Path, capsys) -> None:

@@ -365,6 +365,18 @@ def test_what_only_one_of_few_contexts_has_is_learned(name: str) -> None:
     assert all(len(torch.unique(part.context, dim=0)) == 4 for part in ones.split())
 
 
+def test_of_few_contexts_of_unequally_many_values_none_is_on_both_sides() -> None:
+    counts = torch.tensor([5, 8, 20])
+    place = torch.arange(20) % counts.unsqueeze(1)
+    value = (100 * torch.arange(3).unsqueeze(1) + place).double()
+    data = soctk.ValueData(torch.eye(3), value.unsqueeze(-1), value, counts)
+    parts = [part.one_by_one() for part in data.split(seed=3)]
+    assert torch.equal(torch.cat([part.value for part in parts]).sort(dim=0).values, data.one_by_one().value)
+    assert all(torch.equal(part.x[..., 0], part.value) for part in parts)
+    assert [len(torch.unique(part.context, dim=0)) for part in parts] == [3, 3]
+    assert torch.equal(parts[1].context.sum(dim=0), torch.tensor([1.0, 2.0, 4.0]))
+
+
 def test_a_fit_learns_where_gradients_are_off_and_says_where_it_cannot() -> None:
     data = single_instance(40)
     with torch.no_grad():

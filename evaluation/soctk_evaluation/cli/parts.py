@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from soctk import Log, ValueData
-from soctk.learn.data import HELD_OUT, split_indices
+from soctk.learn.data import FEW_CONTEXTS, HELD_OUT, split_indices
 
 NOTE = "log"
 """The note of a saved model that tells its log."""
@@ -39,13 +39,13 @@ class Parts(NamedTuple):
 
 
 def split(logged: Log, seed: int) -> Parts:
-    """Split by contexts, so that none is on two sides; a single instance by its candidates."""
+    """Split by contexts, so that none is on two sides; few contexts are on both, as `ValueData.split` has them."""
     data, optima = logged.data, logged.optima
-    if data.instances == 1:
+    if data.splits_candidates():
         train, test = data.split(seed=seed)
-        return Parts(train, None, test, optima, logged.rows, torch.zeros(1, dtype=torch.int64))
+        return Parts(train, None, test, optima, logged.rows, torch.arange(data.instances))
     contexts = int(logged.contexts.max()) + 1
-    if contexts == 1:
+    if contexts == 1 or (contexts < FEW_CONTEXTS and data.instances * HELD_OUT >= contexts):
         learned, held = data.split_instances(seed=seed)
         known = None if optima is None else optima[learned]
         return Parts(data.rows(learned), None, data.rows(held), known, logged.rows[learned], held)
