@@ -41,6 +41,7 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
         decision: columns of X that are the decision, by name or by number; all that are not the context by default.
         context: columns of X that are the context; all that are not the decision by default, none where that is not
             given either.
+        category: columns of the context that are categories even where they have numbers.
         model: name of the surrogate (`soctk.surrogate_names`).
         max_parameters: the most weights that it may have.
         config: the recipe, `FitConfig(seed=...)` of `random_state` by default.
@@ -59,12 +60,13 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
         decision: Sequence[Column] | None = None,
         context: Sequence[Column] | None = None,
         *,
+        category: Sequence[Column] | None = None,
         model: str = "soc",
         max_parameters: int | None = None,
         config: FitConfig | None = None,
         random_state: int | None = 0,
     ) -> None:
-        self.decision, self.context, self.model = decision, context, model
+        self.decision, self.context, self.category, self.model = decision, context, category, model
         self.max_parameters, self.config, self.random_state = max_parameters, config, random_state
 
     def fit(self, X: Any, y: Any) -> ConvexRegressor:
@@ -75,7 +77,10 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
         """
         table, y = self._checked_both(X, y)
         decision, context = self._roles(list(table.names))
-        self.features_: tuple[Feature, ...] = tuple(learned_feature(table, name) for name in context)
+        category = self._categories(list(table.names), context)
+        self.features_: tuple[Feature, ...] = tuple(
+            learned_feature(table, name, category=name in category) for name in context
+        )
         self._decision = decision
         x, z = self._parts(table)
         fixed = isinstance(self.random_state, numbers.Integral)
@@ -163,6 +168,17 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
                 f"decision, got {listed(decision)} and {listed(context)}"
             )
         return decision, context
+
+    def _categories(self, names: list[str], context: list[str]) -> set[str]:
+        """Return the names of the columns that are categories in any case."""
+        if isinstance(self.category, str):
+            check_sequence(self.category, "category")
+        found = {self._name(column, names) for column in self.category or ()}
+        if not found.issubset(context):
+            raise ValueError(
+                f"category: expected columns of the context, {listed(context)}, got {listed(sorted(found))}"
+            )
+        return found
 
     @staticmethod
     def _name(column: Column, names: list[str]) -> str:

@@ -89,6 +89,23 @@ def test_columns_go_by_number_in_arrays(frame: pd.DataFrame) -> None:
         one.decide(soctk.Box(2, -1.0), X[:5])
 
 
+@pytest.mark.parametrize("kind", ["array", "frame", "frame with texts"])
+def test_numbers_are_categories_where_they_are_named(kind: str) -> None:
+    """The best decision jumps from zone to zone: what a number of the zone could not tell."""
+    random, best = np.random.default_rng(0), np.array([0.5, -0.5, 0.9, -0.2])
+    zone, u = random.integers(4, size=400), random.uniform(-1, 1, size=400)
+    X = pd.DataFrame({"zone": zone, "u": u} | ({"site": "Nord"} if kind == "frame with texts" else {}))
+    given = X.to_numpy() if kind == "array" else X
+    columns = {"decision": [1], "category": [0]} if kind == "array" else {"decision": ["u"], "category": ["zone"]}
+    estimator = ConvexRegressor(**columns, model="quadratic").fit(given, (u - best[zone]) ** 2)
+    assert len(estimator.features_[0].labels) == 4
+    contexts = X.drop(columns="u").iloc[[0]].assign(zone=2)
+    chosen = estimator.decide(soctk.Box(1, -1.0, 1.0), contexts.to_numpy() if kind == "array" else contexts)
+    assert float(chosen.x.squeeze()) == pytest.approx(0.9, abs=1e-4)
+    with pytest.raises(ValueError, match=r"^category: expected columns of the context"):
+        ConvexRegressor(**columns | {"category": columns["decision"]}).fit(given, u)
+
+
 def test_it_stands_in_pipelines(frame: pd.DataFrame) -> None:
     encoder = make_column_transformer(
         (OneHotEncoder(sparse_output=False), ["site"]), remainder="passthrough", verbose_feature_names_out=False
