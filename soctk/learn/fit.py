@@ -128,13 +128,15 @@ def fit(
     trainer = Trainer(model, data, validation, deadline, own_split=own_split, focus=config.fixed_focus)
     candidates = min(data.candidates, validation.candidates)
     recipe = recipe_for(model, config, candidates, known, data.instances, steep=steep)
+    ended = False
     try:
         with limited_threads(config.threads), torch.enable_grad():
             _run(recipe, trainer, progress=config.progress)
+        ended = True
     finally:
         report = trainer.finish()
         if recipe and not math.isfinite(report.best_validation):
-            trainer.undo()
+            trainer.undo(diverged=ended)
         else:
             model.support = Support.of(*((part.context, part.x) for part in (data, validation)))
     report.seconds, report.model = time.perf_counter() - started, model

@@ -197,6 +197,7 @@ def test_a_surrogate_may_have_a_training_of_its_own() -> None:
     assert mine(data.x[0, 0], data.context[0]).item() == pytest.approx(float(data.value.mean()))
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # it has not diverged
 def test_an_interrupted_fit_leaves_a_model_of_its_own_type(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> bool:
         raise KeyboardInterrupt
