@@ -149,7 +149,7 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
 
     def _roles(self, names: list[str]) -> tuple[list[str], list[str]]:
         """Return the names of the decision's and of the context's columns."""
-        for name, columns in (("decision", self.decision), ("context", self.context)):
+        for name, columns in (("decision", self.decision), ("context", self.context), ("category", self.category)):
             if isinstance(columns, str):  # whose letters would be the columns
                 check_sequence(columns, name)
         given = [
@@ -171,9 +171,7 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
 
     def _categories(self, names: list[str], context: list[str]) -> set[str]:
         """Return the names of the columns that are categories in any case."""
-        if isinstance(self.category, str):
-            check_sequence(self.category, "category")
-        found = {self._name(column, names) for column in self.category or ()}
+        found = {self._name(column, names, "category") for column in self.category or ()}
         if not found.issubset(context):
             raise ValueError(
                 f"category: expected columns of the context, {listed(context)}, got {listed(sorted(found))}"
@@ -181,12 +179,12 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
         return found
 
     @staticmethod
-    def _name(column: Column, names: list[str]) -> str:
+    def _name(column: Column, names: list[str], role: str = "decision, context") -> str:
         if isinstance(column, str) and column in names:
             return column
         if isinstance(column, numbers.Integral) and not isinstance(column, bool) and -len(names) <= column < len(names):
             return names[column]
-        raise ValueError(f"decision, context: no column {column!r}; the columns are {listed(names)}")
+        raise ValueError(f"{role}: no column {column!r}; the columns are {listed(names)}")
 
     def _parts(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return decisions (N, n) and contexts (N, p)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -104,16 +105,21 @@ class ValueData:
             return self.rows(first), self.rows(second)
         if self.candidates == 1:
             return self, self
-        counts = [self.candidates] * self.instances if self.counts is None else self.counts.tolist()
-        pairs = [split_indices(count, share, seed) for count in counts]
+        if self.counts is None:
+            first, second = split_indices(self.candidates, share, seed)
+            return self.columns(first), self.columns(second)
+        pairs = [split_indices(count, share, seed) for count in self.counts.tolist()]
         first, second = ([pair[side] for pair in pairs] for side in (0, 1))
         return self._observed(first), self._observed(second)
 
     def splits_candidates(self, share: float = HELD_OUT) -> bool:
         """Return whether `split` has each instance on both sides: a single one, or few contexts of many candidates."""
-        contexts = int(self._groups().max()) + 1
         fewest = self.candidates if self.counts is None else int(self.counts.min())
-        return self.instances == 1 or (1 < contexts < FEW_CONTEXTS and fewest * share >= 1)
+        return self.instances == 1 or (1 < self._contexts < FEW_CONTEXTS and fewest * share >= 1)
+
+    def splits_contexts(self, share: float = HELD_OUT) -> bool:
+        """Return whether `split_instances` has instances of one context on both sides: of a single one, or of few."""
+        return self._contexts == 1 or (self._contexts < FEW_CONTEXTS and self.instances * share >= self._contexts)
 
     def _observed(self, chosen: list[Tensor]) -> ValueData:
         """Return these candidates of each instance, filled up where some have fewer."""
@@ -125,20 +131,23 @@ class ValueData:
 
     def split_instances(self, share: float = HELD_OUT, seed: int = 0) -> tuple[Tensor, Tensor]:
         """Return the numbers of the instances, at least two, of `split`'s two parts."""
-        groups = self._groups()
-        count = int(groups.max()) + 1
-        many_each = count < FEW_CONTEXTS and self.instances * share >= count
-        if many_each or count in (1, self.instances):
+        if self.splits_contexts(share) or self._contexts == self.instances:
             return split_indices(self.instances, share, seed)
-        _, second = split_indices(count, share, seed)
-        held = torch.isin(groups, second)
+        _, second = split_indices(self._contexts, share, seed)
+        held = torch.isin(self._groups, second)
         return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
 
+    @cached_property
     def _groups(self) -> Tensor:
-        """Return the number of each instance's context among the different ones, (N,)."""
+        """The number of each instance's context among the different ones, (N,)."""
         if self.context_dim == 0:
             return torch.zeros(self.instances, dtype=torch.int64)
         return torch.unique(self.context, dim=0, return_inverse=True)[1]
+
+    @property
+    def _contexts(self) -> int:
+        """The number of different contexts."""
+        return int(self._groups.max()) + 1
 
     def columns(self, index: Tensor) -> ValueData:
         """Return the candidates `index` of every instance."""

@@ -128,17 +128,18 @@ def fit(
     trainer = Trainer(model, data, validation, deadline, own_split=own_split, focus=config.fixed_focus)
     candidates = min(data.candidates, validation.candidates)
     recipe = recipe_for(model, config, candidates, known, data.instances, steep=steep)
-    ended = False
     try:
         with limited_threads(config.threads), torch.enable_grad():
             _run(recipe, trainer, progress=config.progress)
-        ended = True
     finally:
         report = trainer.finish()
-        if recipe and not math.isfinite(report.best_validation):
-            trainer.undo(diverged=ended)
+        undone = len(recipe) > 0 and not math.isfinite(report.best_validation)
+        if undone:
+            trainer.undo()
         else:
             model.support = Support.of(*((part.context, part.x) for part in (data, validation)))
+    if undone:
+        _warn_diverged()
     report.seconds, report.model = time.perf_counter() - started, model
     return report
 
@@ -184,6 +185,15 @@ def _check_count(model: ConvexSurrogate, data: ValueData) -> None:
             UserWarning,
             stacklevel=3,
         )
+
+
+def _warn_diverged() -> None:
+    warnings.warn(
+        "fit: the validation error was never a finite number, so the model is as it was before; look for values "
+        "far from the others in data and validation",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def _check_focus(focus: float, data: ValueData) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -284,18 +283,8 @@ class Trainer:
         self.model.to(self._home).eval()
         return self.report
 
-    def undo(self, *, diverged: bool) -> None:
-        """Leave the model with the structure, weights and units that it came with, and say so where the fit diverged.
-
-        A fit that is interrupted before it has validated anything ends here as well.
-        """
+    def undo(self) -> None:
+        """Leave the model with the structure, weights and units that it came with, and say so in the report."""
         self._set_structure(self._before)
         self.model.load_state_dict(self._before.state)
         self.report.status = FitStatus.DIVERGED
-        if diverged:
-            warnings.warn(
-                "fit: the validation error was never a finite number, so the model is as it was before; look for "
-                "values far from the others in data and validation",
-                RuntimeWarning,
-                stacklevel=3,
-            )

@@ -13,6 +13,7 @@ from soctk_evaluation.cli.commands import Leaderboard
 from soctk_evaluation.experiments.leaderboard import (
     EXPERIMENT,
     MEASURED,
+    config_of,
     data_seed,
     leaderboard_cells,
     load_problem,
@@ -63,6 +64,14 @@ def test_rows_from_before_a_recipe_had_switches_keep_their_cell() -> None:
     assert {"fit.race", "fit.optimizer"} == set(switched) - set(row["config"])
     averaged = next(row for row in reversed(rows) if row["method"] == "soc+focus")
     assert {"fit.members", "fit.focus"} == set(averaged["config"]) - set(row["config"])
+
+
+@pytest.mark.parametrize(("dim", "longer"), [(10, set()), (50, {"dcp", "norm", "quad"})])
+def test_fits_that_end_at_the_limit_get_more_steps(dim: int, longer: set[str]) -> None:
+    methods = ("soc", "dcp", "norm", "quad", "pcf_template", "dcp+optima")
+    steps = {name: dict(config_of(name, "box_socp", dim))["fit.lbfgs_iterations"] for name in methods}
+    assert {name for name, count in steps.items() if count == 1000} - {"dcp+optima"} == longer | {"pcf_template"}
+    assert steps["dcp+optima"] == steps["dcp"]
 
 
 def test_an_unknown_protocol_is_refused() -> None:

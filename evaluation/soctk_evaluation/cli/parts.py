@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from soctk import Log, ValueData
-from soctk.learn.data import FEW_CONTEXTS, HELD_OUT, split_indices
+from soctk.learn.data import HELD_OUT, split_indices
 
 NOTE = "log"
 """The note of a saved model that tells its log."""
@@ -44,11 +44,11 @@ def split(logged: Log, seed: int) -> Parts:
     if data.splits_candidates():
         train, test = data.split(seed=seed)
         return Parts(train, None, test, optima, logged.rows, torch.arange(data.instances))
-    contexts = int(logged.contexts.max()) + 1
-    if contexts == 1 or (contexts < FEW_CONTEXTS and data.instances * HELD_OUT >= contexts):
+    if data.splits_contexts():
         learned, held = data.split_instances(seed=seed)
         known = None if optima is None else optima[learned]
         return Parts(data.rows(learned), None, data.rows(held), known, logged.rows[learned], held)
+    contexts = int(logged.contexts.max()) + 1
     rest, test = split_indices(contexts, HELD_OUT, seed)
     validation = rest[:0]
     if len(rest) > 1 and contexts < data.instances:  # otherwise `fit` splits as well, and uses all in the end
