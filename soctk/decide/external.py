@@ -87,7 +87,9 @@ class External(Solver):
         if isinstance(problem.feasible_set, SetAt):
             if not problem.has_form:
                 return self._set_by_set(problem, problem.feasible_set, limits, start)
-            return self._by_rows(problem, problem.feasible_set, limits, start)
+            start = None if start is None else start.cpu()
+            result = self._by_rows(problem.on_processor(), problem.feasible_set, limits, start)
+            return result.to(problem.device)
         result = self._over_set(problem, limits, start)
         if self.second is not None:
             finish(self.second, problem, limits, result, np.flatnonzero(result.status == Status.STALLED))
@@ -130,8 +132,11 @@ class External(Solver):
         return self._result(problem, x, status, limits.tol, at_points)
 
     def _by_rows(self, problem: Problem, sets: SetAt, limits: Limits, start: Tensor | None) -> Result:
-        """Solve over sets with right-hand sides of their own; multipliers of rows give bounds and proofs."""
-        form = problem.form.apply(Tensor.cpu)
+        """Solve over sets with right-hand sides of their own; multipliers of rows give bounds and proofs.
+
+        The problem is in the processor's memory.
+        """
+        form = problem.form
         lifted = LiftedProblem(form, sets)
         assert lifted.rows is not None
         values = [to_numpy(tensor) for tensor in lifted.parameter_values(form)]
@@ -157,7 +162,7 @@ class External(Solver):
         bound, rows = bound_by_rows(form, sets, Dual(tuple(duals)), y.numpy())
         result = self._result(problem, x, status, limits.tol, lambda points: bound)
         result.rows = rows
-        off = np.flatnonzero(sets.arrays.excess(result.x.cpu().numpy())[1] > ROUNDING)
+        off = np.flatnonzero(sets.arrays.excess(result.x.numpy())[1] > ROUNDING)
         project_points(lambda k, x: form.select(k).evaluate(x.unsqueeze(1)).squeeze(-1), sets, result, off, limits.tol)
         prove_empty(result, sets, np.flatnonzero(status == Status.INFEASIBLE))
         return result

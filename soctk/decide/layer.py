@@ -19,7 +19,7 @@ from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
 from soctk.decide.implicit import differentiable
 from soctk.decide.moving_sides import FreeCoordinates, minimise_in_free_coordinates
-from soctk.decide.newton import DEFAULT_ITERATIONS, solve_newton
+from soctk.decide.newton import DEFAULT_ITERATIONS, quicker_compiled, solve_newton
 from soctk.decide.ranges import in_units, units_of_range
 from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Final, Result
@@ -101,7 +101,7 @@ class DecisionLayer(nn.Module):
         """
         form, batch, sets = self._problem(context, {"total": total, "lower": lower, "upper": upper, "f": f, "h": h})
         x = self._over_set(form) if sets is None else self._over_rows(form, sets)[0]
-        return x.reshape(*batch, self.model.dim).to(self._dtype(context))
+        return self._returned(x.reshape(*batch, self.model.dim), context)
 
     def optimal_value(
         self,
@@ -126,22 +126,25 @@ class DecisionLayer(nn.Module):
         else:
             inner, result, (scale, level) = self._solve(reduced(form, presolved), presolved.reduced)
             value = scale * _held(result, None if result.final is None else _envelope(inner, result.final)) + level
-        return value.reshape(batch).to(self._dtype(context))
+        return self._returned(value.reshape(batch), context)
 
     def _problem(
         self, context: ArrayLike | None, sides: dict[str, ArrayLike | None]
     ) -> tuple[ConicForm, tuple[int, ...], SetAt | None]:
-        """Return the form, the batch shape, and the sets where they are decided over by their rows."""
+        """Return the form, the batch shape, and the sets where they are decided over by their rows.
+
+        They are in the processor's memory where decisions over rows are asked for, or come sooner there.
+        """
         form = self.model.form_at(self.model.check_context(context))
         form.detach().check()
         given = {name: side for name, side in sides.items() if side is not None}
-        if not isinstance(self.feasible_set, Polyhedron):
-            if given:
-                raise ValueError(f"{next(iter(given))}: {type(self.feasible_set).__name__} has no right-hand sides")
-            return form, form.batch_shape, None
+        if given and not isinstance(self.feasible_set, Polyhedron):
+            raise ValueError(f"{next(iter(given))}: {type(self.feasible_set).__name__} has no right-hand sides")
         if not given and type(self.feasible_set) is not Polyhedron:
+            if form.linear.device.type != "cpu" and quicker_compiled(form, self.feasible_set):
+                form = form.apply(Tensor.cpu)
             return form, form.batch_shape, None
-        sets = self.feasible_set.at(**given)
+        sets, form = self.feasible_set.at(**given).cpu(), form.apply(Tensor.cpu)
         batch = sets.batch_shape if form.batch_shape == () else form.batch_shape
         if form.size != int(np.prod(batch)):
             form = dataclasses.replace(form, batch_shape=(int(np.prod(batch)),))
@@ -160,11 +163,7 @@ class DecisionLayer(nn.Module):
         return presolved.expand(x)
 
     def _over_rows(self, form: ConicForm, sets: SetAt) -> tuple[Tensor, Tensor]:
-        """Return decisions (N, n) and values (N,) over sets, flat, as functions of what form and sets depend on.
-
-        Computed by the processor, on whatever device these are.
-        """
-        device, form, sets = form.linear.device, form.apply(Tensor.cpu), sets.cpu()
+        """Return decisions (N, n) and values (N,) over sets, flat, as functions of what form and sets depend on."""
         keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
         options = {"tol": self.tol, "max_iter": self.max_iter, "keep_final": keep}
         fixed = sets.detach()
@@ -174,19 +173,21 @@ class DecisionLayer(nn.Module):
         free = FreeCoordinates.of(sets)
         if free.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
             x = free.expand(result.x) + 0.0 * form.constant  # part of the graph
-            return x.to(device), (scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level).to(device)
+            return x, scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level
         inner, ends = free.form(form), free.ends()
         w, envelope = result.x, None
         if result.final is not None:
             w = self._differentiable(inner, ends, result)
             envelope = _envelope(inner, result.final) + _moved_by_ends(ends, result.final)
-        return free.expand(w).to(device), (scale * _held(result, envelope) + level).to(device)
+        return free.expand(w), scale * _held(result, envelope) + level
 
     def _differentiable(self, form: ConicForm, ends: Ends, result: Result) -> Tensor:
         return differentiable(form, ends, result, self.max_gap, skip=self.skip_undefined)
 
-    def _dtype(self, context: ArrayLike | None) -> torch.dtype:
-        return torch.promote_types(self.model.check_context(context).dtype, self.model.dtype)
+    def _returned(self, found: Tensor, context: ArrayLike | None) -> Tensor:
+        """Return what was found in the dtype of contexts and weights, on the model's device."""
+        dtype = torch.promote_types(self.model.check_context(context).dtype, self.model.dtype)
+        return found.to(self.model.device, dtype)
 
     def _solve(self, form: ConicForm, feasible_set: FeasibleSet) -> tuple[ConicForm, Result, tuple[Tensor, Tensor]]:
         keep = torch.is_grad_enabled() and form.requires_grad

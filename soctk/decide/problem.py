@@ -157,6 +157,12 @@ class Problem:
         piece.packed, piece.size = self.packed, size
         return piece
 
+    def on_processor(self) -> Problem:
+        """Return the problem in the processor's memory; itself where it is there."""
+        if self.device.type == "cpu":
+            return self
+        return Problem(self.form.apply(Tensor.cpu), self.feasible_set, None if self.unit is None else self.unit.cpu())
+
     def by_rows(self) -> Problem:
         """Return the problem with a polyhedron's rows kept as they are; itself for sets of other kinds."""
         if type(self.feasible_set) is not Polyhedron:

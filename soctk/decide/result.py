@@ -73,9 +73,8 @@ class Result:
         """Return the result with its points, values and bounds on a device; what is said of rows stays where it is."""
         if self.x.device == device:
             return self
-        names = ("x", "value", "lower_bound", "iterations", "first_gap")
-        moved = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: None if part is None else part.to(device) for name, part in moved.items()})
+        names = ("x", "value", "lower_bound", "iterations", "unit", "first_gap", "final")
+        return replace(self, **{name: map_tensors(lambda part: part.to(device), getattr(self, name)) for name in names})
 
     def refuse(self, rows: Tensor) -> None:
         """Say that the sets of the instances `rows` are empty."""

@@ -134,7 +134,8 @@ class Suboptimality(DecisionLoss):
     def on(self, model: ConvexSurrogate) -> Loss:
         """Return the mean of `losses.suboptimality_loss`."""
         layer = DecisionLayer(model, self.feasible_set)
-        return lambda: suboptimality_loss(layer, self.optima, self.context)
+        optima, context = (part.to(model.device) for part in (self.optima, self.context))
+        return lambda: suboptimality_loss(layer, optima, context)
 
     def judge(self, model: ConvexSurrogate) -> float:
         """Return the mean distance."""
@@ -175,8 +176,8 @@ class Regret(DecisionLoss):
     def on(self, model: ConvexSurrogate) -> Loss:
         """Return the mean regret of differentiable decisions (`losses.regret_loss`)."""
         make = self.decider or (lambda model, feasible_set: DecisionLayer(model, feasible_set, skip_undefined=True))
-        decide = make(model, self.feasible_set)
-        return lambda: self._mean(decide(self.context))
+        decide, context = make(model, self.feasible_set), self.context.to(model.device)
+        return lambda: self._mean(decide(context).cpu())  # the objective is given what the user has
 
     def judge(self, model: ConvexSurrogate) -> float:
         """Return the mean regret."""
@@ -202,7 +203,8 @@ class SPOPlus(DecisionLoss):
     def on(self, model: ConvexSurrogate) -> Loss:
         """Return the mean of `losses.spo_plus_loss`, an upper bound on the mean regret."""
         layer = DecisionLayer(model, self.feasible_set)
-        return lambda: spo_plus_loss(layer, self.costs, self.optima, self.context)
+        costs, optima, context = (part.to(model.device) for part in (self.costs, self.optima, self.context))
+        return lambda: spo_plus_loss(layer, costs, optima, context)
 
     def judge(self, model: ConvexSurrogate) -> float:
         """Return the mean regret."""

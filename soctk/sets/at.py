@@ -109,6 +109,8 @@ class SetAt:
 
     def select(self, index: Tensor | slice) -> SetAt:
         """Return the sets of the instances `index`, where sides are flat."""
+        if isinstance(index, Tensor):
+            index = index.to(self.sides[0].device)
         return self._map(lambda side: side if side.ndim == 1 else side[index])
 
     def detach(self) -> SetAt:

@@ -103,6 +103,7 @@ def test_library_versions_change_the_key(fresh: None, monkeypatch: pytest.Monkey
     [
         ("timing", "moreau", "moreau"),
         ("polyhedra", "moreau_with_coefficients", "moreau"),
+        ("devices", "moreau_gpu", "moreau"),
         ("timing", "scs_1e-3_warm", "scs"),
         ("timing", "cvxpy_scs", "scs"),
         ("timing", "cvxpylayers_backward", "diffcp"),
@@ -149,6 +150,7 @@ ROWS = [
     ("scaling", "dense", "values"),
     *(("timing", method, "exact") for method in ("newton", "cvxpylayers")),
     ("polyhedra", "moreau", "exact"),
+    ("devices", "moreau_gpu", "exact"),
 ]
 APART = {"soctk_tasks/grid/feeder.py": "voltage", "soctk_tasks/untuned.py": "moving_dispatch"}
 """Files of tasks that have a version of their own."""
@@ -225,7 +227,7 @@ def test_a_task_with_a_version_of_its_own_changes_its_own_rows(tree: Path, path:
 def test_an_experiment_changes_its_own_rows(tree: Path) -> None:
     assert changed_by(tree, "soctk_evaluation/experiments/rates.py") == {("rates", "relu", "values")}
     raced = changed_by(tree, "soctk_evaluation/experiments/moreau.py")
-    assert {name for name, _, _ in raced} == {"timing", "polyhedra"}
+    assert {name for name, _, _ in raced} == {"timing", "polyhedra", "devices"}
     both = changed_by(tree, "soctk_evaluation/experiments/structured.py")
     assert {name for name, _, _ in both} == {"smoothing", "restoration"}
 
@@ -234,7 +236,8 @@ def test_the_certified_solver_changes_only_what_measures_it_or_is_not_certified(
     found = changed_by(tree, "soctk/decide/minimize.py")
     own = {("leaderboard", "soc", "paper"), ("leaderboard", "soc+fy", "exact")}
     assert own <= found
-    assert {name for name, _, _ in found - own} == {"timing", "polyhedra", "equivalence", "scaling", "restoration"}
+    measured = {"timing", "polyhedra", "devices", "equivalence", "scaling", "restoration"}
+    assert {name for name, _, _ in found - own} == measured
 
 
 def test_learning_from_decisions_changes_the_rows_of_settings(tree: Path) -> None:

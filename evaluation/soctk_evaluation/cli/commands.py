@@ -202,6 +202,24 @@ class Polyhedra(Run):
 
 
 @dataclass(frozen=True)
+class Devices(Run):
+    """Time a decision on the processor and on a GPU by batch size; races already in the store are not run again.
+
+    Attributes:
+        models: compact (the leaderboard's SOC-ICNN), wide (two layers of 64 ReLUs); both by default.
+        sets: simplex, box, budget; budget by default.
+        dims: decision dimensions; 10 50 by default.
+        batches: batch sizes; 1 1024 16384 65536 by default.
+    """
+
+    models: tuple[Literal["compact", "wide"], ...] = ("compact", "wide")
+    sets: tuple[Literal["simplex", "box", "budget"], ...] = ("budget",)
+    dims: tuple[int, ...] = (10, 50)
+    batches: tuple[int, ...] = (1, 1024, 16384, 65536)
+    store: Path = Path("evaluation/results/devices.jsonl")
+
+
+@dataclass(frozen=True)
 class Report:
     """Show a file of rows of any experiment, whatever code made them.
 
@@ -252,7 +270,7 @@ class Warmup:
 
 
 _OWN: tuple[type[Run], ...] = (Leaderboard, Factorial, Samples, Approximation, Equivalence, Scaling)
-_OWN += (Rates, Smoothing, Restoration, Timing, Polyhedra)
+_OWN += (Rates, Smoothing, Restoration, Timing, Polyhedra, Devices)
 EXPERIMENTS: dict[str, type[Run]] = {kind.__name__.lower(): kind for kind in _OWN}
 """What the project's own experiments take; another package's says it itself."""
 

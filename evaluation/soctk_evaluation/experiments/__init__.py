@@ -13,7 +13,7 @@ from soctk_evaluation.harness.experiment import Experiment
 GROUP = "soctk.experiments"
 BUILT_IN = (
     *("leaderboard", "factorial", "samples", "approximation", "equivalence", "scaling", "rates"),
-    *("smoothing", "restoration", "timing", "polyhedra"),
+    *("smoothing", "restoration", "timing", "polyhedra", "devices"),
 )
 
 

@@ -28,12 +28,16 @@ class MoreauBatch:
         form: the functions.
         sets: the set of each.
         tol: all of its tolerances.
+        device: "cpu" or "cuda".
+        copies: how often all programs are solved, one after the other in a batch.
 
     Raises:
         ImportError: it is not installed.
     """
 
-    def __init__(self, form: ConicForm, sets: Sequence[FeasibleSet], tol: float) -> None:
+    def __init__(
+        self, form: ConicForm, sets: Sequence[FeasibleSet], tol: float, *, device: str = "cpu", copies: int = 1
+    ) -> None:
         import moreau  # pyright: ignore[reportMissingImports]
 
         programs = [cone_program(form.select(torch.tensor([k])), None, own) for k, own in enumerate(sets)]
@@ -50,11 +54,12 @@ class MoreauBatch:
             A_row_offsets=pattern.indptr,
             A_col_indices=pattern.indices,
             cones=moreau.Cones(**_cones(self._one)),
-            settings=moreau.Settings(device="cpu", batch_size=len(sets), ipm_settings=limits),
+            settings=moreau.Settings(device=device, batch_size=copies * len(sets), ipm_settings=limits),
         )
-        self._q, self._b = [program.q for program in programs], [program.b for program in programs]
+        self._q = np.tile([program.q for program in programs], (copies, 1))
+        self._b = np.tile([program.b for program in programs], (copies, 1))
         numbers = np.stack([np.asarray(matrix[places]).ravel() for matrix in matrices])
-        self._solver.setup(np.zeros((len(sets), 0)), numbers)
+        self._solver.setup(np.zeros((copies * len(sets), 0)), np.tile(numbers, (copies, 1)))
 
     def solve(self) -> Any:
         """Solve all programs; this alone is worth timing."""

@@ -139,12 +139,16 @@ def one_line(error: BaseException) -> str:
 
 @cache
 def machine() -> str:
-    """Return this machine in words: processor, cores, system. No name or address."""
+    """Return this machine in words: processor, cores, a GPU if there is one, system. No name or address."""
+    import torch  # takes a second
+
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     processor = models[0] if models else platform.processor() or platform.machine()
-    return f"{processor}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    gpu = (torch.cuda.get_device_name(),) if torch.cuda.is_available() else ()
+    parts = (processor, f"{os.cpu_count()} cores", *gpu, platform.system(), f"Python {platform.python_version()}")
+    return ", ".join(parts)
 
 
 _is_worker = False

@@ -217,6 +217,33 @@ def polyhedra_figure(races: Mapping[str, Mapping[str, float]], path: Path) -> No
     save_figure(figure, path)
 
 
+def devices_figure(races: Mapping[str, Mapping[str, Mapping[int, float]]], path: Path) -> None:
+    """Draw microseconds for a decision by batch size: a panel for each race, by title, a line for each label."""
+    if not races:
+        return
+    columns = min(len(races), 2)
+    rows, names = math.ceil(len(races) / columns), list(dict.fromkeys(name for race in races.values() for name in race))
+    size = (3.8 * columns, 2.6 * rows + 0.2 * len(names))
+    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", sharex=True, squeeze=False)
+    lines = {}
+    for (title, race), axes in zip(races.items(), grid.flat, strict=False):
+        for name, times in race.items():
+            color, marker = CONTRAST if name.startswith("Moreau") else LEARNED, "^" if "GPU" in name else "o"
+            dashes = "--" if "Layer" in name else ":" if "core" in name or "float32" in name else "-"
+            style = {"color": color, "marker": marker, "linestyle": dashes, "ms": 4, "lw": 1}
+            (lines[name],) = axes.plot(list(times), list(times.values()), label=name.replace("`", ""), **style)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_title(title, loc="left", fontsize=9)
+        open_frame(axes, "y")
+    for axes in grid.flat[len(races) :]:
+        axes.set_visible(False)
+    figure.supxlabel("batch size", fontsize=9)
+    figure.supylabel("microseconds for a decision, log scale", fontsize=9)
+    figure.legend(handles=list(lines.values()), fontsize=7, frameon=False, loc="outside upper center", ncols=columns)
+    save_figure(figure, path)
+
+
 SOURCES = {"closed form": LEARNED, "Clarabel": CONTRAST, "SCS": "#8a6d1f"}
 """The colour of each source of a diagnostic."""
 SMALLEST = 1e-18

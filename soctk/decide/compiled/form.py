@@ -114,12 +114,15 @@ class Packed:
 
 
 def supported(form: SumOfTerms) -> bool:
-    """Whether the compiled method may decide a form: kernels for all terms, dense matrices in the processor's memory.
+    """Whether the compiled method may decide a form as it is: `compilable`, and in the processor's memory."""
+    return form.linear.device.type == "cpu" and compilable(form)
+
+
+def compilable(form: SumOfTerms) -> bool:
+    """Whether there are kernels for all terms, and their matrices are dense.
 
     Warns, once for each class, of terms without a kernel.
     """
-    if form.linear.device.type != "cpu":
-        return False
     slow = [type(term) for term in form.terms if not has_kernel(type(term))]
     for kind in slow:
         warn_slow(kind)

@@ -1,0 +1,84 @@
+"""The page of what a decision takes on a processor and on a GPU."""
+
+from __future__ import annotations
+
+from soctk_evaluation.harness.experiment import Files, Results
+from soctk_evaluation.harness.store import Row
+from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
+from soctk_evaluation.tables.races import largest_gap
+
+PAGE = """# What a decision takes on a GPU
+
+Measured by `soctk devices` on {machine};
+the rows are in `evaluation/results/devices.jsonl`. Every method decides the same contexts of the same SOC-ICNN with
+random weights over the same set: the *compact* model is the leaderboard's with every branch on, the *wide* one has a
+backbone of two layers of 64 ReLUs, a full quadratic and a full norm. Times are the best of at least three, until the
+device has done all.
+
+`soctk.minimize` of a model on a GPU leaves small batches to the processor's compiled code, and takes large ones there:
+[how](gpu.md). Weights in single precision are decided in double precision too, since certificates to 1e-6 need it.
+[Moreau](https://pypi.org/project/moreau/), a batched interior-point method, is called on finished cone data of the same
+lift, in large batches that of 256 contexts again and again; its making is not counted, its way to the GPU is. All are
+asked for 1e-6, and gaps are certified by `soctk.certify` whatever the method.
+
+![Microseconds for a decision by batch size](images/devices.svg)
+
+"""
+
+LABELS = {
+    "processor": "`soctk.minimize`, one thread",
+    "processor_threads": "`soctk.minimize`, a thread a core",
+    "gpu": "`soctk.minimize`, GPU",
+    "gpu_single": "`soctk.minimize`, GPU, float32 weights",
+    "processor_layer": "`soctk.DecisionLayer`, one thread, forward and backward",
+    "gpu_layer": "`soctk.DecisionLayer`, GPU, forward and backward",
+    "moreau": "Moreau, processor",
+    "moreau_gpu": "Moreau, GPU",
+}
+
+
+def write_devices(results: Results, files: Files) -> None:
+    """Show the tables, and write the page and the picture asked for."""
+    rows = results.measured
+    table = devices_table(rows)
+    print(table)
+    if "markdown" in files and rows:
+        write_page(files["markdown"], PAGE.format(machine=machines(rows)) + table, rows)
+    if "figure" in files:
+        from soctk_evaluation.tables.figures import devices_figure
+
+        titles = {which: f"{which[1]} model, d = {which[0]}, {which[2]}" for which in _races(rows)}
+        devices_figure({titles[which]: _times(race) for which, race in _races(rows).items()}, files["figure"])
+
+
+def devices_table(rows: list[Row]) -> str:
+    """Return Markdown tables, one for each race: microseconds by method and batch size, and quality."""
+    return "\n\n".join(_race(*which, race) for which, race in _races(rows).items()) + "\n"
+
+
+def _races(rows: list[Row]) -> dict[tuple[int, str, str], list[Row]]:
+    races: dict[tuple[int, str, str], list[Row]] = {}
+    for row in rows:
+        races.setdefault((row["dim"], row["config"]["model"], row["task"]), []).append(row)
+    return dict(sorted(races.items()))
+
+
+def _times(race: list[Row]) -> dict[str, dict[int, float]]:
+    """Return microseconds for a decision by label and batch size."""
+    times: dict[str, dict[int, float]] = {}
+    for row in sorted(race, key=lambda row: (list(LABELS).index(row["method"]), row["config"]["batch"])):
+        times.setdefault(LABELS[row["method"]], {})[row["config"]["batch"]] = 1e3 * row["decide_ms"]
+    return times
+
+
+def _race(dim: int, model: str, name: str, race: list[Row]) -> str:
+    batches = sorted({row["config"]["batch"] for row in race})
+    lines = [f"**d = {dim}, {escape(name)}, {escape(model)} model: microseconds for a decision by batch size**\n"]
+    lines += head(["method", *map(str, batches), "certified 1e-6", "largest gap"])
+    for label, times in _times(race).items():
+        certified = [row for row in race if LABELS[row["method"]] == label and row["certified"] is not None]
+        worst = max(certified, key=lambda row: row["gap_max"] or float("inf"), default=None)
+        share = f"{min((row['certified'] for row in certified), default=0):.0%}"
+        quality = ["", ""] if worst is None else [share, largest_gap(worst)]
+        lines.append(line(label, *(f"{times[batch]:.3g}" if batch in times else "" for batch in batches), *quality))
+    return "\n".join(lines)
