@@ -7,9 +7,10 @@ subgradients, CVXPY expressions, certificates and decisions are derived from it.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from abc import ABC
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -290,6 +291,14 @@ def check_function(model: object, name: str = "model") -> None:
     if isinstance(model, nn.Module):
         got += "; soctk.from_layers makes a surrogate of the weights of an input-convex network"
     raise TypeError(got)
+
+
+Function = TypeVar("Function", bound=ConvexFunction)
+
+
+def on_processor(model: Function) -> Function:
+    """Return a model in the processor's memory: itself where it is there, else a copy."""
+    return model if model.device.type == "cpu" else copy.deepcopy(model).cpu()
 
 
 class _FoldedForm(nn.Module):

@@ -95,6 +95,7 @@ class Tilted(ConvexFunction):
 
     def __init__(self, model: ConvexFunction) -> None:
         super().__init__(model.dim, model.context_dim + model.dim, dtype=model.dtype)
+        self.to(model.device)
         self.model = model
 
     def _conic_form(self, context: Tensor) -> ConicForm:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import os
 
+import cvxpy as cp
 import polyhedra
 import pytest
 import torch
@@ -221,6 +222,26 @@ def test_averages_frozen_models_and_files(tmp_path) -> None:
     decided = soctk.prepare(gpu, soctk.Box(DIM)).minimize(context.to(DEVICE))
     assert there(decided.x)
     assert (decided.status == "optimal").all()
+
+
+def test_what_is_made_of_a_model_is_made_on_the_processor(tmp_path) -> None:
+    here, gpu = pair("soc")
+    context = contexts(40)
+    x = torch.rand(40, 4, DIM, generator=torch.Generator().manual_seed(3), dtype=DOUBLE)
+    data = soctk.ValueData(context, x, here(x, context).detach() + 0.1 * x.sum(dim=-1))
+    there_too = soctk.assess(gpu, data, soctk.Box(DIM))
+    assert there_too.verdict == soctk.assess(here, data, soctk.Box(DIM)).verdict
+    assert there(next(gpu.parameters()))
+    hashes = [soctk.to_runtime(model, soctk.Box(DIM), tmp_path / "model.bin") for model in (here, gpu)]
+    assert hashes[0] == hashes[1]
+    variable = cp.Variable(DIM)
+    problem = cp.Problem(cp.Minimize(gpu.to_cvxpy(variable, context[0].to(DEVICE))), [variable >= 0, variable <= 1])
+    problem.solve(solver="CLARABEL")
+    assert problem.value == pytest.approx(float(soctk.minimize(here, soctk.Box(DIM), context[0]).value), rel=1e-5)
+    here, gpu = pair("relu", 2)
+    slopes, heights = soctk.affine_pieces(gpu.conic_form(context[0].to(DEVICE)))
+    value = here(x[0, 0, :2], context[0])
+    assert float((slopes @ x[0, 0, :2] + heights).max()) == pytest.approx(float(value.detach()), rel=1e-9)
 
 
 def test_many_contexts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from soctk.assessment.regret import expected_regret
 from soctk.assessment.rows import Axes, Rows
 from soctk.assessment.verdict import FEWEST_ROWS, judge
 from soctk.checks import ArrayLike
-from soctk.function import check_function
+from soctk.function import check_function, on_processor
 from soctk.learn.data import ValueData
 from soctk.learn.optimality import spanned_set
 from soctk.models.average import average
@@ -73,6 +73,7 @@ def assess(
             of more than 200 numbers.
     """
     check_function(model)
+    model = on_processor(model)
     if model.dim + model.context_dim > MOST_NUMBERS:
         raise ValueError(
             f"model: expected at most {MOST_NUMBERS} numbers of decision and context, got "

@@ -59,7 +59,8 @@ def affine_pieces(
     other = [type(t).__name__ for t in form.terms if not isinstance(t, Network) or t.activation != "relu"]
     if other:
         raise ValueError(f"form: expected ReLU networks alone, got {', '.join(other)}: f is not piecewise affine")
-    slope, height = form.linear[0, 0].detach().double().numpy(), float(form.constant.detach())
+    form = form.detach().apply(Tensor.cpu)
+    slope, height = form.linear[0, 0].double().numpy(), float(form.constant)
     pieces = [(_everything(form.dim, feasible_set), slope, height)]
     for term in form.terms:
         pieces = [

@@ -15,7 +15,7 @@ from soctk.decide.newton import DEFAULT_ITERATIONS, SMALLEST_TOLERANCE, Smoothin
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.prepare import Prepared, prepare
 from soctk.decide.ranges import LARGEST_SHARE
-from soctk.function import ConvexFunction
+from soctk.function import ConvexFunction, check_function, on_processor
 from soctk.runtime.file import Contents, write
 from soctk.sets import FeasibleSet, Polyhedron
 
@@ -52,6 +52,8 @@ def to_runtime(
     from soctk.exports.machine_code import machine_code  # Numba is loaded when it is needed
     from soctk.exports.searches import add_context, search_of
 
+    check_function(model)
+    model = on_processor(model)
     prepared = prepare(model, feasible_set)
     packed = _packed(prepared)
     moves = isinstance(packed, PackedModel) and model.context_dim > 0

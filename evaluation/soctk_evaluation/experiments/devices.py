@@ -84,7 +84,7 @@ class DeviceRace(Race):
 
 
 def devices_cells(asked: Any) -> list[Cell]:
-    """Return the cells asked for; those of a race, which are measured side by side, come together."""
+    """Return the cells asked for, those of a race one after the other; each is stored alone, so that none is lost."""
     cells = []
     for dim, model, name in itertools.product(asked.dims, asked.models, asked.sets):
         for method, batch in itertools.product(METHODS, asked.batches):
@@ -134,7 +134,5 @@ EXPERIMENT = Experiment(
     write_devices,
     needed=("decide_ms", "config.batch", "config.model"),
     code=lambda cell: (*SOLVER, *RACE, "soctk_evaluation.experiments.timing"),
-    # The ratios of a race belong together.
-    together=_race_of,
     pages=pages("gpu-timing.md", "devices.svg"),
 )
