@@ -5,7 +5,7 @@ from __future__ import annotations
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
-from soctk_evaluation.tables.races import largest_gap
+from soctk_evaluation.tables.races import largest_gap, races_of
 
 PAGE = """# What a decision takes on a GPU
 
@@ -47,20 +47,16 @@ def write_devices(results: Results, files: Files) -> None:
     if "figure" in files:
         from soctk_evaluation.tables.figures import devices_figure
 
-        titles = {which: f"{which[1]} model, d = {which[0]}, {which[2]}" for which in _races(rows)}
-        devices_figure({titles[which]: _times(race) for which, race in _races(rows).items()}, files["figure"])
+        races = {
+            f"{model} model, d = {dim}, {name}": _times(race)
+            for (dim, model, name), race in sorted(races_of(rows).items())
+        }
+        devices_figure(races, files["figure"])
 
 
 def devices_table(rows: list[Row]) -> str:
     """Return Markdown tables, one for each race: microseconds by method and batch size, and quality."""
-    return "\n\n".join(_race(*which, race) for which, race in _races(rows).items()) + "\n"
-
-
-def _races(rows: list[Row]) -> dict[tuple[int, str, str], list[Row]]:
-    races: dict[tuple[int, str, str], list[Row]] = {}
-    for row in rows:
-        races.setdefault((row["dim"], row["config"]["model"], row["task"]), []).append(row)
-    return dict(sorted(races.items()))
+    return "\n\n".join(_race(*which, race) for which, race in sorted(races_of(rows).items())) + "\n"
 
 
 def _times(race: list[Row]) -> dict[str, dict[int, float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
-from soctk_evaluation.tables.races import at_their_best, largest_gap
+from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of
 
 PAGE = """# What a decision over a polyhedron takes
 
@@ -65,10 +65,7 @@ def polyhedra_tables(rows: list[Row]) -> str:
 
 def _races(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
     """Return the rows by set and surrogate, Moreau's for one context and at its best batch size."""
-    races: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        races.setdefault((row["task"], row["config"]["model"]), []).append(row)
-    return {which: at_their_best(race, MOREAU) for which, race in races.items()}
+    return {(name, model): at_their_best(race, MOREAU) for (_, model, name), race in races_of(rows).items()}
 
 
 def _best_times(rows: list[Row]) -> dict[str, dict[str, float]]:

@@ -1,10 +1,18 @@
-"""What the tables of races share: which batch sizes of a method are shown, and how large a gap is."""
+"""What the tables of races share: which rows are one race, which batch sizes are shown, and how large a gap is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from soctk_evaluation.harness.store import Row
+
+
+def races_of(rows: Iterable[Row]) -> dict[tuple[int, str, str], list[Row]]:
+    """Return the rows by dimension, model and set, in the order in which they first come."""
+    races: dict[tuple[int, str, str], list[Row]] = {}
+    for row in rows:
+        races.setdefault((row["dim"], row["config"]["model"], row["task"]), []).append(row)
+    return races
 
 
 def at_their_best(race: Sequence[Row], methods: Sequence[str]) -> list[Row]:

@@ -7,7 +7,7 @@ from typing import Any
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
-from soctk_evaluation.tables.races import at_their_best, largest_gap
+from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of
 
 PAGE = """# What a decision takes
 
@@ -75,10 +75,7 @@ def timing_table(rows: list[Row]) -> str:
 
 def _races(rows: list[Row]) -> dict[tuple[Any, ...], list[Row]]:
     """Return the rows by dimension, model and set, Moreau's for one context and at its best batch size."""
-    races: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        races.setdefault((row["dim"], row["config"]["model"], row["task"]), []).append(row)
-    return {which: at_their_best(race, ("moreau",)) for which, race in races.items()}
+    return {which: at_their_best(race, ("moreau",)) for which, race in races_of(rows).items()}
 
 
 def _race(dim: int, model: str, name: str, race: list[Row]) -> str:
