@@ -271,6 +271,8 @@ def altered(exported: tuple[Path, str], target: Path, **header) -> Path:
 def test_files_that_cannot_be_used_are_refused(exported, tmp_path) -> None:
     path, digest = exported
     content, bad = path.read_bytes(), tmp_path / "bad.soctk"
+    middle = len(content) // 2
+    flipped = bytes([content[middle] ^ 0xFF])
     with pytest.raises(FileNotFoundError, match="no file of decisions"):
         runtime.load(tmp_path / "nowhere.soctk")
     with pytest.raises(runtime.RuntimeFileError, match="expected sha256"):
@@ -279,8 +281,9 @@ def test_files_that_cannot_be_used_are_refused(exported, tmp_path) -> None:
         b"",
         b"text",
         content[:-100],
-        content[: len(content) // 2] + b"?" + content[len(content) // 2 + 1 :],
+        content[:middle] + flipped + content[middle + 1 :],
     ):
+        assert damaged != content
         bad.write_bytes(damaged)
         with pytest.raises(runtime.RuntimeFileError, match=r"damaged|something else"):
             runtime.load(bad)
