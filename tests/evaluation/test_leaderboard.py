@@ -66,9 +66,9 @@ def test_rows_from_before_a_recipe_had_switches_keep_their_cell() -> None:
     assert {"fit.members", "fit.focus"} == set(averaged["config"]) - set(row["config"])
 
 
-@pytest.mark.parametrize(("dim", "longer"), [(10, set()), (50, {"dcp", "norm", "quad"})])
+@pytest.mark.parametrize(("dim", "longer"), [(10, set()), (50, {"soc", "dcp", "norm", "quad"})])
 def test_fits_that_end_at_the_limit_get_more_steps(dim: int, longer: set[str]) -> None:
-    methods = ("soc", "dcp", "norm", "quad", "pcf_template", "dcp+optima")
+    methods = ("soc", "dcp", "norm", "quad", "ickan", "pcf_template", "dcp+optima")
     steps = {name: dict(config_of(name, "box_socp", dim))["fit.lbfgs_iterations"] for name in methods}
     assert {name for name, count in steps.items() if count == 1000} - {"dcp+optima"} == longer | {"pcf_template"}
     assert steps["dcp+optima"] == steps["dcp"]
