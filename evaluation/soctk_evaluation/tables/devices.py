@@ -59,11 +59,16 @@ def devices_table(rows: list[Row]) -> str:
     return "\n\n".join(_race(*which, race) for which, race in sorted(races_of(rows).items())) + "\n"
 
 
+def _label(row: Row) -> str:
+    return LABELS.get(row["method"], row["method"])
+
+
 def _times(race: list[Row]) -> dict[str, dict[int, float]]:
     """Return microseconds for a decision by label and batch size."""
     times: dict[str, dict[int, float]] = {}
-    for row in sorted(race, key=lambda row: (list(LABELS).index(row["method"]), row["config"]["batch"])):
-        times.setdefault(LABELS[row["method"]], {})[row["config"]["batch"]] = 1e3 * row["decide_ms"]
+    places = {name: place for place, name in enumerate(LABELS)}
+    for row in sorted(race, key=lambda row: (places.get(row["method"], len(places)), row["config"]["batch"])):
+        times.setdefault(_label(row), {})[row["config"]["batch"]] = 1e3 * row["decide_ms"]
     return times
 
 
@@ -72,7 +77,7 @@ def _race(dim: int, model: str, name: str, race: list[Row]) -> str:
     lines = [f"**d = {dim}, {escape(name)}, {escape(model)} model: microseconds for a decision by batch size**\n"]
     lines += head(["method", *map(str, batches), "certified 1e-6", "largest gap"])
     for label, times in _times(race).items():
-        certified = [row for row in race if LABELS[row["method"]] == label and row["certified"] is not None]
+        certified = [row for row in race if _label(row) == label and row["certified"] is not None]
         worst = max(certified, key=lambda row: row["gap_max"] or float("inf"), default=None)
         share = f"{min((row['certified'] for row in certified), default=0):.0%}"
         quality = ["", ""] if worst is None else [share, largest_gap(worst)]
