@@ -9,6 +9,8 @@ import torch
 
 from soctk_evaluation.cli import main
 from soctk_evaluation.experiments.devices import METHODS, DeviceRace
+from soctk_evaluation.experiments.moreau import MoreauBatch
+from soctk_evaluation.experiments.timing import make_race
 from soctk_evaluation.tables.devices import LABELS
 
 
@@ -37,9 +39,27 @@ def test_copies_of_programs_are_solved_alike():
     pytest.importorskip("moreau")
     race = DeviceRace("compact", "box", 3, "cpu")
     form = race.model.conic_form(race.contexts(2)).detach()
-    from soctk_evaluation.experiments.moreau import MoreauBatch
-
     once, thrice = (MoreauBatch(form, [race.sets] * 2, 1e-8, copies=copies) for copies in (1, 3))
     x, repeated = once.points(once.solve()), thrice.points(thrice.solve())
     assert repeated.shape == (6, 3)
     torch.testing.assert_close(repeated, x.repeat(3, 1), rtol=0, atol=1e-6)
+
+
+def test_contexts_are_those_of_the_other_timings_whatever_the_batch():
+    race = DeviceRace("compact", "box", 3, "cpu")
+    assert torch.equal(race.contexts(50)[:7], race.contexts(7))
+    assert torch.equal(race.contexts(7), make_race("compact", "box", 3).contexts(7))
+    with pytest.raises(ValueError, match="batch: expected at most"):
+        race.contexts(2**16 + 1)
+
+
+def test_moreau_solves_at_least_the_batch(monkeypatch):
+    pytest.importorskip("moreau")
+    monkeypatch.setattr("soctk_evaluation.experiments.devices.DISTINCT", 4)
+    race, seen = DeviceRace("compact", "box", 3, "cpu"), []
+    best = race.best
+    monkeypatch.setattr(race, "best", lambda run: seen.append(len(run().x)) or best(run))
+    measured = race.moreau_on(10, "cpu")
+    assert seen == [12]
+    assert measured.instances == 4
+    assert measured.certified == 1.0

@@ -1,7 +1,7 @@
 """Time for a decision by batch size, on the processor and on a GPU, beside a batched conic solver on each.
 
 The same models, sets and contexts as `timing`'s. Moreau is called on finished cone data of the same lift, as there; a
-large batch repeats the data of `DISTINCT` contexts, which CVXPY's canonical form takes a second to make.
+large batch repeats the data of `DISTINCT` contexts, since those of all of them would take minutes to make.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import os
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 import soctk
 from soctk_evaluation.experiments.moreau import MISSING, MoreauBatch
 from soctk_evaluation.experiments.race import RACE, TOLERANCE, Measured, Race
-from soctk_evaluation.experiments.timing import CONTEXT_DIM, SETS, example
+from soctk_evaluation.experiments.timing import SETS, contexts_of, example
 from soctk_evaluation.harness.cell import Cell, make_config
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import SOLVER
@@ -46,15 +46,9 @@ class DeviceRace(Race):
     """
 
     def __init__(self, kind: str, name: str, dim: int, device: str, dtype: torch.dtype = torch.float64) -> None:
-        self.device, self.dtype = device, dtype
-        super().__init__(example(kind, dim).to(device, dtype), SETS[name](dim), torch.empty(0))
-
-    def contexts(self, count: int, *, moved: bool = False) -> torch.Tensor:
-        """Return the first of the standard normal contexts, on the device."""
-        assert not moved
-        generator = torch.Generator().manual_seed(1)
-        rows = torch.randn(count, CONTEXT_DIM, generator=generator, dtype=torch.float64)
-        return rows.to(self.device, self.dtype)
+        self.device = device
+        model = example(kind, dim).to(device, dtype)
+        super().__init__(model, SETS[name](dim), contexts_of(model).to(device, dtype))
 
     def best(self, run: Callable[[], Any]) -> tuple[float, Any]:
         """Return the least time until the device has done all, and what the last run returned."""
@@ -68,19 +62,19 @@ class DeviceRace(Race):
         return super().best(whole)
 
     def newton(self, batch: int, *, warm: bool = False) -> Measured:
-        """`soctk.minimize` for a whole batch."""
-        rows = self.contexts(batch)
-        seconds, decision = self.best(lambda: soctk.minimize(self.model, self.sets_of(batch), rows, tol=TOLERANCE))
+        """`Race.newton` without the floating-point operations, which are not counted on a GPU."""
+        seconds, decision = self._deciding(partial(soctk.minimize, self.model, self.sets_of(batch)), batch, warm)
         return self.judged(decision.x, seconds, iterations=float(decision.iterations.double().median()))
 
     def moreau_on(self, batch: int, device: str) -> Measured:
-        """Moreau's solve of finished cone data on a device; ImportError where it is not installed for that."""
+        """Moreau's solve of finished cone data on a device, at least a batch; ImportError where it is not installed."""
         distinct = min(batch, DISTINCT)
+        copies = -(-batch // distinct)
         form = self.model.conic_form(self.contexts(distinct)).detach()
         sets = [self.sets_of(1)] * distinct
-        programs = MoreauBatch(form, sets, TOLERANCE, device=device, copies=batch // distinct)
+        programs = MoreauBatch(form, sets, TOLERANCE, device=device, copies=copies)
         seconds, answer = self.best(programs.solve)
-        return self.judged(programs.points(answer)[:distinct], seconds * distinct / batch)
+        return self.judged(programs.points(answer)[:distinct], seconds / copies)
 
 
 def devices_cells(asked: Any) -> list[Cell]:

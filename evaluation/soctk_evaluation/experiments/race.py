@@ -82,7 +82,9 @@ class Race:
         self.model, self.sets, self.repeats, self._contexts = model, sets, repeats, contexts
 
     def contexts(self, count: int, *, moved: bool = False) -> Tensor:
-        """Return the first contexts, or with `moved` others a little away from them."""
+        """Return the first contexts, or with `moved` others a little away from them; ValueError at too many."""
+        if count > len(self._contexts):
+            raise ValueError(f"batch: expected at most {len(self._contexts)}, as there are contexts, got {count}")
         rows = self._contexts[:count]
         if not moved:
             return rows.clone()

@@ -77,9 +77,13 @@ def make_race(model: str, feasible_set: str, dim: int, repeats: int = 3) -> Race
         surrogate, decided_over = trained(TRAINED_ON[feasible_set], dim)
     else:
         surrogate, decided_over = example(model, dim), SETS[feasible_set](dim)
+    return Race(surrogate, decided_over, contexts_of(surrogate), repeats=repeats)
+
+
+def contexts_of(model: ConvexSurrogate) -> torch.Tensor:
+    """Return the standard normal contexts that a model is timed at, of which methods decide the first."""
     generator = torch.Generator().manual_seed(1)
-    contexts = torch.randn(MOST_CONTEXTS, surrogate.context_dim, generator=generator, dtype=torch.float64)
-    return Race(surrogate, decided_over, contexts, repeats=repeats)
+    return torch.randn(MOST_CONTEXTS, model.context_dim, generator=generator, dtype=torch.float64)
 
 
 ONE_BY_ONE = (
