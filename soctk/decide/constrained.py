@@ -11,7 +11,10 @@ violation, min t subject to g <= t, and a positive lower bound of sum_k u_k g_k 
 
 A constraint says the same in any unit, but a solver has tolerances of its own. A constraint is therefore judged by
 the size of the numbers that its value is a sum of, at the very point; what is not met or not proved is solved again
-with every constraint divided by that.
+with every constraint divided by that. Decisions are solved for in the coordinates of the set, whatever the unit of x.
+
+The bound with the multipliers says more than that of one optimum: subject to g <= r the optimal value is at least it
+less u'r, for every r.
 """
 
 from __future__ import annotations
@@ -27,8 +30,9 @@ from torch import Tensor
 
 from soctk.checks import to_numpy
 from soctk.decide.choice import default_solver
+from soctk.decide.coordinates import in_coordinates
 from soctk.decide.decision import Decision, relative_gap
-from soctk.decide.lifted import solve_program
+from soctk.decide.lifted import solve_program, time_option
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.ranges import magnitude_of
 from soctk.forms.conic_form import ConicForm
@@ -46,18 +50,20 @@ SETTLED = (Status.OPTIMAL, Status.INFEASIBLE)
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """Answers to N instances: points (N, n), values, bounds and statuses (N,)."""
+    """Answers to N instances: points (N, n), values and bounds (N,), multipliers (N, K), statuses (N,)."""
 
     x: Tensor
     value: Tensor
     bound: Tensor
+    u: Tensor
     status: np.ndarray
 
     def put(self, index: Tensor, other: _Found) -> None:
         """Take the answers of the instances `index` that another attempt has proved."""
         proved = np.isin(other.status, SETTLED)
         rows, own = index[torch.from_numpy(proved)], torch.from_numpy(proved)
-        self.x[rows], self.value[rows], self.bound[rows] = other.x[own], other.value[own], other.bound[own]
+        for name in ("x", "value", "bound", "u"):
+            getattr(self, name)[rows] = getattr(other, name)[own]
         self.status[rows.numpy()] = other.status[proved]
 
 
@@ -82,7 +88,9 @@ def decide_under(
         part, some = problem.select(left), [form.select(left) for form in forms]
         sizes = _sizes(some, found.x[left])
         scaled = [_scaled(form, 1 / sizes[:, k]) for k, form in enumerate(some)]
-        found.put(left, _attempt(part, scaled, limits))
+        again = _attempt(part, scaled, limits)
+        again.u.div_(sizes)
+        found.put(left, again)
     violation = torch.maximum(
         problem.feasible_set._violation(found.x), _values(forms, found.x).amax(dim=1).clamp(min=0)
     )
@@ -90,6 +98,9 @@ def decide_under(
     none |= ~torch.isfinite(found.value)
     found.x[none], found.value[none], violation[none] = torch.nan, torch.nan, torch.nan
     found.bound[none] = -torch.inf
+    proved = torch.from_numpy(found.status == Status.INFEASIBLE)
+    found.u[proved] /= found.u[proved].sum(dim=1, keepdim=True)
+    found.u[none & ~proved] = torch.nan
     return Decision(
         x=found.x.reshape(*batch, problem.dim),
         value=found.value.reshape(batch),
@@ -100,6 +111,7 @@ def decide_under(
         scale=None if problem.unit is None else problem.unit.reshape(batch),
         solver=np.full(batch, "cvxpy", dtype=object),
         violation=violation.reshape(batch),
+        multipliers=found.u.reshape(*batch, len(forms)),
         context=problem.given,
         support=None if problem.model is None else problem.model.support,
     )
@@ -114,7 +126,7 @@ def _attempt(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found
     for row in range(size):
         if limits.late:
             break
-        status[row] = lifted.solve(row, x, u)
+        status[row] = lifted.solve(row, x, u, limits)
     x = problem.feasible_set._project(torch.where(torch.isfinite(x), x, problem.center))
     value, above = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1), _values(forms, x)
     outside = problem.feasible_set._violation(x) <= SATISFIED * x.abs().amax(dim=1).clamp(min=1)
@@ -128,8 +140,8 @@ def _attempt(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found
         status[row] = Status.OPTIMAL if bool(good[row]) else unproved
     value[torch.from_numpy(~solved)] = torch.inf
     for row in np.flatnonzero(status == Status.INFEASIBLE):
-        status[row] = lifted.prove_infeasible(int(row), problem, forms, limits)
-    return _Found(x, value, bound, status)
+        status[row], u[row] = lifted.prove_infeasible(int(row), problem, forms, limits)
+    return _Found(x, value, bound, u, status)
 
 
 def check_constraints(constraints: Sequence[ConvexFunction], model: ConvexFunction) -> None:
@@ -152,15 +164,16 @@ class _Lifted:
     """One parameterised program for all instances."""
 
     def __init__(self, form: ConicForm, forms: list[ConicForm], feasible_set: FeasibleSet) -> None:
-        self.x, self._slack, self._set = cp.Variable(form.dim), cp.Variable(), feasible_set
-        parts = [FormEmbedding(part, self.x) for part in (form, *forms)]
+        self._coordinates = feasible_set.coordinates
+        self._z, self._slack = cp.Variable(form.dim), cp.Variable()
+        moved = [in_coordinates(part, self._coordinates)[0] for part in (form, *forms)]
+        parts = [FormEmbedding(part, self._z) for part in moved]
         self._parameters = [parameter for part in parts for parameter in part.parameters]
-        self._values = [
-            to_numpy(v) for f, part in zip((form, *forms), parts, strict=True) for v in part.parameter_values(f)
-        ]
+        self._values = [to_numpy(v) for f, part in zip(moved, parts, strict=True) for v in part.parameter_values(f)]
         self._limits = [part.value <= 0 for part in parts[1:]]
         self._relaxed = [part.value <= self._slack for part in parts[1:]]
-        common = [*feasible_set.constraints(self.x), *(c for part in parts for c in part.constraints)]
+        x = self._coordinates.expression(self._z)
+        common = [*feasible_set.constraints(x), *(c for part in parts for c in part.constraints)]
         self._program = cp.Problem(cp.Minimize(parts[0].value), [*common, *self._limits])
         self._phase_one = cp.Problem(cp.Minimize(self._slack), [*common, *self._relaxed])
 
@@ -168,30 +181,44 @@ class _Lifted:
         for parameter, value in zip(self._parameters, self._values, strict=True):
             parameter.value = value[min(row, len(value) - 1)]
 
-    def solve(self, row: int, x: Tensor, u: Tensor) -> Status:
+    def solve(self, row: int, x: Tensor, u: Tensor, limits: Limits) -> Status:
         """Solve one instance, its point and multipliers put into x and u."""
         self._set_row(row)
-        status = solve_program(self._program, "CLARABEL", {})
-        if status in (Status.OPTIMAL, Status.INACCURATE) and self.x.value is not None:
-            x[row] = torch.from_numpy(self.x.value)
-            u[row] = torch.tensor([max(float(limit.dual_value), 0.0) for limit in self._limits])
+        status = solve_program(self._program, "CLARABEL", time_option("CLARABEL", limits))
+        if status == Status.ITERATION_LIMIT and limits.late:
+            return Status.TIME_LIMIT
+        if status in (Status.OPTIMAL, Status.INACCURATE) and self._z.value is not None:
+            x[row] = torch.from_numpy(self._coordinates.x_of(self._z.value))
+            u[row] = _multipliers(self._limits)
         return status
 
-    def prove_infeasible(self, row: int, problem: Problem, forms: list[ConicForm], limits: Limits) -> Status:
-        """Return INFEASIBLE where a lower bound of a mean of the constraints proves it, else INACCURATE."""
+    def prove_infeasible(
+        self, row: int, problem: Problem, forms: list[ConicForm], limits: Limits
+    ) -> tuple[Status, Tensor]:
+        """Return INFEASIBLE where a lower bound of a mean of the constraints proves it, and its weights (K,)."""
+        unproved = Status.TIME_LIMIT if limits.late else Status.INACCURATE, torch.full((len(forms),), torch.nan)
+        if limits.late:
+            return unproved
         self._set_row(row)
-        if solve_program(self._phase_one, "CLARABEL", {}) not in (Status.OPTIMAL, Status.INACCURATE):
-            return Status.INACCURATE
-        u = torch.tensor([[max(float(limit.dual_value), 0.0) for limit in self._relaxed]], dtype=torch.float64)
+        status = solve_program(self._phase_one, "CLARABEL", time_option("CLARABEL", limits))
+        if status not in (Status.OPTIMAL, Status.INACCURATE):
+            return unproved
+        u = _multipliers(self._relaxed)[None]
         index = torch.tensor([row])
         parts = [form.select(index) for form in forms]
         zero = dataclasses.replace(parts[0], constant=0 * parts[0].constant, linear=0 * parts[0].linear, terms=())
         weights, x = u / u.sum().clamp(min=1e-300), problem.center[:1]
-        if self.x.value is not None:
-            x = problem.feasible_set._project(torch.from_numpy(self.x.value)[None])
+        if self._z.value is not None:
+            x = problem.feasible_set._project(torch.from_numpy(self._coordinates.x_of(self._z.value))[None])
         value = (weights * _values(parts, x)).sum(dim=1)
         bound = _bounds(Problem(zero, problem.feasible_set), parts, weights, x, value, limits)
-        return Status.INFEASIBLE if float(bound) > 0 else Status.INACCURATE
+        return (Status.INFEASIBLE, weights[0]) if float(bound) > 0 else unproved
+
+
+def _multipliers(limits: Sequence[cp.Constraint]) -> Tensor:
+    """Return the multipliers of the last solve, not negative, (K,)."""
+    given = [float(np.asarray(limit.dual_value).item()) for limit in limits]
+    return torch.tensor(given, dtype=torch.float64).clamp(min=0)
 
 
 def _values(forms: Sequence[ConicForm], x: Tensor) -> Tensor:

@@ -80,6 +80,10 @@ class Decision:
         support: where its data were; None where that is not known.
         relaxation: with infeasible="nearest" by how much rows were moved in all, (*batch), 0 where that was not needed,
             NaN where a time limit left no time for it.
+        multipliers: with subject_to, u of each constraint, (*batch, K), not negative. For every r the optimal value
+            subject to g <= r is at least lower_bound - u'r: what it falls by where constraints are relaxed. Where the
+            constraints cannot be met, the weights of a proof: sum_k u_k g_k is positive all over the set. NaN where
+            there is neither.
     """
 
     x: Tensor
@@ -94,6 +98,7 @@ class Decision:
     prices: Prices | None = None
     ray: Ray | None = None
     relaxation: Tensor | None = None
+    multipliers: Tensor | None = None
     context: Tensor | None = field(default=None, repr=False)
     support: Support | None = field(default=None, repr=False)
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from soctk.checks import to_numpy
-from soctk.decide.lifted import LiftedProblem, solve_program
+from soctk.decide.coordinates import in_coordinates
+from soctk.decide.lifted import LiftedProblem, solve_program, time_option
 from soctk.decide.polyhedral import ROUNDING, bound_by_rows, project_points, prove_empty
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result, repeated
@@ -23,7 +24,7 @@ from soctk.decide.solver import Solver, finish
 from soctk.decide.units import Rescaled
 from soctk.forms.conic_form import Dual
 from soctk.lazy import cvxpy as cp
-from soctk.sets import SetAt
+from soctk.sets import FeasibleSet, SetAt
 from soctk.sets.elastic import nearest
 from soctk.status import Status
 
@@ -32,13 +33,6 @@ ITERATION_OPTIONS = {
     **dict.fromkeys(("SCS", "ECOS", "CVXOPT"), "max_iters"),
 }
 """What solvers call the most iterations; elsewhere a count of simplex pivots or of nothing comparable."""
-TIME_OPTIONS = {
-    **dict.fromkeys(("CLARABEL", "OSQP", "QPALM", "HIGHS"), "time_limit"),
-    "SCS": "time_limit_secs",
-    "GUROBI": "TimeLimit",
-    "COPT": "TimeLimit",
-}
-"""What solvers call the most seconds."""
 WITHOUT_ANSWER = (Status.INFEASIBLE, Status.UNBOUNDED, Status.FAILED)
 TOLD = (Status.OPTIMAL, Status.INACCURATE)
 
@@ -47,7 +41,8 @@ TOLD = (Status.OPTIMAL, Status.INACCURATE)
 class External(Solver):
     """Any solver that CVXPY finds installed, on any set.
 
-    Time limits are looked at between instances, and within one where the solver has such an option (`TIME_OPTIONS`).
+    Time limits are looked at between instances, and within one where the solver has such an option
+    (`soctk.decide.lifted.TIME_OPTIONS`).
 
     Attributes:
         solver: its name.
@@ -106,9 +101,11 @@ class External(Solver):
         return result
 
     def _by_lift(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:
-        form = problem.form.apply(Tensor.cpu)
-        lifted = LiftedProblem(form, problem.feasible_set)
-        values = [to_numpy(tensor) for tensor in lifted.parameter_values(form)]
+        assert isinstance(problem.feasible_set, FeasibleSet)
+        form, coordinates = problem.form.apply(Tensor.cpu), problem.feasible_set.coordinates
+        moved, squares = in_coordinates(form, coordinates)
+        lifted = LiftedProblem(moved, problem.feasible_set, coordinates=coordinates)
+        values = [to_numpy(tensor) for tensor in lifted.parameter_values(moved)]
         duals = [torch.zeros(form.size, 1, term.map.rows, dtype=form.dtype) for term in form.terms]
         has_dual = torch.zeros(form.size, dtype=torch.bool)
 
@@ -122,7 +119,8 @@ class External(Solver):
             return status, lifted.x.value
 
         x, status = self._solve_rows(problem, limits, start, solve_row)
-        from_solver = form.bound(Dual(tuple(duals)), problem.feasible_set).squeeze(-1)
+        found = (y if square is None else square.put_back(y) for y, square in zip(duals, squares, strict=True))
+        from_solver = form.bound(Dual(tuple(found)), problem.feasible_set).squeeze(-1)
         bound = torch.where(has_dual, from_solver, -torch.inf).to(problem.device)
 
         def at_points(points: Tensor) -> Tensor:
@@ -164,7 +162,7 @@ class External(Solver):
         result.rows = rows
         off = np.flatnonzero(sets.arrays.excess(result.x.numpy())[1] > ROUNDING)
         project_points(lambda k, x: form.select(k).evaluate(x.unsqueeze(1)).squeeze(-1), sets, result, off, limits.tol)
-        prove_empty(result, sets, np.flatnonzero(status == Status.INFEASIBLE))
+        prove_empty(result, sets, np.flatnonzero(status == Status.INFEASIBLE), limits.deadline)
         return result
 
     def _by_expression(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:
@@ -194,6 +192,10 @@ class External(Solver):
         whole = Result.unanswered(problem.center, problem.unit)
         whole.solver = self.name
         for row in range(problem.size):
+            if limits.late:
+                whole.status[row:] = Status.TIME_LIMIT
+                whole.x[row:], whole.value[row:] = torch.nan, torch.nan
+                break
             index = torch.tensor([row], device=problem.device)
             part = problem.select(index)
             try:
@@ -245,9 +247,8 @@ class External(Solver):
         if limits.max_iter is not None:
             name = ITERATION_OPTIONS[self.solver]
             options[name] = min(int(limits.max_iter), options.get(name, limits.max_iter))
-        if limits.deadline < float("inf") and self.solver in TIME_OPTIONS:
-            name = TIME_OPTIONS[self.solver]
-            options[name] = min(limits.seconds_left, options.get(name, float("inf")))
+        for name, most in time_option(self.solver, limits).items():
+            options[name] = min(most, options.get(name, most))
         return options
 
     def _result(

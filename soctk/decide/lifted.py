@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from soctk.decide.problem import Limits
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.embedding import FormEmbedding
 from soctk.lazy import cvxpy as cp
 from soctk.sets import FeasibleSet, SetAt
+from soctk.sets.coordinates import Coordinates
 from soctk.status import Status
 
 SOLVER_STATUS = {  # as CVXPY names them
@@ -27,6 +29,19 @@ SOLVER_STATUS = {  # as CVXPY names them
     "unbounded_inaccurate": Status.UNBOUNDED,
     "user_limit": Status.ITERATION_LIMIT,
 }
+TIME_OPTIONS = {
+    **dict.fromkeys(("CLARABEL", "OSQP", "QPALM", "HIGHS"), "time_limit"),
+    "SCS": "time_limit_secs",
+    "GUROBI": "TimeLimit",
+    "COPT": "TimeLimit",
+}
+"""What solvers call the most seconds."""
+
+
+def time_option(solver: str, limits: Limits) -> dict[str, float]:
+    """Return the keyword that stops a solver at the deadline; empty where there is no deadline or no such keyword."""
+    known = limits.deadline < float("inf") and solver in TIME_OPTIONS
+    return {TIME_OPTIONS[solver]: limits.seconds_left} if known else {}
 
 
 def solve_program(problem: cp.Problem, solver: str, options: dict[str, Any]) -> Status:
@@ -89,16 +104,25 @@ class LiftedProblem:
         form: any form of the structure to solve; its shared coefficients are baked in.
         feasible_set: the set; or sets with right-hand sides of their own, flat and detached.
         trained: makes parameters of shared coefficients too where they require a gradient.
+        coordinates: those that the form is in, where it is not in the set's own.
 
     Attributes:
-        x: the decision variable (n,).
+        x: the decision (n,), the variable itself or an expression of it.
         problem: the `cp.Problem`.
         parameters: the parameters in a fixed order, see `parameter_values`.
     """
 
-    def __init__(self, form: ConicForm, feasible_set: FeasibleSet | SetAt, *, trained: bool = False) -> None:
-        self.x = cp.Variable(form.dim, name="x")
-        self._embedded = FormEmbedding(form, self.x, trained=trained)
+    def __init__(
+        self,
+        form: ConicForm,
+        feasible_set: FeasibleSet | SetAt,
+        *,
+        trained: bool = False,
+        coordinates: Coordinates | None = None,
+    ) -> None:
+        variable = cp.Variable(form.dim, name="x" if coordinates is None else "z")
+        self.x = variable if coordinates is None else coordinates.expression(variable)
+        self._embedded = FormEmbedding(form, variable, trained=trained)
         self.parameters, self.parameter_values = self._embedded.parameters, self._embedded.parameter_values
         self.rows = SetConstraints(feasible_set, self.x) if isinstance(feasible_set, SetAt) else None
         of_set = feasible_set.constraints(self.x) if self.rows is None else self.rows.constraints

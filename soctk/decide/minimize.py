@@ -86,6 +86,7 @@ def minimize(
         subject_to: learned constraints, surrogates g of the same decision and context with g(x, context) <= 0; decided
             by Clarabel and certified by us (`soctk.decide.constrained`), over one set for all contexts, without `x0`,
             `method`, `max_iter`, `infeasible` and prices, in float64. Met to 1e-7 of the numbers that g(x) is a sum of.
+            `Decision.multipliers` say what it costs to tighten one.
 
     What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; but
     not an instance that ran into a `max_iter` below the default. `Decision.solver` says whose answer each one has.

@@ -50,14 +50,18 @@ def bound_by_rows(form: ConicForm, sets: SetAt, dual: Dual, y: np.ndarray) -> tu
     return level.squeeze(1) + torch.from_numpy(found.level(sets.arrays)), found
 
 
-def prove_empty(result: Result, sets: SetAt, rows: np.ndarray) -> None:
-    """Say that the sets of the instances `rows` are empty where a linear programme proves it, INACCURATE elsewhere."""
+def prove_empty(result: Result, sets: SetAt, rows: np.ndarray, deadline: float = float("inf")) -> None:
+    """Say that the sets of the instances `rows` are empty where a linear programme proves it.
+
+    INACCURATE where it does not, TIME_LIMIT where the deadline came before it.
+    """
     if rows.size == 0:
         return
-    _, _, nu, z = nearest(sets.select(torch.from_numpy(rows)))
+    _, moved, nu, z = nearest(sets.select(torch.from_numpy(rows)), deadline)
     y = np.broadcast_to(np.concatenate([nu, z], axis=1), (rows.size, nu.shape[1] + z.shape[1]))
     proved = put_proofs(result, sets.arrays.select(rows), rows, y)
     result.status[rows[~proved]] = Status.INACCURATE
+    result.status[rows[~proved & moved.isnan().numpy()]] = Status.TIME_LIMIT
 
 
 def put_proofs(result: Result, some: SetArrays, rows: np.ndarray, y: np.ndarray) -> np.ndarray:

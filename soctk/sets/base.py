@@ -18,6 +18,7 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim
 from soctk.lazy import cvxpy as cp
+from soctk.sets.coordinates import Coordinates
 from soctk.sets.hit_and_run import Walk, frame_of, hit_and_run, walk_by_bisection
 from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
@@ -142,6 +143,11 @@ class FeasibleSet(ABC):
         largest = torch.maximum(lo.abs(), hi.abs())
         most = -self.linear_minimum(-torch.ones_like(lo))
         return largest, min(float(largest.sum()), float(most + 2 * (-lo).clamp(min=0).sum()))
+
+    @cached_property
+    def coordinates(self) -> Coordinates:
+        """Coordinates in which the set lies between -1 and 1, about."""
+        return Coordinates.of(*(end.numpy() for end in self.hull()))
 
     @property
     def magnitude(self) -> float:

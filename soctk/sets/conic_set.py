@@ -11,7 +11,9 @@ turned into a lower bound of a linear function whatever their accuracy; decision
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +25,7 @@ from soctk.lazy import clarabel
 from soctk.lazy import cvxpy as cp
 from soctk.lazy import sparse as sp
 from soctk.sets.base import FeasibleSet
+from soctk.sets.coordinates import Coordinates, powers_of_two
 from soctk.sets.polyhedron import Polyhedron
 
 TIGHT = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
@@ -66,7 +69,8 @@ class ConicSet(FeasibleSet):
             raise ValueError("cones: expected at least one; a polyhedron without cones is a set by itself")
         lo, hi = polyhedron.at().box
         self._box = lo.numpy(), hi.numpy()
-        self._rows = _stacked(polyhedron, self.cones)
+        self._program = _Program.of(polyhedron, self.cones)
+        self._scaled = self._program.scaled(self.coordinates)
         self._middle = self._inside()
 
     # -- what is required --------------------------------------------------------------------------------
@@ -107,58 +111,60 @@ class ConicSet(FeasibleSet):
         """
         if x.shape != (self.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
-        cones = [cp.SOC(cone.c @ x + cone.d, cone.F @ x + cone.g) for cone in self.cones]
+        cones = []
+        for cone, (first, _) in zip(self.cones, self._program.cones, strict=True):
+            unit = self._scaled[1][first]
+            cones.append(cp.SOC((cone.c @ x + cone.d) / unit, (cone.F @ x + cone.g) / unit))
         return [*self.polyhedron.constraints(x), *cones]
 
     # -- Clarabel ------------------------------------------------------------------------------------------
 
-    def _solve(self, q: np.ndarray, *, quadratic: bool = False) -> Any:
-        """Return Clarabel's answer to min q'x, or |x|^2 / 2 + q'x, over the set, its numbers as arrays."""
-        matrix, side, cones = self._rows
-        unit = max(1.0, float(np.abs(q).max())) if not quadratic else 1.0
-        P = sp.csc_matrix(sp.identity(self.dim) if quadratic else (self.dim, self.dim))
-        answer = clarabel.DefaultSolver(P, q / unit, matrix, side, cones(), _settings()).solve()
+    @cached_property
+    def coordinates(self) -> Coordinates:
+        return Coordinates.of(*self._box)
+
+    def _solve(self, q: np.ndarray, *, quadratic: bool = False) -> _Answer:
+        """Return Clarabel's answer to min q'x, or |x|^2 / 2 + q'x, over the set: x, and multipliers of its rows.
+
+        In the set's coordinates x = m + S z, with an objective and rows that are about 1 in size.
+        """
+        program, divisor = self._scaled
+        middle, unit = self.coordinates.middle, self.coordinates.unit
+        slope = unit * (q + middle if quadratic else q)
+        squares = unit**2 if quadratic else np.zeros(self.dim)
+        size = float(powers_of_two(max(np.abs(slope).max(), squares.max())))
+        answer = program.solve(squares / size, slope / size)
         if str(answer.status) not in SOLVED:
             raise RuntimeError(f"a cone program over the set was not solved ({answer.status})")
-        return _Answer(np.asarray(answer.x), unit * np.asarray(answer.z))
+        return _Answer(self.coordinates.x_of(np.asarray(answer.x)), size * np.asarray(answer.z) / divisor)
 
     def _least(self, g: np.ndarray) -> float:
         """Return the bound that stands above."""
-        z, rows = self._solve(g).z, self.polyhedron.rows()
-        k, count = len(rows.E), len(self._rows[1]) - sum(1 + len(cone.g) for cone in self.cones)
-        matrix, side, _ = self._rows
-        z = z.copy()
-        z[k:count] = np.maximum(z[k:count], 0.0)
-        first = count
-        for cone in self.cones:
-            last = first + 1 + len(cone.g)
+        z, program = self._solve(g).z, self._program
+        rows = slice(program.sizes[0], program.sizes[0] + program.sizes[1])
+        z[rows] = np.maximum(z[rows], 0.0)
+        for first, last in program.cones:
             z[first] = max(z[first], float(np.linalg.norm(z[first + 1 : last])) * (1 + 1e-15))
-            first = last
-        w = g + z @ matrix
-        parts = np.concatenate([-z * side, np.minimum(w * self._box[0], w * self._box[1])])
+        w = g + z @ program.matrix
+        parts = np.concatenate([-z * program.side, np.minimum(w * self._box[0], w * self._box[1])])
         largest = np.maximum(np.abs(self._box[0]), np.abs(self._box[1]))
-        sizes = (np.abs(g) + np.abs(z) @ np.abs(matrix)) @ largest
+        sizes = (np.abs(g) + np.abs(z) @ np.abs(program.matrix)) @ largest
         return float(parts.sum() - np.finfo(float).eps * (parts.size + 2) * (np.abs(parts).sum() + sizes))
 
     def _inside(self) -> np.ndarray:
-        """Return argmax s with ||F x + g|| + s <= c'x + d for all cones, s > 0 and at most 1, in the polyhedron."""
-        matrix, side, cones = self._rows
-        first = matrix.shape[0] - sum(1 + len(cone.g) for cone in self.cones)
-        extra, place = np.zeros(matrix.shape[0]), first
-        for cone in self.cones:
-            extra[place], place = 1.0, place + 1 + len(cone.g)
-        wide = sp.csc_matrix(
-            sp.vstack(
-                [sp.hstack([matrix, extra[:, None]]), sp.csr_matrix(([1.0], ([0], [self.dim])), (1, self.dim + 1))]
-            )
-        )
-        q = np.append(np.zeros(self.dim), -1.0)
-        kinds = [*cones(), clarabel.NonnegativeConeT(1)]
-        P = sp.csc_matrix((self.dim + 1, self.dim + 1))
-        answer = clarabel.DefaultSolver(P, q, wide, np.append(side, 1.0), kinds, _settings()).solve()
+        """Return argmax s with ||F x + g|| + s <= c'x + d for all cones, s at most 1, each in its own unit."""
+        program, _ = self._scaled
+        extra = np.zeros((len(program.side), 1))
+        extra[[first for first, _ in program.cones]] = 1.0
+        last = np.append(np.zeros(self.dim), 1.0)
+        k, count, *cones = program.sizes
+        place = k + count
+        matrix = np.insert(np.hstack([program.matrix, extra]), place, last, axis=0)
+        wide = _Program(matrix, np.insert(program.side, place, 1.0), (k, count + 1, *cones))
+        answer = wide.solve(np.zeros(self.dim + 1), -last)
         if str(answer.status) not in SOLVED or answer.x[-1] <= 1e-9:
             raise ValueError("cones: expected a set with a point strictly inside of all cones, got one without")
-        return self._of_rows(np.asarray(answer.x)[:-1])
+        return self._of_rows(self.coordinates.x_of(np.asarray(answer.x)[:-1]))
 
     def _of_rows(self, x: np.ndarray) -> np.ndarray:
         """Return the point of the polyhedron nearest to a solver's, which meets the rows but for its accuracy."""
@@ -179,32 +185,57 @@ class _Answer(NamedTuple):
     z: np.ndarray
 
 
-def _settings() -> Any:
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    for name, value in TIGHT.items():
-        setattr(settings, name, value)
-    return settings
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """side - matrix x in a product of cones: zeros, numbers that are not negative, second-order cones.
 
+    Attributes:
+        matrix: (rows, n).
+        side: (rows,).
+        sizes: how many rows are zeros and how many not negative, and the rows of each cone.
+    """
 
-def _stacked(polyhedron: Polyhedron, cones: Sequence[ConeRow]) -> tuple[Any, np.ndarray, Any]:
-    """Return the matrix, the right-hand sides and a maker of the cones of b - A x in K: zero, nonnegative, cones."""
-    rows, n = polyhedron.rows(), polyhedron.dim
-    eye, parts, sides, count = np.eye(n), [rows.E.numpy()], [rows.f.numpy()], 0
-    for matrix, side in ((rows.G.numpy(), rows.h.numpy()), (eye, rows.upper.numpy()), (-eye, -rows.lower.numpy())):
-        finite = np.isfinite(side)
-        parts, sides, count = [*parts, matrix[finite]], [*sides, side[finite]], count + int(finite.sum())
-    for F, g, c, d in cones:
-        parts, sides = [*parts, -c[None], -F], [*sides, np.array([d]), g]
+    matrix: np.ndarray
+    side: np.ndarray
+    sizes: tuple[int, ...]
 
-    sizes = [len(rows.E), count, *(1 + len(cone.g) for cone in cones)]
-    return sp.csc_matrix(np.vstack(parts)), np.concatenate(sides), partial(_kinds, sizes)
+    @classmethod
+    def of(cls, polyhedron: Polyhedron, cones: Sequence[ConeRow]) -> _Program:
+        """Return the rows of a polyhedron, its finite bounds and the cones."""
+        rows, eye = polyhedron.rows(), np.eye(polyhedron.dim)
+        parts, sides, count = [rows.E.numpy()], [rows.f.numpy()], 0
+        for matrix, side in ((rows.G.numpy(), rows.h.numpy()), (eye, rows.upper.numpy()), (-eye, -rows.lower.numpy())):
+            finite = np.isfinite(side)
+            parts, sides, count = [*parts, matrix[finite]], [*sides, side[finite]], count + int(finite.sum())
+        for F, g, c, d in cones:
+            parts, sides = [*parts, -c[None], -F], [*sides, np.array([d]), g]
+        return cls(np.vstack(parts), np.concatenate(sides), (len(rows.E), count, *(1 + len(cone.g) for cone in cones)))
 
+    @property
+    def cones(self) -> list[tuple[int, int]]:
+        """The first row of each cone, and the one after its last."""
+        ends = np.cumsum(self.sizes)
+        return [(int(first), int(last)) for first, last in pairwise(ends[1:])]
 
-def _kinds(sizes: Sequence[int]) -> list[Any]:
-    """Return the cones of so many rows: zero and nonnegative ones, where there are any, then second-order cones."""
-    makers = [clarabel.ZeroConeT, clarabel.NonnegativeConeT, *[clarabel.SecondOrderConeT] * (len(sizes) - 2)]
-    return [make(size) for make, size in zip(makers, sizes, strict=True) if size > 0]
+    def scaled(self, coordinates: Coordinates) -> tuple[_Program, np.ndarray]:
+        """Return the same for z, where x = m + S z, and what its rows were divided by, one number for a cone."""
+        matrix = self.matrix * coordinates.unit
+        divisor = powers_of_two(np.abs(matrix).max(axis=1))
+        for first, last in self.cones:
+            divisor[first:last] = divisor[first:last].max()
+        side = (self.side - self.matrix @ coordinates.middle) / divisor
+        return _Program(matrix / divisor[:, None], side, self.sizes), divisor
+
+    def solve(self, squares: np.ndarray, slope: np.ndarray) -> Any:
+        """Return Clarabel's answer to min sum_i squares_i x_i^2 / 2 + slope'x."""
+        settings = clarabel.DefaultSettings()
+        settings.verbose = False
+        for name, value in TIGHT.items():
+            setattr(settings, name, value)
+        makers = [clarabel.ZeroConeT, clarabel.NonnegativeConeT, *[clarabel.SecondOrderConeT] * len(self.cones)]
+        kinds = [make(size) for make, size in zip(makers, self.sizes, strict=True) if size > 0]
+        P = sp.csc_matrix(sp.diags(squares)) if squares.any() else sp.csc_matrix((len(slope), len(slope)))
+        return clarabel.DefaultSolver(P, slope, sp.csc_matrix(self.matrix), self.side, kinds, settings).solve()
 
 
 def _cone(cone: tuple[ArrayLike, ArrayLike, ArrayLike, float], number: int, dim: int) -> ConeRow:

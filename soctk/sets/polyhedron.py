@@ -16,6 +16,7 @@ from soctk.lazy import cvxpy as cp
 from soctk.sets.arrays import SetArrays
 from soctk.sets.at import SetAt
 from soctk.sets.base import Device, FeasibleSet, Presolved
+from soctk.sets.coordinates import powers_of_two
 from soctk.sets.elimination import Elimination, independent_columns
 from soctk.sets.general import General
 from soctk.sets.implied import SingleRows
@@ -23,6 +24,8 @@ from soctk.sets.linear_programs import System
 from soctk.sets.oracles import Between, Capped, Oracles
 from soctk.sets.rows import Rows, rows_of
 
+USUAL = 3.0
+"""Powers of ten that numbers may be from 1."""
 Bound = float | Sequence[float] | np.ndarray | Tensor
 """What is given as a bound; a set keeps a number, or a tuple of one for each coordinate."""
 
@@ -281,24 +284,31 @@ class Polyhedron(FeasibleSet):
     def constraints(self, x: cp.Expression) -> list[cp.Constraint]:
         """Return every finite bound and every row as CVXPY constraints on `x`, an expression of shape (n,).
 
+        Where the numbers of a bound or row are not between 1e-3 and 1e3 over the set, both sides are divided by their
+        size: solvers have tolerances of their own.
+
         Raises:
             ValueError: another shape.
         """
         if x.shape != (self.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
-        rows = self._rows
+        rows, largest = self._rows, torch.maximum(*map(torch.abs, self._hull)).numpy()
         found: list[cp.Constraint] = []
         for side, sign in ((rows.lower.numpy(), 1), (rows.upper.numpy(), -1)):
             finite = np.flatnonzero(np.isfinite(side))
             part, ends = (x, side) if finite.size == self.dim else (x[finite], side[finite])
             if finite.size:
+                part, ends = _divided(part, ends, largest[finite])
                 found.append(part >= ends if sign > 0 else part <= ends)
         if rows.total is not None:
-            found.append(cp.Zero(cp.sum(x) - rows.total))
+            total, side = _divided(cp.sum(x), np.asarray(rows.total), largest.sum(keepdims=True)[0])
+            found.append(cp.Zero(total - side))
         elif len(rows.E):
-            found.append(rows.E.numpy() @ x == rows.f.numpy())
+            equal, side = _divided(rows.E.numpy() @ x, rows.f.numpy(), np.abs(rows.E.numpy()) @ largest)
+            found.append(equal == side)
         if len(rows.G):
-            found.append(rows.G.numpy() @ x <= rows.h.numpy())
+            below, side = _divided(rows.G.numpy() @ x, rows.h.numpy(), np.abs(rows.G.numpy()) @ largest)
+            found.append(below <= side)
         return found
 
     @cached_property
@@ -375,3 +385,12 @@ def _array(value: ArrayLike | None, name: str) -> np.ndarray:
     if not np.isfinite(array).all():
         raise ValueError(f"{name}: expected finite numbers, got {array[~np.isfinite(array)][0]}")
     return array
+
+
+def _divided(part: cp.Expression, side: np.ndarray, size: np.ndarray) -> tuple[cp.Expression, np.ndarray]:
+    """Return both sides of constraints divided by powers of two near their sizes, where these are far from 1."""
+    unit = powers_of_two(size)
+    factor = np.where(np.abs(np.log10(unit)) <= USUAL, 1.0, 1 / unit)
+    if (factor == 1.0).all():
+        return part, side
+    return cp.multiply(factor, part), factor * side

@@ -16,7 +16,12 @@ CONTEXT = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=DO
 
 
 def shifted(model: soctk.ConvexSurrogate, feasible_set: soctk.FeasibleSet, share: float) -> soctk.ConvexSurrogate:
-    """Return the surrogate less a level that it has between its least and its largest value over the set."""
+    """Return the surrogate of -x less a level between its least and its largest value over the set.
+
+    All of the zoo rise in the same directions: with -x a limit is in the way of the others' minima.
+    """
+    with torch.no_grad():
+        model.x_scale.neg_()
     values = model(feasible_set.sample((200,), torch.Generator().manual_seed(1)), CONTEXT[:1].expand(200, -1)).detach()
     level = float(values.min() + share * (values.max() - values.min()))
     with torch.no_grad():
@@ -89,6 +94,66 @@ def test_a_constraint_says_the_same_in_any_unit(unit: float) -> None:
     torch.testing.assert_close(decision.x, torch.full((2,), 0.5, dtype=DOUBLE), rtol=0, atol=1e-4)
     assert float(decision.violation) <= 1e-7 * unit
     assert soctk.minimize(f, Box(2, -1.0, 1.0), subject_to=[never]).status == Status.INFEASIBLE
+
+
+@pytest.mark.parametrize("offset", [0.0, 20.0, 1e3])
+@pytest.mark.parametrize("unit", [1e-9, 1e-4, 1.0, 1e6, 1e9])
+def test_a_decision_is_the_same_in_any_unit_of_x(unit: float, offset: float) -> None:
+    """min |z - c|^2 subject to |z|^2 <= 1, z = x / unit - offset: c / |c|, in coordinates of units far apart."""
+    units = torch.tensor([1.0, 1e-3, 1e2], dtype=DOUBLE) * unit
+    center = torch.tensor([2.0, -1.0, 2.0], dtype=DOUBLE)
+
+    def distance(point: torch.Tensor, level: float) -> soctk.ConvexSurrogate:
+        """Return |z - point|^2 - level as a function of x."""
+        moved = point + offset
+        return soctk.from_quadratic(torch.diag(2 / units**2), -2 * moved / units, float(moved @ moved) - level)
+
+    middle = offset * units
+    feasible_set = Box(3, middle - 3 * units, middle + 3 * units)
+    decision = soctk.minimize(distance(center, 0.0), feasible_set, subject_to=[distance(0 * center, 1.0)])
+    assert decision.status == Status.OPTIMAL
+    torch.testing.assert_close(decision.x / units - offset, center / 3, rtol=0, atol=1e-3)
+    assert float(decision.value) == pytest.approx(4.0, abs=1e-5)
+    assert float(decision.multipliers) == pytest.approx(2.0, abs=1e-3)
+
+
+def test_multipliers_bound_what_other_limits_cost() -> None:
+    """The optimal value under g <= r is at least lower_bound - u'r for every r, and about that where r is small."""
+    feasible_set, model = Box(4), shaken(MODELS["soc"](4))
+    limits = [
+        shifted(shaken(MODELS["relu"](4)), feasible_set, 0.4),
+        shifted(shaken(MODELS["hyperbolic"](4)), feasible_set, 0.3),
+    ]
+    decision = soctk.minimize(model, feasible_set, CONTEXT[:1], subject_to=limits)
+    assert decision.multipliers is not None
+    assert decision.multipliers.shape == (1, 2)
+    u = decision.multipliers[0]
+    assert bool((u >= 0).all())
+    assert bool((u > 1e-3).any())
+    for r in ([0.01, 0.0], [0.0, 0.02], [-0.01, -0.01], [0.3, 0.2], [5.0, 5.0]):
+        for limit, by in zip(limits, r, strict=True):
+            with torch.no_grad():
+                limit.value_mean.sub_(by)
+        other = soctk.minimize(model, feasible_set, CONTEXT[:1], subject_to=limits)
+        for limit, by in zip(limits, r, strict=True):
+            with torch.no_grad():
+                limit.value_mean.add_(by)
+        if other.status != Status.INFEASIBLE:
+            assert float(other.value) >= float(decision.lower_bound) - float(u @ torch.tensor(r, dtype=DOUBLE)) - 1e-6
+
+
+def test_multipliers_of_what_cannot_be_met_prove_it() -> None:
+    f = soctk.from_quadratic(np.eye(2), np.zeros(2), 0.0)
+    left, right = (soctk.from_quadratic(np.eye(2), np.array([a, 0.0]), 0.3) for a in (-1.0, 1.0))
+    decision = soctk.minimize(f, Box(2, -2.0, 2.0), subject_to=[left, right])
+    assert decision.status == Status.INFEASIBLE
+    assert decision.multipliers is not None
+    assert float(decision.multipliers.sum()) == pytest.approx(1.0)
+    assert bool((decision.multipliers >= 0).all())
+    points = Box(2, -2.0, 2.0).sample((500,), torch.Generator().manual_seed(0))
+    values = torch.stack([left(points), right(points)], dim=-1).detach()
+    assert bool((values @ decision.multipliers > 0).all())
+    assert bool((values.amin(dim=-1) <= 0).any()), "each constraint alone can be met"
 
 
 def test_a_time_limit_calls_nothing_inaccurate() -> None:

@@ -418,6 +418,19 @@ def test_what_is_not_proved_empty_is_not_called_so(monkeypatch: pytest.MonkeyPat
     assert bool(decision.x.isnan().all())
 
 
+@pytest.mark.parametrize("expression", [False, True])
+def test_proofs_that_sets_are_empty_keep_the_time_limit(expression: bool) -> None:
+    sets = Polyhedron(3, 0.0, 1.0, E=[[1.0] * 3], f=[1.0]).at(f=np.full((3000, 1), 9.0))
+    model = Cubes(3, 1) if expression else soctk.SOCICNN(3, 1, quadratics=(3,), seed=0)
+    decision = soctk.minimize(model, sets, torch.zeros(3000, 1, dtype=DOUBLE), method="cvxpy", time_limit=0.3)
+    assert set(decision.status.tolist()) <= {Status.INFEASIBLE, Status.TIME_LIMIT}
+    assert bool(decision.x.isnan().all())
+    late = decision.status == Status.TIME_LIMIT
+    assert late[-1]
+    proved = torch.from_numpy(np.flatnonzero(~late))
+    assert decision.ray is None or bool((sets.refutes(*decision.ray)[proved] > 0).all())
+
+
 def test_certificates_of_no_points_and_of_too_many_right_hand_sides() -> None:
     model = soctk.SOCICNN(3, 2, quadratics=(3,), seed=0)
     base = Polyhedron(3, 0.0, 1.0, E=[[1.0, 1.0, 1.0]], f=[1.0], G=[[1.0, -1.0, 0.0]], h=[0.3])

@@ -105,3 +105,32 @@ def test_a_set_far_from_0_is_decided_over_and_not_called_empty(far: float) -> No
     assert decision.status == Status.OPTIMAL
     assert float(decision.value) == pytest.approx((far * 2**0.5 - 800) ** 2 / 2, rel=1e-5)
     assert soctk.minimize(model, feasible_set, method="cvxpy").status != Status.INFEASIBLE
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+@pytest.mark.parametrize("unit", [1e-9, 1e-4, 1e4, 1e9])
+def test_the_oracles_and_decisions_are_those_of_another_unit(unit: float, offset: float) -> None:
+    """x = D (z + offset) with units D far apart: linear minima, projections where D is one number, and decisions."""
+    units = unit * np.array([1.0, 1e-3, 1e2])
+    root = np.diag([1.0, 0.5, 2.0])
+    plain = ConicSet(Polyhedron(3, -1.0, 1.0, G=[[1.0, 1.0, 0.0]], h=[0.4]), [(root, 0.1, 0.2, 0.6)])
+    moved = offset * units
+    rows = np.array([[1.0, 1.0, 0.0]]) / units
+    base = Polyhedron(3, moved - units, moved + units, G=rows, h=rows @ moved + 0.4)
+    cone = (root / units, 0.1 - root @ np.full(3, offset), 0.2 / units, 0.6 - 0.2 * 3 * offset)
+    feasible_set = ConicSet(base, [cone])
+    slopes = torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=DOUBLE)
+    least = feasible_set.linear_minimum(slopes / torch.from_numpy(units)) - offset * slopes.sum(dim=1)
+    torch.testing.assert_close(least, plain.linear_minimum(slopes), rtol=0, atol=1e-6)
+    q = np.array([-1.0, 0.5, 0.3])
+    model = soctk.from_quadratic(np.diag(1 / units**2), q / units - moved / units**2)
+    decision, expected = soctk.minimize(model, feasible_set), soctk.minimize(soctk.from_quadratic(np.eye(3), q), plain)
+    assert decision.status == expected.status == Status.OPTIMAL
+    scaled = decision.x / torch.from_numpy(units) - offset
+    torch.testing.assert_close(scaled, expected.x, rtol=0, atol=1e-3)
+    alike = ConicSet(
+        Polyhedron(3, unit * (offset - 1), unit * (offset + 1)), [(np.eye(3) / unit, -0.5 - offset, 0.0, 0.8)]
+    )
+    inside = ConicSet(Polyhedron(3, -1.0, 1.0), [(np.eye(3), -0.5, 0.0, 0.8)])
+    y = torch.randn(4, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+    torch.testing.assert_close(alike.project(unit * (y + offset)) / unit - offset, inside.project(y), rtol=0, atol=1e-5)

@@ -1,0 +1,69 @@
+"""Conic forms in the coordinates x = m + S z of a set (`soctk.sets.coordinates`): g(z) = f(m + S z).
+
+What a quadratic term is at m is taken out of its square, since alpha u^2 / 2 with u between 999 and 1001 would have its
+minimum decided by the last of its digits: with u = u0 + w and y0 = alpha u0
+
+    alpha u^2 / 2 = (alpha / s^2) (s w)^2 / 2 + y0'w + y0'u0 / 2,
+
+s the root of the largest alpha. Where y is a dual point of that square, s y + y0 is one of f's. s is a power of two,
+so that multiplying by it is exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from soctk.forms.conic_form import ConicForm
+from soctk.sets.coordinates import Coordinates
+from soctk.terms import Quadratic, Term
+
+
+def in_coordinates(form: ConicForm, coordinates: Coordinates) -> tuple[ConicForm, list[Square | None]]:
+    """Return g, and what was done to each quadratic term, None for the other terms."""
+    unit, middle = (torch.from_numpy(part).to(form.linear) for part in (coordinates.unit, coordinates.middle))
+    moved = form.transformed(scale=1.0, shift=0.0, x_scale=1 / unit, x_mean=-middle / unit)
+    constant, linear = moved.constant, moved.linear
+    terms: list[Term] = []
+    squares: list[Square | None] = []
+    for term in moved.terms:
+        square = Square.of(term) if isinstance(term, Quadratic) else None
+        squares.append(square)
+        if square is not None:
+            constant = constant + (square.y0 * term.offset).sum(dim=-1) / 2
+            linear = linear + term.map.adjoint(square.y0)
+        terms.append(term if square is None else square.taken_from(term))
+    return dataclasses.replace(moved, constant=constant, linear=linear, terms=tuple(terms)), squares
+
+
+@dataclass(frozen=True, eq=False)
+class Square:
+    """What is taken out of a quadratic term.
+
+    Attributes:
+        y0: its dual point at m, (N or 1, 1, K).
+        size: s, a power of two near the root of the largest alpha.
+    """
+
+    y0: Tensor
+    size: float
+
+    @classmethod
+    def of(cls, term: Quadratic) -> Square:
+        """Return what is to be taken out of the term in z."""
+        largest = float(term.weights.max()) if term.weights.numel() > 0 else 0.0
+        return cls(term.weights * term.offset, 2.0 ** round(math.log2(largest) / 2) if largest > 0 else 1.0)
+
+    def taken_from(self, term: Quadratic) -> Quadratic:
+        """Return the square of what changes alone, of s w in place of w."""
+        rows = term.map.apply(lambda tensor: tensor * self.size)
+        weights, offset = term.weights / self.size**2, torch.zeros_like(term.offset)
+        return dataclasses.replace(term, map=rows, weights=weights, offset=offset)
+
+    def put_back(self, y: Tensor) -> Tensor:
+        """Return the dual point of f from that of g, (N, 1, K)."""
+        return self.size * y + self.y0
