@@ -224,6 +224,24 @@ def test_averages_frozen_models_and_files(tmp_path) -> None:
     assert (decided.status == "optimal").all()
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_learned_limits(count: int) -> None:
+    (here, gpu), (limit, theirs) = pair("soc"), pair("hyperbolic")
+    c = contexts(8)
+    with torch.no_grad():
+        for model in (limit, theirs):
+            model.x_scale.neg_()
+        level = float(limit(SETS["box"](DIM).sample((8,), torch.Generator().manual_seed(0)), c).mean())
+        for model in (limit, theirs):
+            model.value_mean.sub_(level)
+    expected = soctk.minimize(here, SETS["box"](DIM), c, subject_to=[limit] * count)
+    found = soctk.minimize(gpu, SETS["box"](DIM), c.to(DEVICE), subject_to=[theirs] * count)
+    assert there(found.x)
+    assert there(found.multipliers)
+    assert list(found.status) == list(expected.status)
+    torch.testing.assert_close(found.value.cpu(), expected.value, rtol=0, atol=3e-6, equal_nan=True)
+
+
 def test_what_is_made_of_a_model_is_made_on_the_processor(tmp_path) -> None:
     here, gpu = pair("soc")
     context = contexts(40)

@@ -1,6 +1,7 @@
 """Decisions under learned constraints: min f(x) over the set subject to g_k(x) <= 0, g_k surrogates as f is.
 
-An outside solver is given the lifts of f and of all g_k. It is believed only as far as our own certificate goes: for
+Under one constraint its multiplier is searched for (`soctk.decide.one_limit`). Under several, and for what that leaves,
+an outside solver is given the lifts of f and of all g_k. It is believed only as far as our own certificate goes: for
 any multipliers u >= 0
 
     min f subject to g <= 0  >=  min over the set of f + sum_k u_k g_k,
@@ -29,12 +30,15 @@ import torch
 from torch import Tensor
 
 from soctk.checks import to_numpy
-from soctk.decide.choice import default_solver
-from soctk.decide.coordinates import in_coordinates
+from soctk.decide.choice import NEWTON, default_solver
+from soctk.decide.coordinates import Moved
 from soctk.decide.decision import Decision, relative_gap
+from soctk.decide.external import External
 from soctk.decide.lifted import solve_program, time_option
+from soctk.decide.one_limit import search
 from soctk.decide.problem import Limits, Problem
-from soctk.decide.ranges import magnitude_of
+from soctk.decide.ranges import magnitude_of, unit_in_range, variation
+from soctk.decide.result import repeated
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.embedding import FormEmbedding
 from soctk.function import ConvexFunction, check_function
@@ -50,21 +54,43 @@ SETTLED = (Status.OPTIMAL, Status.INFEASIBLE)
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """Answers to N instances: points (N, n), values and bounds (N,), multipliers (N, K), statuses (N,)."""
+    """Answers to N instances: points (N, n), values and bounds (N,), multipliers (N, K), statuses and solvers (N,).
+
+    Attributes:
+        gap: what `minimize` compares with its tolerance, (N,): inf where a constraint is not met, or there is no point.
+    """
 
     x: Tensor
     value: Tensor
     bound: Tensor
+    gap: Tensor
     u: Tensor
     status: np.ndarray
+    solver: np.ndarray
+
+    @classmethod
+    def nothing(cls, problem: Problem, count: int) -> _Found:
+        """Return that nothing is known yet; the value of no point is inf."""
+        size = problem.size
+        value = torch.full((size,), torch.inf, dtype=torch.float64)
+        u = torch.full((size, count), torch.nan, dtype=torch.float64)
+        solver = np.full(size, External.name, dtype=object)
+        return cls(problem.center.clone(), value, -value, value.clone(), u, repeated(Status.TIME_LIMIT, size), solver)
+
+    @property
+    def open(self) -> Tensor:
+        """The instances that are not settled."""
+        return torch.from_numpy(np.flatnonzero(~np.isin(self.status, SETTLED)))
 
     def put(self, index: Tensor, other: _Found) -> None:
-        """Take the answers of the instances `index` that another attempt has proved."""
-        proved = np.isin(other.status, SETTLED)
-        rows, own = index[torch.from_numpy(proved)], torch.from_numpy(proved)
-        for name in ("x", "value", "bound", "u"):
+        """Take what another attempt has proved of the instances `index`, or has a smaller gap of, or alone has."""
+        taken = np.isin(other.status, SETTLED) | self.value[index].isinf().numpy()
+        taken |= (other.gap < self.gap[index]).numpy()
+        rows, own = index[torch.from_numpy(taken)], torch.from_numpy(taken)
+        for name in ("x", "value", "bound", "gap", "u"):
             getattr(self, name)[rows] = getattr(other, name)[own]
-        self.status[rows.numpy()] = other.status[proved]
+        for name in ("status", "solver"):
+            getattr(self, name)[rows.numpy()] = getattr(other, name)[taken]
 
 
 def decide_under(
@@ -80,20 +106,18 @@ def decide_under(
         started: the `time.perf_counter()` value at the user's call.
     """
     assert isinstance(problem.feasible_set, FeasibleSet)
-    given = problem.contexts if problem.contexts.shape[-1] > 0 else None
-    forms = [_form(constraint, given, problem.size) for constraint in constraints]
-    found = _attempt(problem, forms, limits)
-    left = torch.from_numpy(np.flatnonzero(~np.isin(found.status, SETTLED)))
-    if left.numel() > 0 and not limits.late:
-        part, some = problem.select(left), [form.select(left) for form in forms]
-        sizes = _sizes(some, found.x[left])
-        scaled = [_scaled(form, 1 / sizes[:, k]) for k, form in enumerate(some)]
-        again = _attempt(part, scaled, limits)
-        again.u.div_(sizes)
-        found.put(left, again)
-    violation = torch.maximum(
-        problem.feasible_set._violation(found.x), _values(forms, found.x).amax(dim=1).clamp(min=0)
-    )
+    forms = [_form(constraint, problem.contexts, problem.size) for constraint in constraints]
+    inner, device = problem.on_processor(), problem.device
+    found = _decide(inner, forms, limits)
+    unit = inner.unit if inner.unit is not None else unit_in_range(inner, found.x, found.value)
+    if inner.unit is None and unit is not None:
+        gap = relative_gap(found.value, found.bound, unit)
+        again = torch.nonzero((unit < found.value.abs().clamp(min=1.0)) & (gap > limits.tol)).squeeze(1)
+        part, some = inner.select(again), [form.select(again) for form in forms]
+        part.unit = unit[again]
+        found.gap.copy_(gap)
+        found.put(again, _decide(part, some, limits))
+    violation = torch.maximum(inner.feasible_set._violation(found.x), _values(forms, found.x).amax(dim=1).clamp(min=0))
     none = torch.from_numpy(~np.isin(found.status, (Status.OPTIMAL, Status.INACCURATE, Status.TIME_LIMIT)))
     none |= ~torch.isfinite(found.value)
     found.x[none], found.value[none], violation[none] = torch.nan, torch.nan, torch.nan
@@ -102,46 +126,87 @@ def decide_under(
     found.u[proved] /= found.u[proved].sum(dim=1, keepdim=True)
     found.u[none & ~proved] = torch.nan
     return Decision(
-        x=found.x.reshape(*batch, problem.dim),
-        value=found.value.reshape(batch),
-        lower_bound=found.bound.reshape(batch),
+        x=found.x.reshape(*batch, problem.dim).to(device),
+        value=found.value.reshape(batch).to(device),
+        lower_bound=found.bound.reshape(batch).to(device),
         status=found.status.reshape(batch),
-        iterations=torch.zeros(batch, dtype=torch.int64),
+        iterations=torch.zeros(batch, dtype=torch.int64, device=device),
         seconds=time.perf_counter() - started,
-        scale=None if problem.unit is None else problem.unit.reshape(batch),
-        solver=np.full(batch, "cvxpy", dtype=object),
-        violation=violation.reshape(batch),
-        multipliers=found.u.reshape(*batch, len(forms)),
+        scale=None if unit is None else unit.reshape(batch).to(device),
+        solver=found.solver.reshape(batch),
+        violation=violation.reshape(batch).to(device),
+        multipliers=found.u.reshape(*batch, len(forms)).to(device),
         context=problem.given,
         support=None if problem.model is None else problem.model.support,
     )
 
 
-def _attempt(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
-    """Return what Clarabel finds of every instance, judged; where it was not asked in time x is the centre."""
+def _decide(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
+    """Return what the attempts find, one after the other."""
+    found = _Found.nothing(problem, len(forms))
+    for attempt in (_search, _solve, _solve_scaled):
+        left = found.open
+        if left.numel() == 0 or limits.late:
+            break
+        found.put(left, attempt(problem.select(left), [form.select(left) for form in forms], limits))
+    return found
+
+
+def _search(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
+    """Return what the search for one multiplier finds, nothing where there are several or Newton steps do not apply."""
+    found = _Found.nothing(problem, len(forms))
+    if len(forms) > 1 or default_solver(problem) is not NEWTON:
+        return found
+    size = _sizes(forms, problem.center)
+    searched = search(problem, forms[0].scaled(1 / size[:, 0]), limits)
+    gap = _gap(problem, forms, searched.x, searched.value, searched.bound)
+    for row, (empty, good) in enumerate(zip(searched.empty.tolist(), (gap <= limits.tol).tolist(), strict=True)):
+        unproved = Status.TIME_LIMIT if limits.late else Status.INACCURATE
+        found.status[row] = Status.INFEASIBLE if empty else Status.OPTIMAL if good else unproved
+    found.solver[:] = NEWTON.name
+    u = searched.u.unsqueeze(1) / size
+    return dataclasses.replace(found, x=searched.x, value=searched.value, bound=searched.bound, gap=gap, u=u)
+
+
+def _solve_scaled(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
+    """Return what Clarabel finds where every constraint is divided by the size of its numbers at the centre."""
+    sizes = _sizes(forms, problem.center)
+    found = _solve(problem, [form.scaled(1 / sizes[:, k]) for k, form in enumerate(forms)], limits)
+    return dataclasses.replace(found, u=found.u / sizes)
+
+
+def _solve(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
+    """Return what Clarabel finds of every instance, judged.
+
+    A point may be outside of a constraint by rounding; what that may bring is taken off the bound, which would be above
+    the value otherwise.
+    """
     assert isinstance(problem.feasible_set, FeasibleSet)
-    lifted, size = _Lifted(problem.form, forms, problem.feasible_set), problem.size
-    x, u = problem.center.clone(), torch.zeros(size, len(forms), dtype=torch.float64)
-    status = np.full(size, Status.TIME_LIMIT, dtype=object)
-    for row in range(size):
+    lifted, found = _Lifted(problem, forms), _Found.nothing(problem, len(forms))
+    u, status = found.u, found.status
+    for row in range(problem.size):
         if limits.late:
             break
-        status[row] = lifted.solve(row, x, u, limits)
-    x = problem.feasible_set._project(torch.where(torch.isfinite(x), x, problem.center))
-    value, above = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1), _values(forms, x)
-    outside = problem.feasible_set._violation(x) <= SATISFIED * x.abs().amax(dim=1).clamp(min=1)
-    met = (above <= SATISFIED * _sizes(forms, x)).all(dim=1) & outside
-    bound = _bounds(problem, forms, u, x, value, limits)
-    good, solved = met & (relative_gap(value, bound, problem.unit) <= limits.tol), status != Status.TIME_LIMIT
-    claimed = np.isin(status, (Status.OPTIMAL, Status.INACCURATE))
-    late = np.full(size, limits.late) & met.numpy()
-    for row in np.flatnonzero(claimed):  # np.where would make plain texts of them
-        unproved = Status.TIME_LIMIT if late[row] else Status.INACCURATE
-        status[row] = Status.OPTIMAL if bool(good[row]) else unproved
-    value[torch.from_numpy(~solved)] = torch.inf
+        status[row] = lifted.solve(row, found.x, u, limits)
+    x = problem.feasible_set._project(torch.where(torch.isfinite(found.x), found.x, problem.center))
+    value, known = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1), u.nan_to_num(0.0)
+    bound = _bounds(problem, forms, known, x, value, limits) - (known * _values(forms, x).clamp(min=0)).sum(dim=1)
+    gap = _gap(problem, forms, x, value, bound)
+    value[torch.from_numpy(status == Status.TIME_LIMIT)] = torch.inf
+    for row in np.flatnonzero(np.isin(status, (Status.OPTIMAL, Status.INACCURATE))):
+        unproved = Status.TIME_LIMIT if limits.late and bool(gap[row].isfinite()) else Status.INACCURATE
+        status[row] = Status.OPTIMAL if bool(gap[row] <= limits.tol) else unproved
     for row in np.flatnonzero(status == Status.INFEASIBLE):
         status[row], u[row] = lifted.prove_infeasible(int(row), problem, forms, limits)
-    return _Found(x, value, bound, u, status)
+    return dataclasses.replace(found, x=x, value=value, bound=bound, gap=gap)
+
+
+def _gap(problem: Problem, forms: list[ConicForm], x: Tensor, value: Tensor, bound: Tensor) -> Tensor:
+    """Return the gaps in their unit, inf where points (N, n) are not in the set and the constraints to `SATISFIED`."""
+    assert isinstance(problem.feasible_set, FeasibleSet)
+    inside = problem.feasible_set._violation(x) <= SATISFIED * x.abs().amax(dim=1).clamp(min=1)
+    met = inside & (_values(forms, x) <= SATISFIED * _sizes(forms, x)).all(dim=1)
+    return torch.where(met, relative_gap(value, bound, problem.unit), torch.inf)
 
 
 def check_constraints(constraints: Sequence[ConvexFunction], model: ConvexFunction) -> None:
@@ -163,10 +228,14 @@ def check_constraints(constraints: Sequence[ConvexFunction], model: ConvexFuncti
 class _Lifted:
     """One parameterised program for all instances."""
 
-    def __init__(self, form: ConicForm, forms: list[ConicForm], feasible_set: FeasibleSet) -> None:
+    def __init__(self, problem: Problem, forms: list[ConicForm]) -> None:
+        feasible_set = problem.feasible_set
+        assert isinstance(feasible_set, FeasibleSet)
         self._coordinates = feasible_set.coordinates
-        self._z, self._slack = cp.Variable(form.dim), cp.Variable()
-        moved = [in_coordinates(part, self._coordinates)[0] for part in (form, *forms)]
+        self._z, self._slack = cp.Variable(problem.dim), cp.Variable()
+        objective = Moved.of(problem.form, self._coordinates, variation(problem))
+        self._scale = objective.scale
+        moved = [objective.form, *(Moved.of(form, self._coordinates).form for form in forms)]
         parts = [FormEmbedding(part, self._z) for part in moved]
         self._parameters = [parameter for part in parts for parameter in part.parameters]
         self._values = [to_numpy(v) for f, part in zip(moved, parts, strict=True) for v in part.parameter_values(f)]
@@ -189,8 +258,8 @@ class _Lifted:
             return Status.TIME_LIMIT
         if status in (Status.OPTIMAL, Status.INACCURATE) and self._z.value is not None:
             x[row] = torch.from_numpy(self._coordinates.x_of(self._z.value))
-            u[row] = _multipliers(self._limits)
-        return status
+            u[row] = _multipliers(self._limits) * self._scale[row]
+        return Status.FAILED if status == Status.UNBOUNDED else status  # a set has an end
 
     def prove_infeasible(
         self, row: int, problem: Problem, forms: list[ConicForm], limits: Limits
@@ -226,9 +295,10 @@ def _values(forms: Sequence[ConicForm], x: Tensor) -> Tensor:
     return torch.stack([form.evaluate(x.unsqueeze(1)).squeeze(-1) for form in forms], dim=1)
 
 
-def _form(constraint: ConvexFunction, contexts: Tensor | None, size: int) -> ConicForm:
-    form = constraint.form_at(contexts if constraint.context_dim > 0 and contexts is not None else torch.zeros(0))
-    form = form.check().detach()
+def _form(constraint: ConvexFunction, contexts: Tensor, size: int) -> ConicForm:
+    """Return the constraint at contexts (N, p) or for all N alike, on the processor."""
+    form = constraint.form_at(contexts if constraint.context_dim > 0 else contexts.new_zeros(0))
+    form = form.check().detach().apply(Tensor.cpu)
     return form if form.size == size else dataclasses.replace(form, batch_shape=(size,))
 
 
@@ -239,25 +309,14 @@ def _sizes(forms: Sequence[ConicForm], x: Tensor) -> Tensor:
     return torch.where(sizes > 0, sizes, 1.0)
 
 
-def _scaled(form: ConicForm, factor: Tensor) -> ConicForm:
-    """Return the forms times factors (N,)."""
-    each = factor[:, None, None]
-    terms = tuple(term.scaled(each) for term in form.terms)
-    return dataclasses.replace(form, constant=form.constant * each[..., 0], linear=form.linear * each, terms=terms)
-
-
 def _bounds(problem: Problem, forms: list[ConicForm], u: Tensor, x: Tensor, value: Tensor, limits: Limits) -> Tensor:
     """Return lower bounds of the minima over the set of f + sum_k u_k g_k, (N,).
 
     By tangent planes at x, which minimises it where x and u are right; by a search of its own where that is not enough.
     """
-    form = problem.form
-    constant, linear, terms = form.constant, form.linear, list(form.terms)
-    for k, part in enumerate(forms):
-        scaled = _scaled(part, u[:, k])
-        constant, linear = constant + scaled.constant, linear + scaled.linear
-        terms += scaled.terms
-    total = ConicForm(constant, linear, tuple(terms), (len(u),))
+    total = problem.form
+    for k, form in enumerate(forms):
+        total = total.plus(form.scaled(u[:, k]))
     whole = Problem(total, problem.feasible_set, problem.unit)
     bound = whole.bound_at(x)
     rest = torch.nonzero(~(relative_gap(value, bound, problem.unit) <= limits.tol)).squeeze(1)

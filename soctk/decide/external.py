@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 
 from soctk.checks import to_numpy
-from soctk.decide.coordinates import in_coordinates
-from soctk.decide.lifted import LiftedProblem, solve_program, time_option
+from soctk.decide.coordinates import Moved
+from soctk.decide.lifted import LiftedProblem, ends_of, solve_program, time_option
 from soctk.decide.polyhedral import ROUNDING, bound_by_rows, project_points, prove_empty
 from soctk.decide.problem import Limits, Problem
+from soctk.decide.ranges import variation
 from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver, finish
 from soctk.decide.units import Rescaled
-from soctk.forms.conic_form import Dual
 from soctk.lazy import cvxpy as cp
 from soctk.sets import FeasibleSet, SetAt
+from soctk.sets.coordinates import Coordinates
 from soctk.sets.elastic import nearest
 from soctk.status import Status
 
@@ -103,9 +104,9 @@ class External(Solver):
     def _by_lift(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:
         assert isinstance(problem.feasible_set, FeasibleSet)
         form, coordinates = problem.form.apply(Tensor.cpu), problem.feasible_set.coordinates
-        moved, squares = in_coordinates(form, coordinates)
-        lifted = LiftedProblem(moved, problem.feasible_set, coordinates=coordinates)
-        values = [to_numpy(tensor) for tensor in lifted.parameter_values(moved)]
+        moved = Moved.of(form, coordinates, variation(problem).cpu())
+        lifted = LiftedProblem(moved.form, problem.feasible_set, coordinates=coordinates)
+        values = [to_numpy(tensor) for tensor in lifted.parameter_values(moved.form)]
         duals = [torch.zeros(form.size, 1, term.map.rows, dtype=form.dtype) for term in form.terms]
         has_dual = torch.zeros(form.size, dtype=torch.bool)
 
@@ -119,8 +120,7 @@ class External(Solver):
             return status, lifted.x.value
 
         x, status = self._solve_rows(problem, limits, start, solve_row)
-        found = (y if square is None else square.put_back(y) for y, square in zip(duals, squares, strict=True))
-        from_solver = form.bound(Dual(tuple(found)), problem.feasible_set).squeeze(-1)
+        from_solver = form.bound(moved.put_back(duals), problem.feasible_set).squeeze(-1)
         bound = torch.where(has_dual, from_solver, -torch.inf).to(problem.device)
 
         def at_points(points: Tensor) -> Tensor:
@@ -134,10 +134,11 @@ class External(Solver):
 
         The problem is in the processor's memory.
         """
-        form = problem.form
-        lifted = LiftedProblem(form, sets)
+        form, coordinates = problem.form, Coordinates.of(*ends_of(sets))
+        moved = Moved.of(form, coordinates)
+        lifted = LiftedProblem(moved.form, sets, coordinates=coordinates)
         assert lifted.rows is not None
-        values = [to_numpy(tensor) for tensor in lifted.parameter_values(form)]
+        values = [to_numpy(tensor) for tensor in lifted.parameter_values(moved.form)]
         duals = [torch.zeros(form.size, 1, term.map.rows, dtype=form.dtype) for term in form.terms]
         nu, z = (torch.zeros(form.size, side.shape[-1], dtype=form.dtype) for side in (sets.f, sets.h))
 
@@ -157,7 +158,7 @@ class External(Solver):
         lower, upper = (side.to(x) for side in sets.sides[:2])
         x = torch.maximum(torch.minimum(x, upper), lower)
         y = torch.cat([nu, z.clamp(min=0)], dim=1)
-        bound, rows = bound_by_rows(form, sets, Dual(tuple(duals)), y.numpy())
+        bound, rows = bound_by_rows(form, sets, moved.put_back(duals), y.numpy())
         result = self._result(problem, x, status, limits.tol, lambda points: bound)
         result.rows = rows
         off = np.flatnonzero(sets.arrays.excess(result.x.numpy())[1] > ROUNDING)
@@ -231,7 +232,7 @@ class External(Solver):
             status[row], found = solve_row(row, self._options(limits))
             if status[row] == Status.ITERATION_LIMIT and limits.late:
                 status[row] = Status.TIME_LIMIT
-            if status[row] == Status.INFEASIBLE and whole:  # it has points: far from 0 solvers lose them
+            if status[row] in (Status.INFEASIBLE, Status.UNBOUNDED) and whole:  # it has points, and an end
                 status[row], found = Status.STALLED, None
             if found is not None and np.isfinite(found).all():
                 x[row] = problem.feasible_set.project(found).to(x) if whole else torch.from_numpy(found).to(x)

@@ -17,7 +17,7 @@ from soctk.forms.conic_form import ConicForm
 from soctk.forms.embedding import FormEmbedding
 from soctk.lazy import cvxpy as cp
 from soctk.sets import FeasibleSet, SetAt
-from soctk.sets.coordinates import Coordinates
+from soctk.sets.coordinates import Coordinates, powers_of_two
 from soctk.status import Status
 
 SOLVER_STATUS = {  # as CVXPY names them
@@ -55,15 +55,21 @@ def solve_program(problem: cp.Problem, solver: str, options: dict[str, Any]) -> 
     return SOLVER_STATUS.get(problem.status, Status.FAILED)
 
 
+def ends_of(sets: SetAt) -> tuple[np.ndarray, np.ndarray]:
+    """Return (lo, hi), each (n,): a box that holds all of the sets."""
+    lo, hi = sets.box
+    return torch.atleast_2d(lo).amin(dim=0).numpy(), torch.atleast_2d(hi).amax(dim=0).numpy()
+
+
 class SetConstraints:
     """The constraints of sets with right-hand sides of their own, parameters of one program.
 
     Args:
         sets: flat and detached.
-        x: the decision variable.
+        x: the decision, an expression (n,).
     """
 
-    def __init__(self, sets: SetAt, x: cp.Variable) -> None:
+    def __init__(self, sets: SetAt, x: cp.Expression) -> None:
         rows, sides = sets.rows, [torch.atleast_2d(side) for side in sets.sides]
         # an infinite bound in some of the sets alone is replaced by what the others imply
         ends = [torch.where(torch.isfinite(side), side, end) for side, end in zip(sides, sets.box, strict=False)]
@@ -75,11 +81,14 @@ class SetConstraints:
                 kept = np.flatnonzero(~none)
                 self.constraints.append(sign * x[kept] >= self._parameter(sign * end.numpy()[:, kept]))
         self._equal = self._below = None
+        largest = np.maximum(*map(np.abs, ends_of(sets)))
+        self._divisors = [powers_of_two(np.abs(matrix.numpy()) @ largest) for matrix in (rows.E, rows.G)]
+        equal, below = (m.numpy() / d[:, None] for m, d in zip((rows.E, rows.G), self._divisors, strict=True))
         if len(rows.E):
-            self._equal = rows.E.numpy() @ x == self._parameter(sides[2].numpy())
+            self._equal = equal @ x == self._parameter(sides[2].numpy() / self._divisors[0])
             self.constraints.append(self._equal)
         if len(rows.G):
-            self._below = rows.G.numpy() @ x <= self._parameter(sides[3].numpy())
+            self._below = below @ x <= self._parameter(sides[3].numpy() / self._divisors[1])
             self.constraints.append(self._below)
 
     def _parameter(self, values: np.ndarray) -> cp.Parameter:
@@ -94,7 +103,10 @@ class SetConstraints:
     def multipliers(self) -> list[np.ndarray]:
         """Return nu and z of the last solve, empty where there are no rows or none was given."""
         given = [None if each is None else each.dual_value for each in (self._equal, self._below)]
-        return [np.zeros(0) if dual is None else np.atleast_1d(dual).astype(float) for dual in given]
+        return [
+            np.zeros(0) if dual is None else np.atleast_1d(dual).astype(float) / divisor
+            for dual, divisor in zip(given, self._divisors, strict=True)
+        ]
 
 
 class LiftedProblem:

@@ -83,9 +83,10 @@ def minimize(
         infeasible: what to do where right-hand sides leave no point: "status" says so, with a proof in `Decision.ray`;
             "nearest" moves rows as little as need be, in the sum of the moves, and says by how much. What a time limit
             leaves no time for stays "infeasible".
-        subject_to: learned constraints, surrogates g of the same decision and context with g(x, context) <= 0; decided
-            by Clarabel and certified by us (`soctk.decide.constrained`), over one set for all contexts, without `x0`,
-            `method`, `max_iter`, `infeasible` and prices, in float64. Met to 1e-7 of the numbers that g(x) is a sum of.
+        subject_to: learned constraints, surrogates g of the same decision and context with g(x, context) <= 0: one by a
+            search for its multiplier, for all contexts at once, several by Clarabel, certified by us
+            (`soctk.decide.constrained`). Over one set for all contexts, without `x0`, `method`, `max_iter`,
+            `infeasible` and prices, in float64. Met to 1e-7 of the numbers that g(x) is a sum of.
             `Decision.multipliers` say what it costs to tighten one.
 
     What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; but

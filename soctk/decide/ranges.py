@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from soctk.checks import as_array
-from soctk.decide.decision import ROUNDING
+from soctk.decide.decision import ROUNDING, relative_gap
 from soctk.decide.exact import magnitude
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
@@ -33,26 +33,44 @@ def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tens
     """Set the unit where f hardly varies, and solve again the instances whose gap is not small in it."""
     if problem.unit is not None:
         return
-    gap = problem.first_gap(problem.center) if result.first_gap is None else result.first_gap
-    hardly = LARGEST_SHARE * as_array(gap) < np.maximum(np.abs(as_array(result.value)), 1.0)
-    if not hardly.any():
+    given = None if result.first_gap is None else torch.as_tensor(result.first_gap)
+    result.unit = unit_in_range(problem, result.x, result.value, given)
+    if result.unit is None:
         return
-    index = torch.from_numpy(np.flatnonzero(hardly)).to(gap.device)
-    usual, found = result.value.abs().clamp(min=1.0), gap[index]
-    if isinstance(problem.feasible_set, SetAt):  # over a set of each one's own the gap will have to do
-        part, x, value = problem.select(index), result.x[index], result.value[index]
-        size = magnitude_of(part.form, x, value) if part.has_form else value.abs()
-        found = torch.where(found > ROUNDING[found.dtype] * size, found, torch.inf)
-    else:
-        found = torch.maximum(found, _range(problem.select(index), result.x[index]))
-    result.unit = usual.index_copy(0, index, torch.minimum(usual[index], LARGEST_SHARE * found))
-    index = index[result.relative_gap(index) > limits.tol]
+    gap = relative_gap(result.value, result.lower_bound, result.unit)
+    index = torch.nonzero((result.unit < result.value.abs().clamp(min=1.0)) & (gap > limits.tol)).squeeze(1)
     if index.numel() > 0 and not limits.late:
         part = problem.select(index)
         part.unit = result.unit[index]
         again = solver.solve(part, limits, None if start is None else start[index])
         result.status[index.cpu().numpy()] = again.status
         merge(result, index, again, limits.tol)
+
+
+def unit_in_range(problem: Problem, x: Tensor, value: Tensor, first_gap: Tensor | None = None) -> Tensor | None:
+    """Return max(1, |value|), and where f varies by a thousandth of it or less a thousand times that, (N,).
+
+    None where no f varies so little.
+
+    Args:
+        problem: without a unit.
+        x: points (N, n), about where f is least.
+        value: of them, (N,).
+        first_gap: `problem.first_gap` where a solver began, (N,); at the centre by default.
+    """
+    gap = problem.first_gap(problem.center) if first_gap is None else first_gap
+    hardly = LARGEST_SHARE * as_array(gap) < np.maximum(np.abs(as_array(value)), 1.0)
+    if not hardly.any():
+        return None
+    index = torch.from_numpy(np.flatnonzero(hardly)).to(value.device)
+    usual, found = value.abs().clamp(min=1.0), gap.to(value)[index]
+    if isinstance(problem.feasible_set, SetAt):  # over a set of each one's own the gap will have to do
+        part = problem.select(index)
+        size = magnitude_of(part.form, x[index], value[index]) if part.has_form else value[index].abs()
+        found = torch.where(found > ROUNDING[found.dtype] * size, found, torch.inf)
+    else:
+        found = torch.maximum(found, _range(problem.select(index), x[index]))
+    return usual.index_copy(0, index, torch.minimum(usual[index], LARGEST_SHARE * found))
 
 
 @torch.no_grad()
@@ -78,13 +96,13 @@ def units_of_range(form: ConicForm, feasible_set: FeasibleSet | SetAt, result: R
 
 def in_units(form: ConicForm, scale: Tensor, level: Tensor) -> ConicForm:
     """Return (f - level) / scale, differentiable in what the form is."""
-    each = scale.unsqueeze(-1)
-    return dataclasses.replace(
-        form,
-        constant=(form.constant - level.unsqueeze(-1)) / each,
-        linear=form.linear / each.unsqueeze(-1),
-        terms=tuple(term.scaled(1 / each.unsqueeze(-1)) for term in form.terms),
-    )
+    return dataclasses.replace(form, constant=form.constant - level.unsqueeze(-1)).scaled(1 / scale)
+
+
+def variation(problem: Problem) -> Tensor:
+    """Return about how much each function varies over the set, (N,); 1 where that is no more than rounding."""
+    found = torch.maximum(problem.first_gap(problem.center), _range(problem, problem.center))
+    return torch.where(found.isfinite() & (found > 0), found, 1.0)
 
 
 def magnitude_of(form: ConicForm, x: Tensor, value: Tensor) -> Tensor:

@@ -60,13 +60,7 @@ class Rescaled:
         size = unit if size is None else torch.maximum(unit, size)
         scale = torch.ldexp(torch.ones_like(unit), torch.frexp(size).exponent - 1)
         constant, lost = exact_difference(form.constant, level)
-        each = scale.unsqueeze(-1)
-        rescaled = dataclasses.replace(
-            form,
-            constant=constant / each,
-            linear=form.linear / each.unsqueeze(-1),
-            terms=tuple(term.scaled(1 / each.unsqueeze(-1)) for term in form.terms),
-        )
+        rescaled = dataclasses.replace(form, constant=constant).scaled(1 / scale)
         inner = Problem(rescaled, problem.feasible_set, unit / scale)
         return cls(inner, problem, scale, level.squeeze(-1), lost.squeeze(-1))
 

@@ -169,6 +169,17 @@ class SumOfTerms:
             terms=tuple(term.substituted(factor, moved).scaled(scale) for term in self.terms),
         )
 
+    def scaled(self, factor: Tensor) -> Self:
+        """Return the functions times factors (N or 1,), not negative; differentiable in them."""
+        each = factor.reshape(-1, 1, 1)
+        terms = tuple(term.scaled(each) for term in self.terms)
+        return dataclasses.replace(self, constant=self.constant * each[..., 0], linear=self.linear * each, terms=terms)
+
+    def plus(self, other: Self) -> Self:
+        """Return the sums with other functions of the same batch."""
+        constant, linear = self.constant + other.constant, self.linear + other.linear
+        return dataclasses.replace(self, constant=constant, linear=linear, terms=(*self.terms, *other.terms))
+
     def restricted(self, free: Tensor, fixed_point: Tensor) -> Self:
         """Return the form as a function of the coordinates `free`, the others held at `fixed_point` (n,)."""
         held = fixed_point.clone()

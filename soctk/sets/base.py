@@ -120,7 +120,7 @@ class FeasibleSet(ABC):
 
     def center(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> Tensor:
         """Return a point (n,) in the relative interior."""
-        return self._walk().center.to(dtype=dtype, device=device, copy=True)
+        return self._frame[0].to(dtype=dtype, device=device, copy=True)
 
     def hull(self, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> tuple[Tensor, Tensor]:
         """Return (lo, hi), each (n,): the smallest box that holds the set."""
@@ -163,8 +163,12 @@ class FeasibleSet(ABC):
 
     def _walk(self) -> Walk:
         """Return where and how hit-and-run walks."""
-        center, frame = frame_of(self._linear_minimizer, self.dim)
-        return walk_by_bisection(center, frame, self._violation)
+        return walk_by_bisection(*self._frame, self._violation)
+
+    @cached_property
+    def _frame(self) -> tuple[Tensor, Tensor]:
+        """A point (n,) in the relative interior and independent directions (d, n) within the set."""
+        return frame_of(self._linear_minimizer, self.dim)
 
     def _check(self, value: ArrayLike, name: str) -> Tensor:
         tensor = as_tensor(value, name)

@@ -33,7 +33,7 @@ SOLVED = ("Solved", "AlmostSolved", "InsufficientProgress")
 PULLED = 1e-9
 """A point that lies outside by rounding is moved towards the middle by this share more than it needs."""
 NEAR = 1e-7
-"""A point that violates the set by less, relative to its numbers, is moved towards the middle in place of projected."""
+"""A point that violates the set by less, in its coordinates, is moved towards the middle in place of projected."""
 
 
 class ConeRow(NamedTuple):
@@ -79,7 +79,7 @@ class ConicSet(FeasibleSet):
         outside = self._violation(y).reshape(-1).cpu().double().numpy()
         found = y.detach().cpu().double().reshape(-1, self.dim).numpy().copy()
         for k in np.flatnonzero(outside > 0):
-            near = outside[k] <= NEAR * self.polyhedron.magnitude
+            near = self._scaled[0].excess(self.coordinates.z_of(found[k])) <= NEAR
             found[k] = self._pulled(found[k] if near else self._solve(-found[k], quadratic=True).x)
         return torch.from_numpy(found).reshape(y.shape).to(y)
 
@@ -220,11 +220,19 @@ class _Program:
     def scaled(self, coordinates: Coordinates) -> tuple[_Program, np.ndarray]:
         """Return the same for z, where x = m + S z, and what its rows were divided by, one number for a cone."""
         matrix = self.matrix * coordinates.unit
-        divisor = powers_of_two(np.abs(matrix).max(axis=1))
+        sizes = np.abs(matrix).max(axis=1)
         for first, last in self.cones:
-            divisor[first:last] = divisor[first:last].max()
+            sizes[first:last] = sizes[first:last].max()
+        divisor = powers_of_two(sizes)
         side = (self.side - self.matrix @ coordinates.middle) / divisor
         return _Program(matrix / divisor[:, None], side, self.sizes), divisor
+
+    def excess(self, x: np.ndarray) -> float:
+        """Return by how much a point (n,) is outside, at least 0."""
+        slack, (k, count, *_) = self.side - self.matrix @ x, self.sizes
+        worst = max(np.abs(slack[:k]).max(initial=0.0), -slack[k : k + count].min(initial=0.0))
+        lengths = (float(np.linalg.norm(slack[first + 1 : last]) - slack[first]) for first, last in self.cones)
+        return max(float(worst), *lengths)
 
     def solve(self, squares: np.ndarray, slope: np.ndarray) -> Any:
         """Return Clarabel's answer to min sum_i squares_i x_i^2 / 2 + slope'x."""

@@ -13,7 +13,7 @@ import numpy as np
 from soctk.lazy import cvxpy as cp
 
 STILL = 1e-12
-"""What is less than this share of the numbers beside it is their rounding."""
+"""What is less than this share of the numbers that it is a difference of is their rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +32,19 @@ class Coordinates:
     def of(cls, lo: np.ndarray, hi: np.ndarray) -> Coordinates:
         """Return the coordinates in which lo <= x <= hi, each (n,), is -1 <= z <= 1, about.
 
-        What cannot move keeps its unit.
+        What cannot move has the unit of what moves most.
         """
         half, middle = (hi - lo) / 2, (hi + lo) / 2
-        return cls(middle, powers_of_two(np.where(half > STILL * np.abs(middle), half, 0.0)))
+        half = np.where(half > STILL * np.abs(middle), half, 0.0)
+        return cls(middle, powers_of_two(np.where(half > 0, half, half.max(initial=0.0))))
 
     def expression(self, z: cp.Expression) -> cp.Expression:
         """Return x as a CVXPY expression of z, (n,)."""
         return self.middle + cp.multiply(self.unit, z)
+
+    def z_of(self, x: np.ndarray) -> np.ndarray:
+        """Return z, (*batch, n)."""
+        return (x - self.middle) / self.unit
 
     def x_of(self, z: np.ndarray) -> np.ndarray:
         """Return x, (*batch, n)."""
@@ -47,5 +52,5 @@ class Coordinates:
 
 
 def powers_of_two(sizes: np.ndarray) -> np.ndarray:
-    """Return the powers of two nearest to sizes; 1 where they are 0, but for the rounding of larger ones."""
-    return np.exp2(np.round(np.log2(np.where(sizes > STILL * np.max(sizes, initial=0.0), sizes, 1.0))))
+    """Return the powers of two nearest to sizes, 1 where they are 0."""
+    return np.exp2(np.round(np.log2(np.where(sizes > 0, sizes, 1.0))))

@@ -16,7 +16,7 @@ from soctk.lazy import cvxpy as cp
 from soctk.sets.arrays import SetArrays
 from soctk.sets.at import SetAt
 from soctk.sets.base import Device, FeasibleSet, Presolved
-from soctk.sets.coordinates import powers_of_two
+from soctk.sets.coordinates import STILL, powers_of_two
 from soctk.sets.elimination import Elimination, independent_columns
 from soctk.sets.general import General
 from soctk.sets.implied import SingleRows
@@ -389,7 +389,7 @@ def _array(value: ArrayLike | None, name: str) -> np.ndarray:
 
 def _divided(part: cp.Expression, side: np.ndarray, size: np.ndarray) -> tuple[cp.Expression, np.ndarray]:
     """Return both sides of constraints divided by powers of two near their sizes, where these are far from 1."""
-    unit = powers_of_two(size)
+    unit = powers_of_two(np.where(size > STILL * size.max(), size, 0.0))  # less is the rounding of what cannot move
     factor = np.where(np.abs(np.log10(unit)) <= USUAL, 1.0, 1 / unit)
     if (factor == 1.0).all():
         return part, side

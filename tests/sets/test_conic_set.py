@@ -134,3 +134,35 @@ def test_the_oracles_and_decisions_are_those_of_another_unit(unit: float, offset
     inside = ConicSet(Polyhedron(3, -1.0, 1.0), [(np.eye(3), -0.5, 0.0, 0.8)])
     y = torch.randn(4, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
     torch.testing.assert_close(alike.project(unit * (y + offset)) / unit - offset, inside.project(y), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e-8, 1e4, 1e9])
+def test_a_cone_says_the_same_in_any_unit(unit: float) -> None:
+    """s ||F x + g|| <= s (c'x + d), c = 0 and not, with x in units far apart: no point is lost, none is refused."""
+    units = np.array([1.0, 1e-3, 10.0])
+    for slope in (0.0, 0.2):
+        feasible_set = ConicSet(
+            Polyhedron(3, -units, units), [(unit * np.diag(1 / units), 0.1 * unit, unit * slope / units, 0.6 * unit)]
+        )
+        plain = ConicSet(Polyhedron(3, -1.0, 1.0), [(np.eye(3), 0.1, slope, 0.6)])
+        for kind in ("relu", "soc"):
+            model = shaken(MODELS[kind](3))
+            context = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+            expected = soctk.minimize(model, plain, context)
+            with torch.no_grad():
+                model.x_mean.mul_(torch.from_numpy(units))
+                model.x_scale.mul_(torch.from_numpy(units))
+            decision = soctk.minimize(model, feasible_set, context)
+            assert (decision.status == Status.OPTIMAL).all()
+            torch.testing.assert_close(decision.value, expected.value, rtol=0, atol=3e-6)
+
+
+def test_the_middle_of_a_set_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved = []
+    solve = ConicSet._solve
+    monkeypatch.setattr(ConicSet, "_solve", lambda self, q, **options: solved.append(1) or solve(self, q, **options))
+    feasible_set, model = ball(), shaken(MODELS["soc"](3))
+    for _ in range(2):
+        solved.clear()
+        soctk.minimize(model, feasible_set, torch.zeros(1, 3, dtype=DOUBLE))
+    assert len(solved) <= 20

@@ -1,0 +1,174 @@
+"""Decisions under one learned constraint, for all contexts at once: a search for its multiplier.
+
+    L(u) = min over the set of f + u g,   u >= 0
+
+is concave and nowhere above the optimal value, and f + u g is again one conic form, minimised with a certified lower
+bound as any other. Where x(u) attains it, g(x(u)) is a slope of L: it is positive left of the best multiplier and not
+positive right of it. Let x1 and x2 belong to one on either side. The two tangents of L meet at
+
+    u = (f2 - f1) / (g1 - g2),
+
+where L is looked at next, and the height at which they meet, an upper bound of L, is the value that the chord from
+(g1, f1) to (g2, f2) has at 0. By convexity the point of the segment from x1 to x2 where the chord is 0 satisfies
+g <= 0 and has at most that value. So the point found and the bound come together as the tangents do, kinks or not
+(Kelley 1960, in one variable; where L consists of a few lines in about as many steps). Left of all is u = 0, where x
+minimises f; right of all is the point that minimises g: if its least value is proved to be positive, there is nothing
+that satisfies the constraint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from soctk.decide.choice import NEWTON
+from soctk.decide.decision import relative_gap
+from soctk.decide.problem import Limits, Problem
+from soctk.decide.solver import Solver
+from soctk.forms.conic_form import ConicForm
+
+STEPS = 60
+"""Multipliers that are tried for a context at most; 9 or 10 are enough for most."""
+SHARE = 0.1
+"""Of the tolerance, for the minima that L consists of."""
+SPLITS, ROUNDS = 16, 2
+"""A segment is divided into so many parts, so many times, to find where the constraint is met."""
+PULLED = 1e-10
+"""By this share of what is left of a segment a point is moved inside, so that rounding does not put it outside."""
+SOLVER: Solver = dataclasses.replace(NEWTON, second=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Points x (N, n) that minimise f + u g, with u, f(x) and g(x), each (N,)."""
+
+    x: Tensor
+    u: Tensor
+    f: Tensor
+    g: Tensor
+
+    def with_those(self, where: Tensor, other: Side) -> Side:
+        """Return the other's where it says so, (N,), and these elsewhere."""
+        x = torch.where(where.unsqueeze(1), other.x, self.x)
+        return Side(x, *(torch.where(where, getattr(other, k), getattr(self, k)) for k in ("u", "f", "g")))
+
+    def select(self, index: Tensor) -> Side:
+        """Return those of the instances `index`."""
+        return Side(self.x[index], self.u[index], self.f[index], self.g[index])
+
+
+@dataclass(eq=False)
+class Found:
+    """What is known of N instances: points (N, n), +inf as the value (N,) of none, bounds (N,), multipliers (N,).
+
+    `empty` (N,) says where the constraint is proved never to be met; u is 1 there.
+    """
+
+    x: Tensor
+    value: Tensor
+    bound: Tensor
+    u: Tensor
+    empty: Tensor
+
+
+def search(problem: Problem, limit: ConicForm, limits: Limits) -> Found:
+    """Minimise f subject to g <= 0 as far as the search comes.
+
+    Args:
+        problem: with a conic form, over a set that Newton steps know, on the processor.
+        limit: g at the same contexts, about 1 in size.
+        limits: the tolerance and the deadline.
+    """
+    inner = Limits(SHARE * limits.tol, None, limits.deadline)
+    first = SOLVER.solve(problem, inner)
+    g0 = _at(limit, first.x)
+    met = g0 <= 0
+    found = Found(
+        x=first.x.clone(),
+        value=torch.where(met, first.value, torch.inf),
+        bound=first.lower_bound.clone(),
+        u=torch.zeros_like(first.value),
+        empty=torch.zeros_like(met),
+    )
+    left = torch.nonzero(~met & first.lower_bound.isfinite()).squeeze(1)
+    if left.numel() == 0 or limits.late:
+        return found
+    some = limit.select(left)
+    least = SOLVER.solve(Problem(some, problem.feasible_set), inner)
+    found.empty[left] = least.lower_bound > 0
+    found.u[left[least.lower_bound > 0]] = 1.0
+    inside = least.value <= 0
+    left = left[inside]
+    if left.numel() > 0:
+        low = Side(first.x[left], torch.zeros(left.numel(), dtype=torch.float64), first.value[left], g0[left])
+        x = least.x[inside]
+        f = _at(problem.form.select(left), x)
+        high = Side(x, torch.full_like(f, torch.inf), f, least.value[inside])
+        _close_in(problem, limit, limits, found, left, low, high)
+    return found
+
+
+def _close_in(
+    problem: Problem, limit: ConicForm, limits: Limits, found: Found, left: Tensor, low: Side, high: Side
+) -> None:
+    """Move both sides of the instances `left` towards each other until point and bound meet."""
+    inner = Limits(SHARE * limits.tol, None, limits.deadline)
+    f, g = problem.form.select(left), limit.select(left)
+    for _ in range(STEPS):
+        x = _crossing(g, low, high)
+        value = _at(f, x)
+        better = value < found.value[left]
+        found.x[left] = torch.where(better.unsqueeze(1), x, found.x[left])
+        found.value[left] = torch.where(better, value, found.value[left])
+        unit = None if problem.unit is None else problem.unit[left]
+        open_ = ~(relative_gap(found.value[left], found.bound[left], unit) <= limits.tol)
+        if not bool(open_.any()) or limits.late:
+            return
+        if not bool(open_.all()):
+            kept = open_.nonzero().squeeze(1)
+            left, f, g, x = left[kept], f.select(kept), g.select(kept), x[kept]
+            low, high, unit = low.select(kept), high.select(kept), None if unit is None else unit[kept]
+        meeting = (high.f - low.f) / (low.g - high.g)
+        u = torch.minimum(torch.maximum(meeting, low.u), high.u)
+        part = Problem(f.plus(g.scaled(u)), problem.feasible_set, unit)
+        result = SOLVER.solve(part, inner, x)
+        higher = result.lower_bound > found.bound[left]
+        found.u[left] = torch.where(higher, u, found.u[left])
+        found.bound[left] = torch.where(higher, result.lower_bound, found.bound[left])
+        slope = _at(g, result.x)
+        side = Side(result.x, u, result.value - u * slope, slope)
+        low, high = low.with_those(side.g > 0, side), high.with_those(side.g <= 0, side)
+
+
+def _crossing(g: ConicForm, low: Side, high: Side) -> Tensor:
+    """Return, of the segments from low to high, where g <= 0, the points nearest to low that satisfy it, (N, n).
+
+    Segments are divided, and the parts in which g becomes 0; where the chord of what is left is 0 the constraint is
+    met, by convexity.
+    """
+    steps = torch.linspace(0, 1, SPLITS + 1, dtype=low.x.dtype).unsqueeze(0)
+    shares = steps.expand(len(low.u), -1)
+    above = torch.stack([low.g, high.g], dim=1)
+    for _ in range(ROUNDS):
+        values = torch.cat([above[:, :1], g.evaluate(_between(low, high, shares[:, 1:-1])), above[:, 1:]], dim=1)
+        cell = (values[:, 1:-1] > 0).sum(dim=1, keepdim=True)
+        cell = torch.cat([cell, cell + 1], dim=1)
+        above, ends = values.gather(1, cell), shares.gather(1, cell)
+        shares = torch.lerp(ends[:, :1], ends[:, 1:], steps)
+    root = above[:, :1] / (above[:, :1] - above[:, 1:])
+    points = _between(low, high, torch.lerp(ends[:, :1], ends[:, 1:], (root + PULLED).clamp(max=1)))[:, 0]
+    met = (_at(g, points) <= 0).unsqueeze(1)
+    return torch.where(met, points, torch.where(ends[:, 1:] == 1, high.x, _between(low, high, ends[:, 1:])[:, 0]))
+
+
+def _between(low: Side, high: Side, shares: Tensor) -> Tensor:
+    """Return points of the segments, (N, M) -> (N, M, n)."""
+    return torch.lerp(low.x.unsqueeze(1), high.x.unsqueeze(1), shares.unsqueeze(2))
+
+
+def _at(form: ConicForm, x: Tensor) -> Tensor:
+    """Return the values at one point of each function, (N, n) -> (N,)."""
+    return form.evaluate(x.unsqueeze(1)).squeeze(-1)
