@@ -24,12 +24,13 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import to_numpy
+from soctk.checks import ArrayLike, as_tensor, to_numpy
 from soctk.decide.choice import NEWTON, default_solver
 from soctk.decide.coordinates import Moved
 from soctk.decide.decision import Decision, relative_gap
@@ -50,6 +51,26 @@ SATISFIED = 1e-7
 """What a constraint may exceed 0 by, as a share of the numbers it is a sum of, and x the set, of max(1, |x|)."""
 SETTLED = (Status.OPTIMAL, Status.INFEASIBLE)
 """Answers that are proved."""
+
+
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """g(x, context) <= level.
+
+    Attributes:
+        function: the surrogate g.
+        level: (N,), float64 on the CPU.
+    """
+
+    function: ConvexFunction
+    level: Tensor
+
+    def form(self, contexts: Tensor) -> ConicForm:
+        """Return g - level at contexts (N, p), or for all N alike, on the processor."""
+        given = contexts if self.function.context_dim > 0 else contexts.new_zeros(0)
+        form = self.function.form_at(given).check().detach().apply(Tensor.cpu)
+        constant = form.constant - self.level.unsqueeze(-1).to(form.constant)
+        return dataclasses.replace(form, constant=constant, batch_shape=(len(self.level),))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,19 +115,19 @@ class _Found:
 
 
 def decide_under(
-    problem: Problem, constraints: Sequence[ConvexFunction], limits: Limits, batch: tuple[int, ...], started: float
+    problem: Problem, constraints: Sequence[Constraint], limits: Limits, batch: tuple[int, ...], started: float
 ) -> Decision:
     """Return verified decisions of a problem with a conic form under constraints.
 
     Args:
         problem: over one set.
-        constraints: surrogates with a conic form, of the problem's dimension and context.
+        constraints: as `check_constraints` returns them.
         limits: the tolerance and the deadline.
         batch: the contexts' batch shape.
         started: the `time.perf_counter()` value at the user's call.
     """
     assert isinstance(problem.feasible_set, FeasibleSet)
-    forms = [_form(constraint, problem.contexts, problem.size) for constraint in constraints]
+    forms = [constraint.form(problem.contexts) for constraint in constraints]
     inner, device = problem.on_processor(), problem.device
     found = _decide(inner, forms, limits)
     unit = inner.unit if inner.unit is not None else unit_in_range(inner, found.x, found.value)
@@ -209,20 +230,41 @@ def _gap(problem: Problem, forms: list[ConicForm], x: Tensor, value: Tensor, bou
     return torch.where(met, relative_gap(value, bound, problem.unit), torch.inf)
 
 
-def check_constraints(constraints: Sequence[ConvexFunction], model: ConvexFunction) -> None:
-    """Raise an error unless all are surrogates with a conic form that go with the model."""
+def check_constraints(
+    constraints: Sequence[ConvexFunction | tuple[ConvexFunction, ArrayLike]],
+    model: ConvexFunction,
+    batch: tuple[int, ...],
+) -> list[Constraint]:
+    """Return the constraints g <= level; an error unless all g are surrogates with a conic form that go with the model.
+
+    Args:
+        constraints: g, whose level is 0, or (g, level), a number or one for each context, (*batch).
+        model: the objective.
+        batch: the contexts' batch shape.
+    """
     if isinstance(constraints, ConvexFunction):
         raise TypeError("subject_to: expected a list of surrogates, got one; put it into brackets")
-    for number, constraint in enumerate(constraints):
-        name = f"subject_to[{number}]"
-        check_function(constraint, name)
-        if constraint.dim != model.dim or constraint.context_dim not in (0, model.context_dim):
-            raise ValueError(
-                f"{name}: expected a surrogate of {model.dim} variables and {model.context_dim} context numbers as the "
-                f"model, got {constraint.dim} and {constraint.context_dim}"
-            )
-        if not constraint.has_conic_form or not model.has_conic_form:
-            raise NotImplementedError(f"{name}: both it and the model need a conic form")
+    return [_checked(constraint, f"subject_to[{k}]", model, batch) for k, constraint in enumerate(constraints)]
+
+
+def _checked(given: Any, name: str, model: ConvexFunction, batch: tuple[int, ...]) -> Constraint:
+    if isinstance(given, (tuple, list)) and len(given) != 2:
+        raise ValueError(f"{name}: expected a surrogate or (surrogate, level), got {len(given)} things")
+    function, level = given if isinstance(given, (tuple, list)) else (given, 0.0)
+    check_function(function, name)
+    if function.dim != model.dim or function.context_dim not in (0, model.context_dim):
+        raise ValueError(
+            f"{name}: expected a surrogate of {model.dim} variables and {model.context_dim} context numbers as the "
+            f"model, got {function.dim} and {function.context_dim}"
+        )
+    if not function.has_conic_form or not model.has_conic_form:
+        raise NotImplementedError(f"{name}: both it and the model need a conic form")
+    levels = as_tensor(level, f"{name}: level").detach().to("cpu", torch.float64)
+    if tuple(levels.shape) not in ((), batch):
+        raise ValueError(
+            f"{name}: level: expected a number or batch shape {batch} as the contexts', got {tuple(levels.shape)}"
+        )
+    return Constraint(function, levels.expand(batch).reshape(-1))
 
 
 class _Lifted:
@@ -293,13 +335,6 @@ def _multipliers(limits: Sequence[cp.Constraint]) -> Tensor:
 def _values(forms: Sequence[ConicForm], x: Tensor) -> Tensor:
     """Return the forms' values at one point of every instance, (N, n) -> (N, K)."""
     return torch.stack([form.evaluate(x.unsqueeze(1)).squeeze(-1) for form in forms], dim=1)
-
-
-def _form(constraint: ConvexFunction, contexts: Tensor, size: int) -> ConicForm:
-    """Return the constraint at contexts (N, p) or for all N alike, on the processor."""
-    form = constraint.form_at(contexts if constraint.context_dim > 0 else contexts.new_zeros(0))
-    form = form.check().detach().apply(Tensor.cpu)
-    return form if form.size == size else dataclasses.replace(form, batch_shape=(size,))
 
 
 def _sizes(forms: Sequence[ConicForm], x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from soctk.checks import ArrayLike
 from soctk.decide.answer import answer, chosen_solver
 from soctk.decide.arguments import check_arguments, check_limits, check_scale, check_start
 from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
-from soctk.decide.constrained import check_constraints, decide_under
+from soctk.decide.constrained import Constraint, check_constraints, decide_under
 from soctk.decide.decision import Decision
 from soctk.decide.external import External
 from soctk.decide.problem import Limits, Problem
@@ -53,7 +53,7 @@ def minimize(
     seed: int | None = None,
     scale: ArrayLike | None = None,
     infeasible: Literal["status", "nearest"] = "status",
-    subject_to: Sequence[ConvexFunction] = (),
+    subject_to: Sequence[ConvexFunction | tuple[ConvexFunction, ArrayLike]] = (),
 ) -> Decision:
     """Minimise f(., context) over the set, for every context of the batch.
 
@@ -83,7 +83,8 @@ def minimize(
         infeasible: what to do where right-hand sides leave no point: "status" says so, with a proof in `Decision.ray`;
             "nearest" moves rows as little as need be, in the sum of the moves, and says by how much. What a time limit
             leaves no time for stays "infeasible".
-        subject_to: learned constraints, surrogates g of the same decision and context with g(x, context) <= 0: one by a
+        subject_to: learned constraints, surrogates g of the same decision and context with g(x, context) <= 0, or pairs
+            (g, level), a number or one for each context (*batch), with g(x, context) <= level. One is decided by a
             search for its multiplier, for all contexts at once, several by Clarabel, certified by us
             (`soctk.decide.constrained`). Over one set for all contexts, without `x0`, `method`, `max_iter`,
             `infeasible` and prices, in float64. Met to 1e-7 of the numbers that g(x) is a sum of.
@@ -116,15 +117,16 @@ def minimize(
         contexts, batch, feasible_set = spread(model, contexts, batch, feasible_set)
     problem = Problem.at(model, model.context_rows(contexts), feasible_set, check_scale(scale, batch, model))
     problem.size = math.prod(batch)
+    constraints: list[Constraint] = []
     if subject_to:
         alone = method is x0 is max_iter is None and infeasible == "status"
         if isinstance(feasible_set, SetAt) or not alone:
             refused = "neither method, x0, max_iter nor infeasible beside it"
             raise ValueError(f"subject_to: expected one feasible set, and {refused}")
-        check_constraints(subject_to, model)
+        constraints = check_constraints(subject_to, model, batch)
     limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
-    if subject_to and problem.size > 0:
-        return decide_under(problem, subject_to, limits, batch, started)
+    if constraints and problem.size > 0:
+        return decide_under(problem, constraints, limits, batch, started)
     start = check_start(x0, problem, batch)
     solver = chosen_solver(problem, make)
     decision = answer(problem, solver, limits, start, batch, started)

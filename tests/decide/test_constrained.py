@@ -85,6 +85,12 @@ def test_what_does_not_go_together_is_refused() -> None:
         soctk.minimize(model, feasible_set, CONTEXT, subject_to=[MODELS["soc"](3)], infeasible="nearest")
     with pytest.raises(TypeError, match="put it into brackets"):
         soctk.minimize(model, feasible_set, CONTEXT, subject_to=MODELS["soc"](3))
+    with pytest.raises(ValueError, match=r"subject_to\[0\]: level: expected a number or batch shape \(4,\)"):
+        soctk.minimize(model, feasible_set, CONTEXT, subject_to=[(MODELS["soc"](3), [1.0, 2.0])])
+    with pytest.raises(ValueError, match=r"subject_to\[0\]: expected a surrogate or \(surrogate, level\)"):
+        soctk.minimize(model, feasible_set, CONTEXT, subject_to=[(MODELS["soc"](3), 1.0, 2.0)])
+    with pytest.raises(ValueError, match=r"subject_to\[0\]: level: expected finite"):
+        soctk.minimize(model, feasible_set, CONTEXT, subject_to=[(MODELS["soc"](3), float("nan"))])
     with pytest.raises(TypeError, match=r"subject_to\[0\]: expected a soctk surrogate"):
         soctk.minimize(model, feasible_set, CONTEXT, subject_to=[torch.nn.Linear(3, 1)])
 
@@ -162,6 +168,30 @@ def test_a_large_batch_of_one_limit_is_right_everywhere() -> None:
         size = max(1.0, abs(optimum))
         assert float(decision.lower_bound[row]) <= optimum + 1e-7 * size
         assert float(decision.value[row]) <= optimum + 3e-6 * size
+
+
+def test_levels_are_what_limits_are_relaxed_to() -> None:
+    """One for each context, of any batch shape; the multiplier is the slope of the optimal value in it."""
+    feasible_set, model = Box(4), shaken(MODELS["softplus"](4))
+    limit = shifted(shaken(MODELS["hyperbolic"](4)), feasible_set, 0.4)
+    contexts, levels = CONTEXT[:1].expand(2, 3, -1), torch.tensor([[-0.02, 0.0, 0.02], [0.1, -0.05, 9.0]], dtype=DOUBLE)
+    decision = soctk.minimize(model, feasible_set, contexts, subject_to=[(limit, levels)], tol=1e-8)
+    assert (decision.status == Status.OPTIMAL).all()
+    assert decision.multipliers is not None
+    assert decision.multipliers.shape == (2, 3, 1)
+    assert bool((limit(decision.x, contexts) <= levels + 1e-7).all())
+    assert bool((limit(decision.x, contexts) >= levels - 1e-5)[decision.multipliers[..., 0] > 1e-3].all())
+    value, u = decision.value.reshape(-1), decision.multipliers.reshape(-1)
+    gained = (value[2] - value[0]) / 0.04
+    assert -float(u[0]) - 1e-5 <= float(gained) <= -float(u[2]) + 1e-5
+    assert float(u[5]) == 0.0
+    with torch.no_grad():
+        limit.value_mean.sub_(0.1)
+    alone = soctk.minimize(model, feasible_set, CONTEXT[:1], subject_to=[limit], tol=1e-8)
+    assert float(alone.value) == pytest.approx(float(value[3]), abs=1e-7)
+    for several in ([(limit, 0.0), limit], [[limit, 0.0]]):
+        same = soctk.minimize(model, feasible_set, CONTEXT[:1], subject_to=several)
+        assert float(same.value) == pytest.approx(float(value[3]), abs=1e-5)
 
 
 def test_multipliers_bound_what_other_limits_cost() -> None:
