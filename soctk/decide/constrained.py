@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, to_numpy
+from soctk.decide.answer import excess
 from soctk.decide.choice import NEWTON, default_solver
 from soctk.decide.coordinates import Moved
 from soctk.decide.decision import Decision, relative_gap
@@ -48,7 +49,7 @@ from soctk.sets import FeasibleSet
 from soctk.status import Status
 
 SATISFIED = 1e-7
-"""What a constraint may exceed 0 by, as a share of the numbers it is a sum of, and x the set, of max(1, |x|)."""
+"""What a constraint may exceed 0 by, as a share of the numbers it is a sum of, and x the set, likewise."""
 SETTLED = (Status.OPTIMAL, Status.INFEASIBLE)
 """Answers that are proved."""
 
@@ -120,13 +121,12 @@ def decide_under(
     """Return verified decisions of a problem with a conic form under constraints.
 
     Args:
-        problem: over one set.
+        problem: over one set, or with one constraint over one for each context.
         constraints: as `check_constraints` returns them.
         limits: the tolerance and the deadline.
         batch: the contexts' batch shape.
         started: the `time.perf_counter()` value at the user's call.
     """
-    assert isinstance(problem.feasible_set, FeasibleSet)
     forms = [constraint.form(problem.contexts) for constraint in constraints]
     inner, device = problem.on_processor(), problem.device
     found = _decide(inner, forms, limits)
@@ -138,7 +138,8 @@ def decide_under(
         part.unit = unit[again]
         found.gap.copy_(gap)
         found.put(again, _decide(part, some, limits))
-    violation = torch.maximum(inner.feasible_set._violation(found.x), _values(forms, found.x).amax(dim=1).clamp(min=0))
+    outside = torch.from_numpy(excess(inner.feasible_set, found.x)[0])
+    violation = torch.maximum(outside, _values(forms, found.x).amax(dim=1).clamp(min=0))
     none = torch.from_numpy(~np.isin(found.status, (Status.OPTIMAL, Status.INACCURATE, Status.TIME_LIMIT)))
     none |= ~torch.isfinite(found.value)
     found.x[none], found.value[none], violation[none] = torch.nan, torch.nan, torch.nan
@@ -165,7 +166,8 @@ def decide_under(
 def _decide(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
     """Return what the attempts find, one after the other."""
     found = _Found.nothing(problem, len(forms))
-    for attempt in (_search, _solve, _solve_scaled):
+    one_set = isinstance(problem.feasible_set, FeasibleSet)
+    for attempt in (_search, _solve, _solve_scaled) if one_set else (_search,):
         left = found.open
         if left.numel() == 0 or limits.late:
             break
@@ -181,11 +183,12 @@ def _search(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
     size = _sizes(forms, problem.center)
     searched = search(problem, forms[0].scaled(1 / size[:, 0]), limits)
     gap = _gap(problem, forms, searched.x, searched.value, searched.bound)
-    for row, (empty, good) in enumerate(zip(searched.empty.tolist(), (gap <= limits.tol).tolist(), strict=True)):
-        unproved = Status.TIME_LIMIT if limits.late else Status.INACCURATE
-        found.status[row] = Status.INFEASIBLE if empty else Status.OPTIMAL if good else unproved
+    none, good = (searched.empty | searched.no_set).tolist(), (gap <= limits.tol).tolist()
+    unproved = Status.TIME_LIMIT if limits.late else Status.INACCURATE
+    for row in range(problem.size):
+        found.status[row] = Status.INFEASIBLE if none[row] else Status.OPTIMAL if good[row] else unproved
     found.solver[:] = NEWTON.name
-    u = searched.u.unsqueeze(1) / size
+    u = torch.where(searched.no_set, torch.nan, searched.u).unsqueeze(1) / size
     return dataclasses.replace(found, x=searched.x, value=searched.value, bound=searched.bound, gap=gap, u=u)
 
 
@@ -224,8 +227,7 @@ def _solve(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
 
 def _gap(problem: Problem, forms: list[ConicForm], x: Tensor, value: Tensor, bound: Tensor) -> Tensor:
     """Return the gaps in their unit, inf where points (N, n) are not in the set and the constraints to `SATISFIED`."""
-    assert isinstance(problem.feasible_set, FeasibleSet)
-    inside = problem.feasible_set._violation(x) <= SATISFIED * x.abs().amax(dim=1).clamp(min=1)
+    inside = torch.from_numpy(excess(problem.feasible_set, x)[1] <= SATISFIED)
     met = inside & (_values(forms, x) <= SATISFIED * _sizes(forms, x)).all(dim=1)
     return torch.where(met, relative_gap(value, bound, problem.unit), torch.inf)
 

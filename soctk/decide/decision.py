@@ -83,7 +83,7 @@ class Decision:
         multipliers: with subject_to, u of each constraint, (*batch, K), not negative. For every r the optimal value
             subject to g <= r is at least lower_bound - u'r: what it falls by where constraints are relaxed. Where the
             constraints cannot be met, the weights of a proof: sum_k u_k g_k is positive all over the set. NaN where
-            there is neither.
+            there is neither, and where the set is empty, which decisions without subject_to prove.
     """
 
     x: Tensor

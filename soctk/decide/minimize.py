@@ -86,7 +86,7 @@ def minimize(
         subject_to: learned constraints, surrogates g of the same decision and context with g(x, context) <= 0, or pairs
             (g, level), a number or one for each context (*batch), with g(x, context) <= level. One is decided by a
             search for its multiplier, for all contexts at once, several by Clarabel, certified by us
-            (`soctk.decide.constrained`). Over one set for all contexts, without `x0`, `method`, `max_iter`,
+            (`soctk.decide.constrained`), over one set for all contexts. Without `x0`, `method`, `max_iter`,
             `infeasible` and prices, in float64. Met to 1e-7 of the numbers that g(x) is a sum of.
             `Decision.multipliers` say what it costs to tighten one.
 
@@ -120,9 +120,13 @@ def minimize(
     constraints: list[Constraint] = []
     if subject_to:
         alone = method is x0 is max_iter is None and infeasible == "status"
-        if isinstance(feasible_set, SetAt) or not alone:
-            refused = "neither method, x0, max_iter nor infeasible beside it"
-            raise ValueError(f"subject_to: expected one feasible set, and {refused}")
+        if not alone:
+            raise ValueError("subject_to: expected neither method, x0, max_iter nor infeasible beside it")
+        if isinstance(feasible_set, SetAt) and len(subject_to) > 1:
+            raise NotImplementedError(
+                "subject_to: several constraints are decided over one set for all contexts; over right-hand sides of "
+                "each context one is"
+            )
         constraints = check_constraints(subject_to, model, batch)
     limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
     if constraints and problem.size > 0:

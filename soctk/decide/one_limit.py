@@ -29,6 +29,8 @@ from soctk.decide.decision import relative_gap
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.solver import Solver
 from soctk.forms.conic_form import ConicForm
+from soctk.sets import SetAt
+from soctk.status import Status
 
 STEPS = 60
 """Multipliers that are tried for a context at most; 9 or 10 are enough for most."""
@@ -64,7 +66,8 @@ class Side:
 class Found:
     """What is known of N instances: points (N, n), +inf as the value (N,) of none, bounds (N,), multipliers (N,).
 
-    `empty` (N,) says where the constraint is proved never to be met; u is 1 there.
+    `empty` (N,) says where the constraint is proved never to be met, where u is 1, and `no_set` (N,) where the set has no
+    point.
     """
 
     x: Tensor
@@ -72,6 +75,7 @@ class Found:
     bound: Tensor
     u: Tensor
     empty: Tensor
+    no_set: Tensor
 
 
 def search(problem: Problem, limit: ConicForm, limits: Limits) -> Found:
@@ -92,12 +96,13 @@ def search(problem: Problem, limit: ConicForm, limits: Limits) -> Found:
         bound=first.lower_bound.clone(),
         u=torch.zeros_like(first.value),
         empty=torch.zeros_like(met),
+        no_set=torch.zeros_like(met),
     )
-    left = torch.nonzero(~met & first.lower_bound.isfinite()).squeeze(1)
+    found.no_set[:] = torch.from_numpy(first.status == Status.INFEASIBLE)
+    left = torch.nonzero(~met & ~found.no_set & first.lower_bound.isfinite()).squeeze(1)
     if left.numel() == 0 or limits.late:
         return found
-    some = limit.select(left)
-    least = SOLVER.solve(Problem(some, problem.feasible_set), inner)
+    least = SOLVER.solve(Problem(limit.select(left), problem.select(left).feasible_set), inner)
     found.empty[left] = least.lower_bound > 0
     found.u[left[least.lower_bound > 0]] = 1.0
     inside = least.value <= 0
@@ -116,7 +121,7 @@ def _close_in(
 ) -> None:
     """Move both sides of the instances `left` towards each other until point and bound meet."""
     inner = Limits(SHARE * limits.tol, None, limits.deadline)
-    f, g = problem.form.select(left), limit.select(left)
+    f, g, sets = problem.form.select(left), limit.select(left), problem.select(left).feasible_set
     for _ in range(STEPS):
         x = _crossing(g, low, high)
         value = _at(f, x)
@@ -131,9 +136,10 @@ def _close_in(
             kept = open_.nonzero().squeeze(1)
             left, f, g, x = left[kept], f.select(kept), g.select(kept), x[kept]
             low, high, unit = low.select(kept), high.select(kept), None if unit is None else unit[kept]
+            sets = sets.select(kept) if isinstance(sets, SetAt) else sets
         meeting = (high.f - low.f) / (low.g - high.g)
         u = torch.minimum(torch.maximum(meeting, low.u), high.u)
-        part = Problem(f.plus(g.scaled(u)), problem.feasible_set, unit)
+        part = Problem(f.plus(g.scaled(u)), sets, unit)
         result = SOLVER.solve(part, inner, x)
         higher = result.lower_bound > found.bound[left]
         found.u[left] = torch.where(higher, u, found.u[left])

@@ -79,6 +79,9 @@ def test_what_does_not_go_together_is_refused() -> None:
     model, feasible_set = MODELS["soc"](3), Box(3)
     with pytest.raises(ValueError, match=r"subject_to\[0\]: expected a surrogate of 3 variables"):
         soctk.minimize(model, feasible_set, CONTEXT, subject_to=[MODELS["soc"](2)])
+    days = soctk.Simplex(3).at(total=np.array([1.0, 1.1, 1.2, 0.9]))
+    with pytest.raises(NotImplementedError, match="several constraints are decided over one set"):
+        soctk.minimize(model, days, CONTEXT, subject_to=[MODELS["soc"](3), MODELS["relu"](3)])
     with pytest.raises(ValueError, match="neither method"):
         soctk.minimize(model, feasible_set, CONTEXT, subject_to=[MODELS["soc"](3)], method="newton")
     with pytest.raises(ValueError, match="nor infeasible"):
@@ -192,6 +195,29 @@ def test_levels_are_what_limits_are_relaxed_to() -> None:
     for several in ([(limit, 0.0), limit], [[limit, 0.0]]):
         same = soctk.minimize(model, feasible_set, CONTEXT[:1], subject_to=several)
         assert float(same.value) == pytest.approx(float(value[3]), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["soc", "relu"])
+def test_a_limit_over_right_hand_sides_of_each_context(kind: str) -> None:
+    """Each day is decided as over its own set alone; days without a point are infeasible."""
+    base = Polyhedron(4, 0.0, 1.0, E=np.ones(4), f=2.0, G=[[1.0, -1.0, 0.0, 0.0]], h=[0.3])
+    totals = np.array([[1.0], [1.5], [2.0], [2.5], [9.0], [1.8]])
+    contexts = torch.randn(6, 3, generator=torch.Generator().manual_seed(3), dtype=DOUBLE)
+    model, limit = shaken(MODELS[kind](4)), shifted(shaken(MODELS["hyperbolic"](4)), Box(4), 0.6)
+    levels = limit(base.project(torch.zeros(6, 4, dtype=DOUBLE)), contexts).detach() - 0.05
+    decision = soctk.minimize(model, base.at(f=totals), contexts, subject_to=[(limit, levels)])
+    assert decision.status[4] == Status.INFEASIBLE
+    assert (decision.status == Status.OPTIMAL).sum() >= 3
+    assert decision.multipliers is not None
+    assert bool(decision.multipliers[4].isnan())
+    assert bool((decision.multipliers[torch.from_numpy(decision.status == Status.OPTIMAL)] > 1e-3).any())
+    for row in (0, 1, 2, 3, 5):
+        alone = Polyhedron(4, 0.0, 1.0, E=np.ones(4), f=totals[row], G=[[1.0, -1.0, 0.0, 0.0]], h=[0.3])
+        one = soctk.minimize(model, alone, contexts[row : row + 1], subject_to=[(limit, levels[row : row + 1])])
+        assert list(one.status) == [decision.status[row]]
+        assert float(decision.violation[row].nan_to_num()) <= 1e-9
+        if one.status[0] == Status.OPTIMAL:
+            assert float(one.value) == pytest.approx(float(decision.value[row]), abs=3e-6)
 
 
 def test_multipliers_bound_what_other_limits_cost() -> None:
