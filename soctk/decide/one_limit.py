@@ -64,10 +64,15 @@ class Side:
 
 @dataclass(eq=False)
 class Found:
-    """What is known of N instances: points (N, n), +inf as the value (N,) of none, bounds (N,), multipliers (N,).
+    """What is known of N instances.
 
-    `empty` (N,) says where the constraint is proved never to be met, where u is 1, and `no_set` (N,) where the set has no
-    point.
+    Attributes:
+        x: points, (N, n).
+        value: of them, (N,); inf where there is none.
+        bound: lower bounds of the optimal values, (N,).
+        u: the multipliers of the bounds, (N,); 1 where `empty`.
+        empty: where the constraint is proved never to be met, (N,).
+        no_set: where the set is proved to be empty, (N,).
     """
 
     x: Tensor
