@@ -130,14 +130,7 @@ def decide_under(
     forms = [constraint.form(problem.contexts) for constraint in constraints]
     inner, device = problem.on_processor(), problem.device
     found = _decide(inner, forms, limits)
-    unit = inner.unit if inner.unit is not None else unit_in_range(inner, found.x, found.value)
-    if inner.unit is None and unit is not None:
-        gap = relative_gap(found.value, found.bound, unit)
-        again = torch.nonzero((unit < found.value.abs().clamp(min=1.0)) & (gap > limits.tol)).squeeze(1)
-        part, some = inner.select(again), [form.select(again) for form in forms]
-        part.unit = unit[again]
-        found.gap.copy_(gap)
-        found.put(again, _decide(part, some, limits))
+    unit = _in_range(inner, forms, found, limits) if inner.unit is None else inner.unit
     outside = torch.from_numpy(excess(inner.feasible_set, found.x)[0])
     violation = torch.maximum(outside, _values(forms, found.x).amax(dim=1).clamp(min=0))
     none = torch.from_numpy(~np.isin(found.status, (Status.OPTIMAL, Status.INACCURATE, Status.TIME_LIMIT)))
@@ -161,6 +154,24 @@ def decide_under(
         context=problem.given,
         support=None if problem.model is None else problem.model.support,
     )
+
+
+def _in_range(problem: Problem, forms: list[ConicForm], found: _Found, limits: Limits) -> Tensor | None:
+    """Return the unit where f hardly varies, None where it does; decide again what has too large a gap in it."""
+    known = found.value.isfinite()
+    value = torch.where(known, found.value, 0.0)
+    unit = unit_in_range(problem, found.x, value)
+    if unit is None:
+        return None
+    gap = torch.where(found.gap.isfinite(), relative_gap(found.value, found.bound, unit), torch.inf)
+    again = torch.nonzero(known & (unit < value.abs().clamp(min=1.0)) & ~(gap <= limits.tol)).squeeze(1)
+    found.gap.copy_(gap)
+    for row in again.tolist():
+        found.status[row] = Status.TIME_LIMIT if limits.late else Status.INACCURATE
+    part = problem.select(again)
+    part.unit = unit[again]
+    found.put(again, _decide(part, [form.select(again) for form in forms], limits))
+    return unit
 
 
 def _decide(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
