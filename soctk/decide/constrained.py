@@ -79,13 +79,13 @@ class _Found:
     """Answers to N instances: points (N, n), values and bounds (N,), multipliers (N, K), statuses and solvers (N,).
 
     Attributes:
-        gap: what `minimize` compares with its tolerance, (N,): inf where a constraint is not met, or there is no point.
+        met: whether the point is in the set and satisfies the constraints, to `SATISFIED`, (N,).
     """
 
     x: Tensor
     value: Tensor
     bound: Tensor
-    gap: Tensor
+    met: Tensor
     u: Tensor
     status: np.ndarray
     solver: np.ndarray
@@ -97,22 +97,34 @@ class _Found:
         value = torch.full((size,), torch.inf, dtype=torch.float64)
         u = torch.full((size, count), torch.nan, dtype=torch.float64)
         solver = np.full(size, External.name, dtype=object)
-        return cls(problem.center.clone(), value, -value, value.clone(), u, repeated(Status.TIME_LIMIT, size), solver)
+        met = torch.zeros(size, dtype=torch.bool)
+        return cls(problem.center.clone(), value, -value, met, u, repeated(Status.TIME_LIMIT, size), solver)
 
     @property
     def open(self) -> Tensor:
         """The instances that are not settled."""
         return torch.from_numpy(np.flatnonzero(~np.isin(self.status, SETTLED)))
 
-    def put(self, index: Tensor, other: _Found) -> None:
-        """Take what another attempt has proved of the instances `index`, or has a smaller gap of, or alone has."""
-        taken = np.isin(other.status, SETTLED) | self.value[index].isinf().numpy()
-        taken |= (other.gap < self.gap[index]).numpy()
-        rows, own = index[torch.from_numpy(taken)], torch.from_numpy(taken)
-        for name in ("x", "value", "bound", "gap", "u"):
-            getattr(self, name)[rows] = getattr(other, name)[own]
-        for name in ("status", "solver"):
-            getattr(self, name)[rows.numpy()] = getattr(other, name)[taken]
+    def good(self, index: Tensor, unit: Tensor | None, tol: float) -> Tensor:
+        """Return whether the gaps of the instances `index` are at most `tol`, in units of their own."""
+        return self.met[index] & (relative_gap(self.value[index], self.bound[index], unit) <= tol)
+
+    def put(self, index: Tensor, other: _Found, problem: Problem, tol: float) -> None:
+        """Take what another attempt at the instances `index`, which are `problem`, has better, alone, or proved.
+
+        The better point and the better bound may be those of two attempts.
+        """
+        none = torch.from_numpy(other.status == Status.INFEASIBLE)
+        known = self.met[index] & (self.value[index] <= other.value)
+        better = none | (other.met & ~known) | self.value[index].isinf()
+        higher = none | (other.bound > self.bound[index])
+        points, bounds = index[better], index[higher]
+        self.x[points], self.value[points], self.met[points] = other.x[better], other.value[better], other.met[better]
+        self.bound[bounds], self.u[bounds] = other.bound[higher], other.u[higher]
+        self.status[points.numpy()] = other.status[better.numpy()]
+        self.solver[points.numpy()] = other.solver[better.numpy()]
+        for row in index[~none & self.good(index, problem.unit, tol)].tolist():
+            self.status[row] = Status.OPTIMAL
 
 
 def decide_under(
@@ -163,44 +175,49 @@ def _in_range(problem: Problem, forms: list[ConicForm], found: _Found, limits: L
     unit = unit_in_range(problem, found.x, value)
     if unit is None:
         return None
-    gap = torch.where(found.gap.isfinite(), relative_gap(found.value, found.bound, unit), torch.inf)
-    again = torch.nonzero(known & (unit < value.abs().clamp(min=1.0)) & ~(gap <= limits.tol)).squeeze(1)
-    found.gap.copy_(gap)
+    good = found.good(torch.arange(problem.size), unit, limits.tol)
+    again = torch.nonzero(known & (unit < value.abs().clamp(min=1.0)) & ~good).squeeze(1)
     for row in again.tolist():
         found.status[row] = Status.TIME_LIMIT if limits.late else Status.INACCURATE
     part = problem.select(again)
     part.unit = unit[again]
-    found.put(again, _decide(part, [form.select(again) for form in forms], limits))
+    found.put(again, _decide(part, [form.select(again) for form in forms], limits), part, limits.tol)
     return unit
 
 
 def _decide(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
     """Return what the attempts find, one after the other."""
     found = _Found.nothing(problem, len(forms))
+    if len(forms) == 1 and default_solver(problem) is NEWTON:
+        found.solver[:] = NEWTON.name
     one_set = isinstance(problem.feasible_set, FeasibleSet)
     for attempt in (_search, _solve, _solve_scaled) if one_set else (_search,):
         left = found.open
         if left.numel() == 0 or limits.late:
             break
-        found.put(left, attempt(problem.select(left), [form.select(left) for form in forms], limits))
+        part = problem.select(left)
+        found.put(left, attempt(part, [form.select(left) for form in forms], limits), part, limits.tol)
     return found
 
 
 def _search(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
-    """Return what the search for one multiplier finds, nothing where there are several or Newton steps do not apply."""
+    """Return what the search for one multiplier finds, nothing where there are several or Newton steps do not apply.
+
+    What is proved is said where it is put beside the rest.
+    """
     found = _Found.nothing(problem, len(forms))
     if len(forms) > 1 or default_solver(problem) is not NEWTON:
         return found
     size = _sizes(forms, problem.center)
     searched = search(problem, forms[0].scaled(1 / size[:, 0]), limits)
-    gap = _gap(problem, forms, searched.x, searched.value, searched.bound)
-    none, good = (searched.empty | searched.no_set).tolist(), (gap <= limits.tol).tolist()
+    none = (searched.empty | searched.no_set).tolist()
     unproved = Status.TIME_LIMIT if limits.late else Status.INACCURATE
     for row in range(problem.size):
-        found.status[row] = Status.INFEASIBLE if none[row] else Status.OPTIMAL if good[row] else unproved
+        found.status[row] = Status.INFEASIBLE if none[row] else unproved
     found.solver[:] = NEWTON.name
+    met = _met(problem, forms, searched.x) & searched.value.isfinite()
     u = torch.where(searched.no_set, torch.nan, searched.u).unsqueeze(1) / size
-    return dataclasses.replace(found, x=searched.x, value=searched.value, bound=searched.bound, gap=gap, u=u)
+    return dataclasses.replace(found, x=searched.x, value=searched.value, bound=searched.bound, met=met, u=u)
 
 
 def _solve_scaled(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
@@ -211,7 +228,7 @@ def _solve_scaled(problem: Problem, forms: list[ConicForm], limits: Limits) -> _
 
 
 def _solve(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
-    """Return what Clarabel finds of every instance, judged.
+    """Return what Clarabel finds of every instance; what is proved is said where it is put beside the rest.
 
     A point may be outside of a constraint by rounding; what that may bring is taken off the bound, which would be above
     the value otherwise.
@@ -226,21 +243,19 @@ def _solve(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
     x = problem.feasible_set._project(torch.where(torch.isfinite(found.x), found.x, problem.center))
     value, known = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1), u.nan_to_num(0.0)
     bound = _bounds(problem, forms, known, x, value, limits) - (known * _values(forms, x).clamp(min=0)).sum(dim=1)
-    gap = _gap(problem, forms, x, value, bound)
+    met = _met(problem, forms, x)
     value[torch.from_numpy(status == Status.TIME_LIMIT)] = torch.inf
     for row in np.flatnonzero(np.isin(status, (Status.OPTIMAL, Status.INACCURATE))):
-        unproved = Status.TIME_LIMIT if limits.late and bool(gap[row].isfinite()) else Status.INACCURATE
-        status[row] = Status.OPTIMAL if bool(gap[row] <= limits.tol) else unproved
+        status[row] = Status.TIME_LIMIT if limits.late and bool(met[row]) else Status.INACCURATE
     for row in np.flatnonzero(status == Status.INFEASIBLE):
         status[row], u[row] = lifted.prove_infeasible(int(row), problem, forms, limits)
-    return dataclasses.replace(found, x=x, value=value, bound=bound, gap=gap)
+    return dataclasses.replace(found, x=x, value=value, bound=bound, met=met)
 
 
-def _gap(problem: Problem, forms: list[ConicForm], x: Tensor, value: Tensor, bound: Tensor) -> Tensor:
-    """Return the gaps in their unit, inf where points (N, n) are not in the set and the constraints to `SATISFIED`."""
+def _met(problem: Problem, forms: list[ConicForm], x: Tensor) -> Tensor:
+    """Return whether points (N, n) are in the set and satisfy the constraints, to `SATISFIED`, (N,)."""
     inside = torch.from_numpy(excess(problem.feasible_set, x)[1] <= SATISFIED)
-    met = inside & (_values(forms, x) <= SATISFIED * _sizes(forms, x)).all(dim=1)
-    return torch.where(met, relative_gap(value, bound, problem.unit), torch.inf)
+    return inside & (_values(forms, x) <= SATISFIED * _sizes(forms, x)).all(dim=1)
 
 
 def check_constraints(

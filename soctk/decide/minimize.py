@@ -129,7 +129,7 @@ def minimize(
             )
         constraints = check_constraints(subject_to, model, batch)
     limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
-    if constraints and problem.size > 0:
+    if constraints:
         return decide_under(problem, constraints, limits, batch, started)
     start = check_start(x0, problem, batch)
     solver = chosen_solver(problem, make)

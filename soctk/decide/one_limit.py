@@ -27,7 +27,6 @@ from torch import Tensor
 from soctk.decide.choice import NEWTON
 from soctk.decide.decision import relative_gap
 from soctk.decide.problem import Limits, Problem
-from soctk.decide.solver import Solver
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import SetAt
 from soctk.status import Status
@@ -40,7 +39,10 @@ SPLITS, ROUNDS = 16, 2
 """A segment is divided into so many parts, so many times, to find where the constraint is met."""
 PULLED = 1e-10
 """By this share of what is left of a segment a point is moved inside, so that rounding does not put it outside."""
-SOLVER: Solver = dataclasses.replace(NEWTON, second=None)
+LEAST = 1e-9
+"""The tolerance of the least value of a limit, whatever that of decisions."""
+TOUCHED = 1e-8
+"""A least value up to this is taken for 0, in units of the numbers that the limit is a sum of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +90,11 @@ def search(problem: Problem, limit: ConicForm, limits: Limits) -> Found:
 
     Args:
         problem: with a conic form, over a set that Newton steps know, on the processor.
-        limit: g at the same contexts, about 1 in size.
+        limit: g at the same contexts, divided by the numbers that it is a sum of.
         limits: the tolerance and the deadline.
     """
     inner = Limits(SHARE * limits.tol, None, limits.deadline)
-    first = SOLVER.solve(problem, inner)
+    first = NEWTON.solve(problem, inner)
     g0 = _at(limit, first.x)
     met = g0 <= 0
     found = Found(
@@ -107,26 +109,30 @@ def search(problem: Problem, limit: ConicForm, limits: Limits) -> Found:
     left = torch.nonzero(~met & ~found.no_set & first.lower_bound.isfinite()).squeeze(1)
     if left.numel() == 0 or limits.late:
         return found
-    least = SOLVER.solve(Problem(limit.select(left), problem.select(left).feasible_set), inner)
-    found.empty[left] = least.lower_bound > 0
-    found.u[left[least.lower_bound > 0]] = 1.0
-    inside = least.value <= 0
-    left = left[inside]
+    some, finest = limit.select(left), Limits(min(inner.tol, LEAST), None, limits.deadline)
+    least = NEWTON.solve(Problem(some, problem.select(left).feasible_set), finest)
+    touched = least.value <= TOUCHED
+    none = (least.lower_bound > 0) & ~touched
+    found.empty[left], found.u[left[none]] = none, 1.0
+    # where the least value is 0 but for rounding, the limit is raised to it: what bounds that is a bound of less
+    past = least.value.clamp(min=0)
+    some = dataclasses.replace(some, constant=some.constant - past.unsqueeze(-1))
+    kept = torch.nonzero(touched).squeeze(1)
+    left, some, past = left[kept], some.select(kept), past[kept]
     if left.numel() > 0:
-        low = Side(first.x[left], torch.zeros(left.numel(), dtype=torch.float64), first.value[left], g0[left])
-        x = least.x[inside]
-        f = _at(problem.form.select(left), x)
-        high = Side(x, torch.full_like(f, torch.inf), f, least.value[inside])
-        _close_in(problem, limit, limits, found, left, low, high)
+        low = Side(first.x[left], torch.zeros_like(past), first.value[left], g0[left] - past)
+        f = _at(problem.form.select(left), least.x[kept])
+        high = Side(least.x[kept], torch.full_like(f, torch.inf), f, least.value[kept] - past)
+        _close_in(problem, some, limits, found, left, low, high)
     return found
 
 
 def _close_in(
     problem: Problem, limit: ConicForm, limits: Limits, found: Found, left: Tensor, low: Side, high: Side
 ) -> None:
-    """Move both sides of the instances `left` towards each other until point and bound meet."""
+    """Move both sides of the instances `left` towards each other until point and bound meet; the limit is theirs."""
     inner = Limits(SHARE * limits.tol, None, limits.deadline)
-    f, g, sets = problem.form.select(left), limit.select(left), problem.select(left).feasible_set
+    f, g, sets = problem.form.select(left), limit, problem.select(left).feasible_set
     for _ in range(STEPS):
         x = _crossing(g, low, high)
         value = _at(f, x)
@@ -139,13 +145,14 @@ def _close_in(
             return
         if not bool(open_.all()):
             kept = open_.nonzero().squeeze(1)
-            left, f, g, x = left[kept], f.select(kept), g.select(kept), x[kept]
+            left, f, g = left[kept], f.select(kept), g.select(kept)
             low, high, unit = low.select(kept), high.select(kept), None if unit is None else unit[kept]
             sets = sets.select(kept) if isinstance(sets, SetAt) else sets
         meeting = (high.f - low.f) / (low.g - high.g)
         u = torch.minimum(torch.maximum(meeting, low.u), high.u)
         part = Problem(f.plus(g.scaled(u)), sets, unit)
-        result = SOLVER.solve(part, inner, x)
+        # From its centre: near the kinks of the last decision steps would be short.
+        result = NEWTON.solve(part, inner)
         higher = result.lower_bound > found.bound[left]
         found.u[left] = torch.where(higher, u, found.u[left])
         found.bound[left] = torch.where(higher, result.lower_bound, found.bound[left])

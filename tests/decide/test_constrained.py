@@ -278,3 +278,55 @@ def test_no_context_has_no_decision() -> None:
     model = shaken(MODELS["soc"](4))
     none = soctk.minimize(model, Box(4), CONTEXT[:0], subject_to=[shaken(MODELS["relu"](4))])
     assert none.x.shape == (0, 4)
+    assert none.multipliers is not None
+    assert none.multipliers.shape == (0, 1)
+
+
+@pytest.mark.parametrize("days", [False, True])
+@pytest.mark.parametrize(("past", "tol"), [(0.0, 1e-6), (1e-5, 1e-3), (-1e-5, 1e-3)])
+def test_a_limit_that_is_only_just_met(past: float, tol: float, days: bool) -> None:
+    """At its least value, and beside it by less than the tolerance of decisions, of pieces that are affine."""
+    generator = np.random.default_rng(1)
+    planes = [(generator.normal(size=(20, 3)), generator.normal(size=20)) for _ in range(2)]
+    cost, limit = (soctk.from_max_affine(*part) for part in planes)
+    base = soctk.Budget(3, 1.2)
+    level = float(soctk.minimize(limit, base, tol=1e-9).lower_bound) + past
+    decision = soctk.minimize(cost, base.at() if days else base, subject_to=[(limit, level)], tol=tol)
+    if past < 0:
+        assert decision.status == Status.INFEASIBLE
+        return
+    assert decision.status == Status.OPTIMAL
+    assert float(limit(decision.x)) <= level + 1e-7
+    x = cp.Variable(3)
+    met = [planes[1][0] @ x + planes[1][1] <= level + 1e-9]
+    problem = cp.Problem(cp.Minimize(cp.max(planes[0][0] @ x + planes[0][1])), [*base.constraints(x), *met])
+    assert float(decision.lower_bound) <= problem.solve(solver="CLARABEL") + 1e-6
+
+
+def test_a_limit_that_costs_nothing_changes_nothing() -> None:
+    """What Newton steps leave of the cost alone is solved by another method under a limit too."""
+    generator = np.random.default_rng(2)
+    cost = soctk.from_max_affine(
+        generator.integers(-2, 3, (100, 60)).astype(float), generator.integers(-2, 3, 100).astype(float)
+    )
+    total, base = soctk.from_quadratic(np.zeros((60, 60)), np.ones(60)), Polyhedron(60, -1.0, 1.0)
+    for feasible_set in (base, base.at()):
+        decision = soctk.minimize(cost, feasible_set, subject_to=[(total, 1000.0)])
+        assert decision.status == Status.OPTIMAL
+        assert float(decision.value) == pytest.approx(float(soctk.minimize(cost, base).value), abs=2e-6)
+
+
+def test_networks_with_many_kinks() -> None:
+    """Near kinks Newton steps are short: the search begins each of its steps at the centre."""
+    for seed in (0, 16, 23):
+        cost, limit = (soctk.ReLUICNN(60, 0, seed=2 * seed + k) for k in (0, 1))
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for weights in (*cost.parameters(), *limit.parameters()):
+                weights.add_(0.3 * torch.randn(weights.shape, generator=generator, dtype=weights.dtype))
+            sets = soctk.Budget(60, 18.0).at()
+            least, most = soctk.minimize(limit, sets).value, limit(soctk.minimize(cost, sets).x)
+        decision = soctk.minimize(cost, sets, subject_to=[(limit, (least + most) / 2)])
+        assert decision.status == Status.OPTIMAL
+        assert decision.multipliers is not None
+        assert float(decision.multipliers) > 0
