@@ -230,8 +230,9 @@ class External(Solver):
             if limits.late:
                 break
             status[row], found = solve_row(row, self._options(limits))
-            if status[row] == Status.ITERATION_LIMIT and limits.late:
-                status[row] = Status.TIME_LIMIT
+            if limits.late and status[row] in (Status.ITERATION_LIMIT, Status.INACCURATE):
+                # what it was stopped at may be far outside of a set, which may have no point
+                status[row], found = Status.TIME_LIMIT, found if whole else None
             if status[row] in (Status.INFEASIBLE, Status.UNBOUNDED) and whole:  # it has points, and an end
                 status[row], found = Status.STALLED, None
             if found is not None and np.isfinite(found).all():
