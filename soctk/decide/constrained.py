@@ -1,8 +1,8 @@
 """Decisions under learned constraints: min f(x) over the set subject to g_k(x) <= 0, g_k surrogates as f is.
 
-Under one constraint its multiplier is searched for (`soctk.decide.one_limit`). Under several, and for what that leaves,
-an outside solver is given the lifts of f and of all g_k. It is believed only as far as our own certificate goes: for
-any multipliers u >= 0
+Under one constraint its multiplier is searched for (`soctk.decide.one_constraint`). Under several, and for what that
+leaves, an outside solver is given the lifts of f and of all g_k. It is believed only as far as our own certificate
+goes: for any multipliers u >= 0
 
     min f subject to g <= 0  >=  min over the set of f + sum_k u_k g_k,
 
@@ -12,7 +12,8 @@ violation, min t subject to g <= t, and a positive lower bound of sum_k u_k g_k 
 
 A constraint says the same in any unit, but a solver has tolerances of its own. A constraint is therefore judged by
 the size of the numbers that its value is a sum of, at the very point; what is not met or not proved is solved again
-with every constraint divided by that. Decisions are solved for in the coordinates of the set, whatever the unit of x.
+with every constraint divided by that at the centre. The solver works in the coordinates of the set, whatever the unit
+of x.
 
 The bound with the multipliers says more than that of one optimum: subject to g <= r the optimal value is at least it
 less u'r, for every r.
@@ -37,7 +38,7 @@ from soctk.decide.coordinates import Moved
 from soctk.decide.decision import Decision, relative_gap
 from soctk.decide.external import External
 from soctk.decide.lifted import solve_program, time_option
-from soctk.decide.one_limit import search
+from soctk.decide.one_constraint import search
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.ranges import magnitude_of, unit_in_range, variation
 from soctk.decide.result import repeated
@@ -109,10 +110,10 @@ class _Found:
         """Return whether the gaps of the instances `index` are at most `tol`, in units of their own."""
         return self.met[index] & (relative_gap(self.value[index], self.bound[index], unit) <= tol)
 
-    def put(self, index: Tensor, other: _Found, problem: Problem, tol: float) -> None:
-        """Take what another attempt at the instances `index`, which are `problem`, has better, alone, or proved.
+    def put(self, index: Tensor, other: _Found, unit: Tensor | None, tol: float) -> None:
+        """Take what another attempt at the instances `index` has better, alone, or proved.
 
-        The better point and the better bound may be those of two attempts.
+        The better point and the better bound may be those of two attempts; OPTIMAL is where they meet, in the unit.
         """
         none = torch.from_numpy(other.status == Status.INFEASIBLE)
         known = self.met[index] & (self.value[index] <= other.value)
@@ -123,8 +124,7 @@ class _Found:
         self.bound[bounds], self.u[bounds] = other.bound[higher], other.u[higher]
         self.status[points.numpy()] = other.status[better.numpy()]
         self.solver[points.numpy()] = other.solver[better.numpy()]
-        for row in index[~none & self.good(index, problem.unit, tol)].tolist():
-            self.status[row] = Status.OPTIMAL
+        self.status[index[~none & self.good(index, unit, tol)].numpy()] = Status.OPTIMAL
 
 
 def decide_under(
@@ -140,7 +140,8 @@ def decide_under(
         started: the `time.perf_counter()` value at the user's call.
     """
     forms = [constraint.form(problem.contexts) for constraint in constraints]
-    inner, device = problem.on_processor(), problem.device
+    # the functions are made once, and solvers are chosen by them alone
+    inner, device = Problem(problem.form, problem.feasible_set, problem.unit).on_processor(), problem.device
     found = _decide(inner, forms, limits)
     unit = _in_range(inner, forms, found, limits) if inner.unit is None else inner.unit
     outside = torch.from_numpy(excess(inner.feasible_set, found.x)[0])
@@ -177,46 +178,35 @@ def _in_range(problem: Problem, forms: list[ConicForm], found: _Found, limits: L
         return None
     good = found.good(torch.arange(problem.size), unit, limits.tol)
     again = torch.nonzero(known & (unit < value.abs().clamp(min=1.0)) & ~good).squeeze(1)
-    for row in again.tolist():
-        found.status[row] = Status.TIME_LIMIT if limits.late else Status.INACCURATE
+    found.status[again.numpy()] = _unproved(limits)
     part = problem.select(again)
     part.unit = unit[again]
-    found.put(again, _decide(part, [form.select(again) for form in forms], limits), part, limits.tol)
+    found.put(again, _decide(part, [form.select(again) for form in forms], limits), part.unit, limits.tol)
     return unit
 
 
 def _decide(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
     """Return what the attempts find, one after the other."""
     found = _Found.nothing(problem, len(forms))
+    attempts = [_solve, _solve_scaled] if isinstance(problem.feasible_set, FeasibleSet) else []
     if len(forms) == 1 and default_solver(problem) is NEWTON:
-        found.solver[:] = NEWTON.name
-    one_set = isinstance(problem.feasible_set, FeasibleSet)
-    for attempt in (_search, _solve, _solve_scaled) if one_set else (_search,):
+        attempts, found.solver[:] = [_search, *attempts], NEWTON.name
+    for attempt in attempts:
         left = found.open
         if left.numel() == 0 or limits.late:
             break
         part = problem.select(left)
-        found.put(left, attempt(part, [form.select(left) for form in forms], limits), part, limits.tol)
+        found.put(left, attempt(part, [form.select(left) for form in forms], limits), part.unit, limits.tol)
     return found
 
 
 def _search(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
-    """Return what the search for one multiplier finds, nothing where there are several or Newton steps do not apply.
-
-    What is proved is said where it is put beside the rest.
-    """
-    found = _Found.nothing(problem, len(forms))
-    if len(forms) > 1 or default_solver(problem) is not NEWTON:
-        return found
-    size = _sizes(forms, problem.center)
+    """Return what the search for the multiplier of one constraint finds; OPTIMAL is said where it is put (`put`)."""
+    found, size = _Found.nothing(problem, 1), _sizes(forms, problem.center)
     searched = search(problem, forms[0].scaled(1 / size[:, 0]), limits)
-    none = (searched.empty | searched.no_set).tolist()
-    unproved = Status.TIME_LIMIT if limits.late else Status.INACCURATE
-    for row in range(problem.size):
-        found.status[row] = Status.INFEASIBLE if none[row] else unproved
-    found.solver[:] = NEWTON.name
-    met = _met(problem, forms, searched.x) & searched.value.isfinite()
-    u = torch.where(searched.no_set, torch.nan, searched.u).unsqueeze(1) / size
+    found.status[:], found.solver[:] = repeated(_unproved(limits), problem.size), NEWTON.name
+    found.status[searched.none.numpy()] = Status.INFEASIBLE
+    met, u = _met(problem, forms, searched.x) & searched.value.isfinite(), searched.u.unsqueeze(1) / size
     return dataclasses.replace(found, x=searched.x, value=searched.value, bound=searched.bound, met=met, u=u)
 
 
@@ -228,7 +218,7 @@ def _solve_scaled(problem: Problem, forms: list[ConicForm], limits: Limits) -> _
 
 
 def _solve(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
-    """Return what Clarabel finds of every instance; what is proved is said where it is put beside the rest.
+    """Return what Clarabel finds of every instance; OPTIMAL is said where it is put (`put`).
 
     A point may be outside of a constraint by rounding; what that may bring is taken off the bound, which would be above
     the value otherwise.
@@ -245,11 +235,17 @@ def _solve(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
     bound = _bounds(problem, forms, known, x, value, limits) - (known * _values(forms, x).clamp(min=0)).sum(dim=1)
     met = _met(problem, forms, x)
     value[torch.from_numpy(status == Status.TIME_LIMIT)] = torch.inf
-    for row in np.flatnonzero(np.isin(status, (Status.OPTIMAL, Status.INACCURATE))):
-        status[row] = Status.TIME_LIMIT if limits.late and bool(met[row]) else Status.INACCURATE
+    claimed = np.isin(status, (Status.OPTIMAL, Status.INACCURATE))
+    status[claimed] = Status.INACCURATE
+    status[claimed & met.numpy()] = _unproved(limits)
     for row in np.flatnonzero(status == Status.INFEASIBLE):
         status[row], u[row] = lifted.prove_infeasible(int(row), problem, forms, limits)
     return dataclasses.replace(found, x=x, value=value, bound=bound, met=met)
+
+
+def _unproved(limits: Limits) -> Status:
+    """Return the status of what is not proved yet."""
+    return Status.TIME_LIMIT if limits.late else Status.INACCURATE
 
 
 def _met(problem: Problem, forms: list[ConicForm], x: Tensor) -> Tensor:
@@ -335,7 +331,7 @@ class _Lifted:
         self, row: int, problem: Problem, forms: list[ConicForm], limits: Limits
     ) -> tuple[Status, Tensor]:
         """Return INFEASIBLE where a lower bound of a mean of the constraints proves it, and its weights (K,)."""
-        unproved = Status.TIME_LIMIT if limits.late else Status.INACCURATE, torch.full((len(forms),), torch.nan)
+        unproved = _unproved(limits), torch.full((len(forms),), torch.nan)
         if limits.late:
             return unproved
         self._set_row(row)

@@ -15,15 +15,15 @@ so that multiplying by it is exact.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.forms.conic_form import ConicForm, Dual
-from soctk.sets.coordinates import Coordinates
+from soctk.sets.coordinates import Coordinates, powers_of_two
 from soctk.terms import Quadratic, Term
 
 
@@ -62,7 +62,7 @@ class Moved:
         moved = dataclasses.replace(moved, constant=constant, linear=linear, terms=tuple(terms))
         if size is None:
             return cls(moved, torch.ones(1, dtype=linear.dtype), tuple(squares))
-        scale = torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent).to(linear)
+        scale = torch.from_numpy(powers_of_two(size.numpy())).to(linear)
         moved = dataclasses.replace(moved, constant=torch.zeros_like(constant)).scaled(1 / scale)
         return cls(moved, scale, tuple(squares))
 
@@ -92,8 +92,8 @@ class Square:
     @classmethod
     def of(cls, term: Quadratic) -> Square:
         """Return what is to be taken out of the term in z."""
-        largest = float(term.weights.max()) if term.weights.numel() > 0 else 0.0
-        return cls(term.weights * term.offset, 2.0 ** round(math.log2(largest) / 2) if largest > 0 else 1.0)
+        largest = term.weights.numpy().max(initial=0.0)
+        return cls(term.weights * term.offset, float(powers_of_two(np.sqrt(largest))))
 
     def taken_from(self, term: Quadratic) -> Quadratic:
         """Return the square of what changes alone, of s w in place of w."""

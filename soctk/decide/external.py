@@ -16,7 +16,7 @@ from torch import Tensor
 
 from soctk.checks import to_numpy
 from soctk.decide.coordinates import Moved
-from soctk.decide.lifted import LiftedProblem, ends_of, solve_program, time_option
+from soctk.decide.lifted import LiftedProblem, solve_program, time_option
 from soctk.decide.polyhedral import ROUNDING, bound_by_rows, project_points, prove_empty
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.ranges import variation
@@ -25,7 +25,6 @@ from soctk.decide.solver import Solver, finish
 from soctk.decide.units import Rescaled
 from soctk.lazy import cvxpy as cp
 from soctk.sets import FeasibleSet, SetAt
-from soctk.sets.coordinates import Coordinates
 from soctk.sets.elastic import nearest
 from soctk.status import Status
 
@@ -134,7 +133,7 @@ class External(Solver):
 
         The problem is in the processor's memory.
         """
-        form, coordinates = problem.form, Coordinates.of(*ends_of(sets))
+        form, coordinates = problem.form, sets.coordinates
         moved = Moved.of(form, coordinates)
         lifted = LiftedProblem(moved.form, sets, coordinates=coordinates)
         assert lifted.rows is not None

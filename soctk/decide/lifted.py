@@ -55,12 +55,6 @@ def solve_program(problem: cp.Problem, solver: str, options: dict[str, Any]) -> 
     return SOLVER_STATUS.get(problem.status, Status.FAILED)
 
 
-def ends_of(sets: SetAt) -> tuple[np.ndarray, np.ndarray]:
-    """Return (lo, hi), each (n,): a box that holds all of the sets."""
-    lo, hi = sets.box
-    return torch.atleast_2d(lo).amin(dim=0).numpy(), torch.atleast_2d(hi).amax(dim=0).numpy()
-
-
 class SetConstraints:
     """The constraints of sets with right-hand sides of their own, parameters of one program.
 
@@ -81,7 +75,7 @@ class SetConstraints:
                 kept = np.flatnonzero(~none)
                 self.constraints.append(sign * x[kept] >= self._parameter(sign * end.numpy()[:, kept]))
         self._equal = self._below = None
-        largest = np.maximum(*map(np.abs, ends_of(sets)))
+        largest = sets.reach[0].numpy()
         self._divisors = [powers_of_two(np.abs(matrix.numpy()) @ largest) for matrix in (rows.E, rows.G)]
         equal, below = (m.numpy() / d[:, None] for m, d in zip((rows.E, rows.G), self._divisors, strict=True))
         if len(rows.E):

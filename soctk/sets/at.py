@@ -15,6 +15,7 @@ from torch import Tensor
 from soctk.checks import ArrayLike, as_array, as_dense, as_tensor, check_last_dim
 from soctk.sets.arrays import Eliminated, SetArrays
 from soctk.sets.base import Device, FeasibleSet, Presolved
+from soctk.sets.coordinates import Coordinates
 from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
 
@@ -155,6 +156,12 @@ class SetAt:
         lo, hi = self.box
         largest = torch.maximum(lo.abs(), hi.abs()).reshape(-1, self.dim).amax(dim=0).cpu()
         return largest, float(largest.sum())
+
+    @cached_property
+    def coordinates(self) -> Coordinates:
+        """Coordinates in which all of the sets lie between -1 and 1, about."""
+        lo, hi = (torch.atleast_2d(end).cpu().numpy() for end in self.box)
+        return Coordinates.of(lo.min(axis=0), hi.max(axis=0))
 
     @cached_property
     def magnitude(self) -> float:

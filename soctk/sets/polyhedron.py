@@ -292,7 +292,7 @@ class Polyhedron(FeasibleSet):
         """
         if x.shape != (self.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
-        rows, largest = self._rows, torch.maximum(*map(torch.abs, self._hull)).numpy()
+        rows, largest = self._rows, self.reach[0].numpy()
         found: list[cp.Constraint] = []
         for side, sign in ((rows.lower.numpy(), 1), (rows.upper.numpy(), -1)):
             finite = np.flatnonzero(np.isfinite(side))

@@ -30,7 +30,8 @@ class Case:
         self.box = soctk.Box(dim, -1.0, 1.0)
         self.cost, self.limit = MODELS[kind](dim, 0), MODELS[kind](dim, 1)
         generator = torch.Generator().manual_seed(0)
-        self.contexts = torch.randn(count, 5, generator=generator, dtype=torch.float64)
+        self.many = torch.randn(64, 5, generator=generator, dtype=torch.float64)
+        self.contexts = self.many[:count]
         with torch.no_grad():
             for parameter in (*self.cost.parameters(), *self.limit.parameters()):
                 parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
@@ -44,8 +45,11 @@ class Case:
         return soctk.minimize(self.cost, self.box, self.contexts, subject_to=[self.limit], tol=TOLERANCE).x
 
     def programs(self) -> Callable[[], Tensor]:
-        """Return what solves one program, compiled by CVXPY, for each context by Clarabel."""
-        forms = [model.conic_form(self.contexts).detach() for model in (self.cost, self.limit)]
+        """Return what solves one program, compiled by CVXPY, for each context by Clarabel.
+
+        Its structure is that of many contexts: what one alone has no parameters for would be constants.
+        """
+        forms = [model.conic_form(self.many).detach() for model in (self.cost, self.limit)]
         x = cp.Variable(self.box.dim)
         parts = [FormEmbedding(form, x) for form in forms]
         constraints = [c for part in parts for c in part.constraints] + self.box.constraints(x)

@@ -220,6 +220,22 @@ def test_a_limit_over_right_hand_sides_of_each_context(kind: str) -> None:
             assert float(one.value) == pytest.approx(float(decision.value[row]), abs=3e-6)
 
 
+def test_a_cost_that_asks_for_an_outside_solver_is_decided_under_a_limit_over_right_hand_sides() -> None:
+    """A model's `decision_method` is of decisions without limits: the Lagrangian is no longer that model."""
+
+    class Asks(soctk.SOCICNN):
+        decision_method = "cvxpy"
+
+    days, limit = soctk.Simplex(4).at(total=np.array([1.0, 2.0])), shifted(shaken(MODELS["hyperbolic"](4)), Box(4), 0.6)
+    asks, plain = (
+        soctk.minimize(kind(4, 3, quadratics=(4,), seed=0), days, CONTEXT[:2], subject_to=[limit])
+        for kind in (Asks, soctk.SOCICNN)
+    )
+    assert list(asks.status) == list(plain.status)
+    assert asks.status[0] == Status.OPTIMAL
+    assert float(asks.value[0]) == pytest.approx(float(plain.value[0]), abs=2e-6)
+
+
 def test_multipliers_bound_what_other_limits_cost() -> None:
     """The optimal value under g <= r is at least lower_bound - u'r for every r, and about that where r is small."""
     feasible_set, model = Box(4), shaken(MODELS["soc"](4))

@@ -32,7 +32,7 @@ from soctk.sets import SetAt
 from soctk.status import Status
 
 STEPS = 60
-"""Multipliers that are tried for a context at most; 9 or 10 are enough for most."""
+"""Multipliers that are tried for a context at most; about ten are enough for most."""
 SHARE = 0.1
 """Of the tolerance, for the minima that L consists of."""
 SPLITS, ROUNDS = 16, 2
@@ -40,9 +40,9 @@ SPLITS, ROUNDS = 16, 2
 PULLED = 1e-10
 """By this share of what is left of a segment a point is moved inside, so that rounding does not put it outside."""
 LEAST = 1e-9
-"""The tolerance of the least value of a limit, whatever that of decisions."""
+"""The tolerance of the least value of a constraint, whatever that of decisions."""
 TOUCHED = 1e-8
-"""A least value up to this is taken for 0, in units of the numbers that the limit is a sum of."""
+"""A least value up to this is taken for 0, in units of the numbers that the constraint is a sum of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,49 +72,46 @@ class Found:
         x: points, (N, n).
         value: of them, (N,); inf where there is none.
         bound: lower bounds of the optimal values, (N,).
-        u: the multipliers of the bounds, (N,); 1 where `empty`.
-        empty: where the constraint is proved never to be met, (N,).
-        no_set: where the set is proved to be empty, (N,).
+        u: the multipliers of the bounds, (N,); 1 where the constraint cannot be met, NaN where the set is empty.
+        none: where it is proved that no point of the set satisfies the constraint, (N,).
     """
 
     x: Tensor
     value: Tensor
     bound: Tensor
     u: Tensor
-    empty: Tensor
-    no_set: Tensor
+    none: Tensor
 
 
-def search(problem: Problem, limit: ConicForm, limits: Limits) -> Found:
+def search(problem: Problem, constraint: ConicForm, limits: Limits) -> Found:
     """Minimise f subject to g <= 0 as far as the search comes.
 
     Args:
         problem: with a conic form, over a set that Newton steps know, on the processor.
-        limit: g at the same contexts, divided by the numbers that it is a sum of.
+        constraint: g at the same contexts, divided by the numbers that it is a sum of.
         limits: the tolerance and the deadline.
     """
     inner = Limits(SHARE * limits.tol, None, limits.deadline)
     first = NEWTON.solve(problem, inner)
-    g0 = _at(limit, first.x)
+    empty = torch.from_numpy(first.status == Status.INFEASIBLE)
+    g0 = _at(constraint, first.x)
     met = g0 <= 0
     found = Found(
         x=first.x.clone(),
         value=torch.where(met, first.value, torch.inf),
         bound=first.lower_bound.clone(),
-        u=torch.zeros_like(first.value),
-        empty=torch.zeros_like(met),
-        no_set=torch.zeros_like(met),
+        u=torch.where(empty, torch.nan, torch.zeros_like(first.value)),
+        none=empty,
     )
-    found.no_set[:] = torch.from_numpy(first.status == Status.INFEASIBLE)
-    left = torch.nonzero(~met & ~found.no_set & first.lower_bound.isfinite()).squeeze(1)
+    left = torch.nonzero(~met & ~empty & first.lower_bound.isfinite()).squeeze(1)
     if left.numel() == 0 or limits.late:
         return found
-    some, finest = limit.select(left), Limits(min(inner.tol, LEAST), None, limits.deadline)
+    some, finest = constraint.select(left), Limits(min(inner.tol, LEAST), None, limits.deadline)
     least = NEWTON.solve(Problem(some, problem.select(left).feasible_set), finest)
     touched = least.value <= TOUCHED
     none = (least.lower_bound > 0) & ~touched
-    found.empty[left], found.u[left[none]] = none, 1.0
-    # where the least value is 0 but for rounding, the limit is raised to it: what bounds that is a bound of less
+    found.none[left], found.u[left[none]] = none, 1.0
+    # where the least value is 0 but for rounding, the constraint is relaxed to it: a bound of that is one of less
     past = least.value.clamp(min=0)
     some = dataclasses.replace(some, constant=some.constant - past.unsqueeze(-1))
     kept = torch.nonzero(touched).squeeze(1)
@@ -128,11 +125,11 @@ def search(problem: Problem, limit: ConicForm, limits: Limits) -> Found:
 
 
 def _close_in(
-    problem: Problem, limit: ConicForm, limits: Limits, found: Found, left: Tensor, low: Side, high: Side
+    problem: Problem, g: ConicForm, limits: Limits, found: Found, left: Tensor, low: Side, high: Side
 ) -> None:
-    """Move both sides of the instances `left` towards each other until point and bound meet; the limit is theirs."""
-    inner = Limits(SHARE * limits.tol, None, limits.deadline)
-    f, g, sets = problem.form.select(left), limit, problem.select(left).feasible_set
+    """Move both sides of the instances `left`, whose constraint is g, together until point and bound meet."""
+    inner, part = Limits(SHARE * limits.tol, None, limits.deadline), problem.select(left)
+    f, sets = part.form, part.feasible_set
     for _ in range(STEPS):
         x = _crossing(g, low, high)
         value = _at(f, x)
