@@ -75,6 +75,8 @@ def test_report_alone_writes_the_projects_pages_from_their_rows(tmp_path: Path, 
     ResultsStore(tmp_path / "evaluation/results/leaderboard.jsonl").append(*rows)
     rows = [row | {"experiment": "factorial", "key": f"f{row['key']}"} for row in rows]
     ResultsStore(tmp_path / "evaluation/results/factorial.jsonl").append(*rows)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/results.md").write_text("<!-- begin others -->\n<!-- end others -->\n")
     (tmp_path / "README.md").write_text("before\n")
     assert main(["report"]) == 2
     assert "begin leaderboard" in capsys.readouterr().err
@@ -88,9 +90,9 @@ def test_report_alone_writes_the_projects_pages_from_their_rows(tmp_path: Path, 
         assert "old" not in readme
     more = support.row(dim=20)
     ResultsStore(tmp_path / "evaluation/results/leaderboard.jsonl").append(more)
-    (tmp_path / "README.md").write_text(f"{readme}<!-- begin others -->\n<!-- end others -->\n")
     assert main(["report"]) == 0
-    assert "| the tasks above | 20 |" in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "README.md").read_text() == readme
+    assert "| the paper's six tasks | 20 |" in (tmp_path / "docs/results.md").read_text()
     assert "| norm |" in (tmp_path / "docs/factorial.md").read_text()
     assert {path.name for path in (tmp_path / "docs/images").iterdir()} == {"regret.svg", "factorial.svg"}
     assert main(["report", "--csv", "out.csv"]) == 2

@@ -233,8 +233,9 @@ class Report:
         latex: where to write the tables in LaTeX, of the leaderboard alone.
         figure: where to draw the results, SVG or PNG.
         readme: a Markdown file with the comments "begin leaderboard" and "end leaderboard": the smallest dimension's
-            table takes the place of what is between them; a line for each other table goes between "begin others" and
-            "end others", where these are.
+            table takes the place of what is between them.
+        overview: a Markdown file with the comments "begin others" and "end others": a line for each other table of the
+            leaderboard goes between them.
     """
 
     store: tyro.conf.Positional[Path | None] = None
@@ -244,6 +245,7 @@ class Report:
     latex: Path | None = None
     figure: Path | None = None
     readme: Path | None = None
+    overview: Path | None = None
 
 
 @dataclass(frozen=True)

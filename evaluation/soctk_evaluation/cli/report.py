@@ -14,7 +14,7 @@ from soctk_evaluation.harness.experiment import STORES, Experiment, Files
 from soctk_evaluation.harness.request import UsageError
 from soctk_evaluation.harness.store import Contents, ResultsStore
 
-KINDS = ("html", "markdown", "csv", "latex", "figure", "readme")
+KINDS = ("html", "markdown", "csv", "latex", "figure", "readme", "overview")
 
 
 def report(command: Report) -> int:

@@ -261,8 +261,13 @@ def protocol_code(cell: Cell) -> tuple[str, ...]:
     return {"exact": (), "paper": SOLVER, "cvxpylayers": ("soctk_baselines.cvxpy_layer",)}[cell.protocol]
 
 
-KINDS, TEXT = ("markdown", "figure", "html", "csv", "latex", "readme"), ("decided_by", *FIT_FIELDS)
-PAGES = {"readme": "README.md", "markdown": "docs/leaderboard.md", "figure": "docs/images/regret.svg"}
+KINDS, TEXT = ("markdown", "figure", "html", "csv", "latex", "readme", "overview"), ("decided_by", *FIT_FIELDS)
+PAGES = {
+    "readme": "README.md",
+    "overview": "docs/results.md",
+    "markdown": "docs/leaderboard.md",
+    "figure": "docs/images/regret.svg",
+}
 EXPERIMENT = Experiment(
     "leaderboard",
     leaderboard_cells,

@@ -13,7 +13,7 @@ from soctk_evaluation.harness.request import Run, Sweep
 from soctk_evaluation.harness.store import Contents, Row, is_measured
 
 Files = Mapping[str, Path]
-"""Files to write by kind: "markdown", "figure", "html", "csv", "readme"."""
+"""Files to write by kind: "markdown", "figure", "html", "csv", "readme", "overview"."""
 
 
 STORES = Path("evaluation/results")

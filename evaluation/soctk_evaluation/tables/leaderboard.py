@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from soctk_evaluation.harness.experiment import Files, Results
-from soctk_evaluation.tables.markdown import has_part, machines, replace_part, write_page, write_text
+from soctk_evaluation.tables.markdown import machines, replace_part, write_page, write_text
 from soctk_evaluation.tables.overview import overview
 from soctk_evaluation.tables.report import WRITERS, body, print_tables, render
 from soctk_evaluation.tables.summary import Measure, build_tables
@@ -62,8 +62,8 @@ that measured it.
 def write_leaderboard(results: Results, files: Files) -> None:
     """Show the tables of regrets and write the files asked for.
 
-    "readme" and "figure" are of the first table, without rows METHOD+SETTING. "readme" is a part of a file; where that
-    has a part "others", a line for each other table goes there.
+    "readme" and "figure" are of the first table, without rows METHOD+SETTING; "overview" has a line for each other
+    table. "readme" and "overview" are parts of files.
     """
     tables = build_tables(results, REGRET, results.cells)
     if not tables:
@@ -75,16 +75,16 @@ def write_leaderboard(results: Results, files: Files) -> None:
             write_page(files[kind], page, results.rows)
         elif kind in files:
             write_text(files[kind], writer(tables))
-    if not tables or not {"readme", "figure"} & set(files):
+    if not tables or not {"readme", "overview", "figure"} & set(files):
         return
     plain = replace(results, rows=[row for row in results.rows if "+" not in row["method"]] or results.rows)
     first = build_tables(plain, REGRET, results.cells)[0]
     if "readme" in files:
         lines = body(render(first)).splitlines()
         replace_part(files["readme"], "leaderboard", "\n".join(line for line in lines if line.strip("| ") or not line))
+    if "overview" in files:
         others = [table for table in tables[1:] if table.protocol == first.protocol]
-        if has_part(files["readme"], "others"):
-            replace_part(files["readme"], "others", overview(others))
+        replace_part(files["overview"], "others", overview(others))
     if "figure" in files:
         from soctk_evaluation.tables.figures import regret_figure
 

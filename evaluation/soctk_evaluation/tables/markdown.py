@@ -36,11 +36,6 @@ def write_text(path: Path, text: str) -> None:
     print(f"wrote {path}", file=sys.stderr)
 
 
-def has_part(path: Path, name: str) -> bool:
-    """Return whether a Markdown file has a part between the comments "begin NAME" and "end NAME"."""
-    return f"<!-- begin {name} -->\n" in path.read_text(encoding="utf-8")
-
-
 def replace_part(path: Path, name: str, text: str) -> None:
     """Write what stands between the comments "begin NAME" and "end NAME" of a Markdown file anew.
 

@@ -36,7 +36,7 @@ def overview(tables: Sequence[Table]) -> str:
 
 
 def _suite(table: Table) -> str:
-    return table.measure.suite_of(table.tasks[0]).strip() or "the tasks above"
+    return table.measure.suite_of(table.tasks[0]).strip() or "the paper's six tasks"
 
 
 def _seeds(table: Table) -> int:
