@@ -15,7 +15,7 @@ is taken for what it is, a vertex or nearly one (soctk.decide.active_set).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 from soctk.decide.active_set import Ends, find_active_set, sides, turns
 from soctk.decide.batched import solve_factored
 from soctk.decide.decision import relative_gap
-from soctk.decide.result import Final, Result, picker
+from soctk.decide.result import Final, Result, map_tensors, picker
 from soctk.decide.rules import is_polyhedral
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.terms.base import Smoothed
@@ -55,6 +55,24 @@ class System(Protocol):
     def solve(self, incoming: Tensor) -> Tensor:
         """Return minus the derivative of <incoming, x> in the equations, (N, n) -> (N, m)."""
         ...
+
+
+def settle(form: ConicForm, result: Result) -> Result:
+    """Return a result whose `Final`, if any, is of numbers: where it was not, so that the gap is infinite.
+
+    A derivative that is refused counts as zero, and zero times what is no number would be none.
+    """
+    final = result.final
+    if final is None or bool((ended := final.ended).all()):
+        return result
+    rows, size = torch.nonzero(~ended).squeeze(1), form.size
+    plain, points = _part(form.detach(), rows), result.x[rows].unsqueeze(1)
+    mu = torch.ones_like(final.mu[rows])
+    lags = [term.initial_lag(term.smooth(term.inner(points), mu)) for term in plain.terms]
+    none = picker(size, rows)(map_tensors(torch.zeros_like, final))
+    final.put(rows, replace(none, x=result.x[rows], mu=mu, lags=lags))
+    lower_bound = torch.where(ended, result.lower_bound, -torch.inf)
+    return replace(result, lower_bound=lower_bound)
 
 
 def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float, *, skip: bool = False) -> Tensor:
@@ -210,22 +228,21 @@ class _Implicit(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError("create_graph=True: second derivatives of a decision are not available")
         (rows, verified, gap), (incoming,) = ctx.saved_tensors, outer
-        if ctx.skip:
-            sound = verified & (gap[rows] <= ctx.max_gap)
-            return torch.where(sound.unsqueeze(-1), -ctx.system.solve(incoming), 0.0), *(None,) * 7
-        weighty = (incoming != 0).any(dim=-1)
-        _check_gaps(rows, gap, weighty, ctx.max_gap)
-        _check_verified(rows, gap.numel(), ~verified & weighty)
-        return -ctx.system.solve(incoming), *(None,) * 7
+        if not ctx.skip:
+            weighty = (incoming != 0).any(dim=-1)
+            check_gaps(rows, gap, weighty, ctx.max_gap)
+            _check_verified(rows, gap.numel(), ~verified & weighty)
+        sound = verified & (gap[rows] <= ctx.max_gap)
+        return torch.where(sound.unsqueeze(-1), -ctx.system.solve(incoming), 0.0), *(None,) * 7
 
 
-def _check_gaps(rows: Tensor, gap: Tensor, weighty: Tensor, max_gap: float) -> None:
+def check_gaps(rows: Tensor, gap: Tensor, weighty: Tensor, max_gap: float) -> None:
     """Raise RuntimeError where decisions with a weight in the loss have too large a gap."""
     refused = ~(gap[rows] <= max_gap) & weighty
     if bool(refused.any()):
         raise RuntimeError(
             f"{int(refused.sum())} of {gap.numel()} decisions have a relative gap above max_gap = {max_gap:g} "
-            f"(the largest is {float(gap[rows][refused].max()):.1e}; {_named(rows[refused])}): their derivatives would "
+            f"(the largest is {float(gap[rows][refused].max()):.1e}; {named(rows[refused])}): their derivatives would "
             "mean nothing. Raise max_iter or max_gap, or give these decisions no weight in the loss"
         )
 
@@ -234,13 +251,13 @@ def _check_verified(rows: Tensor, size: int, refused: Tensor) -> None:
     """Raise RuntimeError where decisions with a weight in the loss jump or turn with the smallest change."""
     if bool(refused.any()):
         raise RuntimeError(
-            f"{int(refused.sum())} of {size} decisions have no derivative ({_named(rows[refused])}): other decisions "
+            f"{int(refused.sum())} of {size} decisions have no derivative ({named(rows[refused])}): other decisions "
             "are as good, or more kinks and bounds meet there than determine a decision. Give the model curvature (a "
             "quadratic branch), or these decisions no weight in the loss, or leave them out: skip_undefined=True"
         )
 
 
-def _named(rows: Tensor) -> str:
+def named(rows: Tensor) -> str:
     """Return which instances of the flattened batch are meant, the first few of them."""
     names = ", ".join(str(row) for row in rows[:NAMED].tolist())
     return f"instance{'s' if rows.numel() > 1 else ''} {names}{', ...' if rows.numel() > NAMED else ''}"

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from soctk.checks import ArrayLike, check_count, check_flag, check_positive
 from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
-from soctk.decide.implicit import differentiable
+from soctk.decide.decision import relative_gap
+from soctk.decide.implicit import check_gaps, differentiable, named, settle
 from soctk.decide.moving_sides import FreeCoordinates, minimise_in_free_coordinates
 from soctk.decide.newton import DEFAULT_ITERATIONS, quicker_compiled, solve_newton
 from soctk.decide.ranges import in_units, units_of_range
 from soctk.decide.reduction import newton_refuses, reduced
-from soctk.decide.result import Final, Result
+from soctk.decide.result import Final, Result, picker
 from soctk.forms.conic_form import ConicForm
 from soctk.function import ConvexFunction, check_function
 from soctk.sets import FeasibleSet, Polyhedron, SetAt
@@ -33,12 +34,14 @@ class DecisionLayer(nn.Module):
 
     Solved in float64 whatever the model's dtype. Decisions whose certified gap exceeds `max_gap`, or that jump or turn
     with the smallest change of what they depend on (of a ReLU model one in three, of a model with curvature none), are
-    returned all the same, but not differentiated. Second derivatives (create_graph=True) are refused.
+    returned all the same, but not differentiated. Second derivatives (create_graph=True) are refused. A decision that
+    rests within about 1e-5 of another kink (one in several hundred) may have a derivative between those to its two sides.
 
     Args:
         model: a surrogate with a conic form.
         feasible_set: a set of the model's dimension.
-        tol: relative gap to solve to. Derivatives at kinks need far more than decisions do.
+        tol: relative gap to solve to, 1e-12 to 1e-8. Derivatives at kinks need more than decisions do; below, digits
+            cancel.
         max_gap: the largest relative gap at which a derivative is still given.
         max_iter: Newton steps.
         skip_undefined: give decisions without a derivative none (zero), instead of raising in the backward pass. For
@@ -96,7 +99,7 @@ class DecisionLayer(nn.Module):
         Raises:
             ValueError: a bad context, right-hand sides that fit neither the set nor the contexts, or weights that make
                 f non-convex.
-            RuntimeError: a set without a point; and in the backward pass, where a decision with a non-zero incoming
+            RuntimeError: a set without a point, or without room for this tol; and in the backward pass, where a decision with a non-zero incoming
                 gradient has too large a gap or no derivative. It names the instances.
         """
         form, batch, sets = self._problem(context, {"total": total, "lower": lower, "upper": upper, "f": f, "h": h})
@@ -124,8 +127,9 @@ class DecisionLayer(nn.Module):
         elif presolved.single_point:
             value = form.evaluate(presolved.point.to(form.linear).reshape(1, 1, -1)).squeeze(-1)
         else:
-            inner, result, (scale, level) = self._solve(reduced(form, presolved), presolved.reduced)
-            value = scale * _held(result, None if result.final is None else _envelope(inner, result.final)) + level
+            inner, result, units = self._solve(reduced(form, presolved), presolved.reduced)
+            result = settle(inner, result)
+            value = self._held(result, None if result.final is None else _envelope(inner, result.final), *units)
         return self._returned(value.reshape(batch), context)
 
     def _problem(
@@ -159,7 +163,7 @@ class DecisionLayer(nn.Module):
         inner, result, _ = self._solve(reduced(form, presolved), feasible_set)
         x = result.x
         if result.final is not None:
-            x = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), result)
+            x = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), settle(inner, result))
         return presolved.expand(x)
 
     def _over_rows(self, form: ConicForm, sets: SetAt) -> tuple[Tensor, Tensor]:
@@ -167,22 +171,30 @@ class DecisionLayer(nn.Module):
         keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
         options = {"tol": self.tol, "max_iter": self.max_iter, "keep_final": keep}
         fixed = sets.detach()
-        form, result, (scale, level) = _in_range(
-            form, fixed, lambda form: minimise_in_free_coordinates(form, fixed, **options)
-        )
+        form, result, units = _in_range(form, fixed, lambda form: minimise_in_free_coordinates(form, fixed, **options))
         free = FreeCoordinates.of(sets)
         if free.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
             x = free.expand(result.x) + 0.0 * form.constant  # part of the graph
+            scale, level = units
             return x, scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level
         inner, ends = free.form(form), free.ends()
+        result = settle(inner, result)
         w, envelope = result.x, None
         if result.final is not None:
             w = self._differentiable(inner, ends, result)
             envelope = _envelope(inner, result.final) + _moved_by_ends(ends, result.final)
-        return free.expand(w), scale * _held(result, envelope) + level
+        return free.expand(w), self._held(result, envelope, *units)
 
     def _differentiable(self, form: ConicForm, ends: Ends, result: Result) -> Tensor:
         return differentiable(form, ends, result, self.max_gap, skip=self.skip_undefined)
+
+    def _held(self, result: Result, envelope: Tensor | None, scale: Tensor, level: Tensor) -> Tensor:
+        """Return the values of a result in the user's units, with the derivatives of an envelope in the result's."""
+        value = scale * result.value + level
+        if envelope is None:
+            return value
+        gap = relative_gap(value, scale * result.lower_bound + level)
+        return _Once.apply(scale * envelope, value, gap, self.max_gap, self.skip_undefined)
 
     def _returned(self, found: Tensor, context: ArrayLike | None) -> Tensor:
         """Return what was found in the dtype of contexts and weights, on the model's device."""
@@ -198,34 +210,66 @@ class DecisionLayer(nn.Module):
 def _in_range(
     form: ConicForm, feasible_set: FeasibleSet | SetAt, solve: Callable[[ConicForm], Result]
 ) -> tuple[ConicForm, Result, tuple[Tensor, Tensor]]:
-    """Return a form and what is found of it: (f - a) / s where f hardly varies; and s and a, (N,) each."""
+    """Return a form and what is found of it: (f - a) / s where f hardly varies; and s and a, (N,) each.
+
+    Where a set is so narrow that the iterations do not end in that unit, f is left as it is.
+
+    Raises:
+        RuntimeError: points that are outside of their sets, which leave no room for the iterations.
+    """
     with torch.no_grad():
         result = solve(form.detach())
         units = units_of_range(form.detach(), feasible_set, result) if form.size > 0 else None
     if units is None:
-        return form, result, (form.constant.new_ones(1), form.constant.new_zeros(1))
-    form = in_units(form, *units)
-    with torch.no_grad():
-        return form, solve(form.detach()), units
+        scale, level = form.constant.new_ones(1), form.constant.new_zeros(1)
+    else:
+        scale, level = units
+        with torch.no_grad():
+            found = solve(in_units(form.detach(), scale, level))
+        worse = ~(scale * (found.value - found.lower_bound) <= result.value - result.lower_bound)
+        if found.final is not None:
+            worse |= ~found.final.ended
+        kept = torch.nonzero(worse).squeeze(1)
+        _put(found, kept, result)
+        scale, level = scale.index_fill(0, kept, 1.0), level.index_fill(0, kept, 0.0)
+        form, result = in_units(form, scale, level), found
+    _refuse_outside(torch.nonzero(result.value == torch.inf).squeeze(1), form.size)
+    return form, result, (scale, level)
+
+
+def _put(found: Result, rows: Tensor, other: Result) -> None:
+    """Overwrite the instances `rows` by those of another result."""
+    for name in ("x", "value", "lower_bound"):
+        getattr(found, name)[rows] = getattr(other, name)[rows]
+    if found.final is not None:
+        found.final.put(rows, picker(found.x.shape[0], rows)(other.final))
+
+
+def _refuse_outside(rows: Tensor, size: int) -> None:
+    if rows.numel() > 0:
+        raise RuntimeError(
+            f"{rows.numel()} of {size} decisions were not found ({named(rows)}): their sets leave too little room for "
+            "this tol. A larger one, or soctk.minimize, may find them"
+        )
 
 
 class _Once(torch.autograd.Function):
     """Values with the derivatives of an envelope, whose own are not those of the values: its multipliers are held."""
 
     @staticmethod
-    def forward(ctx: Any, envelope: Tensor, value: Tensor) -> Tensor:
+    def forward(ctx: Any, envelope: Tensor, value: Tensor, gap: Tensor, max_gap: float, skip: bool) -> Tensor:
+        ctx.save_for_backward(gap)
+        ctx.max_gap, ctx.skip = max_gap, skip
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError("create_graph=True: second derivatives of an optimal value are not available")
-        return outer[0], None
-
-
-def _held(result: Result, envelope: Tensor | None) -> Tensor:
-    """Return the values of a result with the derivatives of an envelope."""
-    return result.value if envelope is None else _Once.apply(envelope, result.value)
+        (gap,), (incoming,) = ctx.saved_tensors, outer
+        if not ctx.skip:
+            check_gaps(torch.arange(gap.numel(), device=gap.device), gap, incoming != 0, ctx.max_gap)
+        return torch.where(gap <= ctx.max_gap, incoming, 0.0), *(None,) * 4
 
 
 def _moved_by_ends(ends: Ends, final: Final) -> Tensor:

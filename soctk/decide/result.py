@@ -213,6 +213,13 @@ class Final:
         assert self.s_hi is not None
         return torch.cat([self.s_hi, self.z_hi], dim=1)
 
+    @property
+    def ended(self) -> Tensor:
+        """Whether the iterations ended at numbers, bool (N,)."""
+        found = torch.ones_like(self.mu[:, 0], dtype=torch.bool)
+        map_tensors(lambda part: found.logical_and_(part.flatten(start_dim=1).isfinite().all(dim=1)), self)
+        return found
+
     @classmethod
     def of(cls, state: Any) -> Final:
         """Copy what a state of the Newton method holds."""

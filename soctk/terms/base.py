@@ -159,8 +159,9 @@ class Term(ABC):
     def implicit_dual(self, u: Tensor, smoothed: Smoothed, lag: Any) -> Tensor:
         """Return y near a solution as a function of u and of the term's own coefficients, for autograd: (N, M, K).
 
-        Value and derivative are those of the smoothed term at `smoothed`; where it has kinks the derivative is that of
-        the equation which defines the dual iterate, as in `hessian`.
+        Where phi has kinks the value is that of the dual iterate, and the derivative that of the equation which defines
+        it: in u the very matrix of `hessian`. At a kink its numbers are so large that those of another one, which
+        agrees with it at the solution, do not cancel.
         """
         return self.subgradient(u)
 

@@ -296,18 +296,16 @@ class Network(Term):
         return torch.cat(self.chain([0.5 * (1 + t) for t in lag])[0], dim=-1)
 
     def implicit_dual(self, u: Tensor, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Tensor:
-        """Return nu from one Newton step on r(a) t = a, layer by layer."""
+        """Return the chain of the slopes (1 + t) / 2 as r(a) t = a moves it, u_l by U_l z_{l-1} as well."""
         if lag is None:
             return self.subgradient(u)
-        z: Tensor | None = None
-        slopes = []
-        for level, (part, (a, r), p, t) in enumerate(
-            zip(u.split(self.widths, dim=-1), smoothed.cache[0], smoothed.cache[1], lag, strict=True)
-        ):
-            moved = (part if z is None else part + forward(self.mixing[level - 1], z)) - a
-            slopes.append(0.5 * (1 + a / r + (1 - t * a / r) / r * moved))
-            z = p * r + p * moved  # p r is the smoothed unit itself
-        return torch.cat(self.chain(slopes)[0], dim=-1)
+        layers, slopes, _ = smoothed.cache
+        moved = [*u.split(self.widths, dim=-1)]
+        for level, matrix in enumerate(self.mixing, start=1):
+            z = slopes[level - 1] * layers[level - 1][1]  # p r
+            moved[level] = moved[level] + forward(matrix, z)
+        du = torch.cat(moved, dim=-1)
+        return self.lagged_dual(smoothed, lag) + self.curvature(smoothed, lag, du - du.detach())
 
     def piece(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Piece:
         """Return which units are on, off or at their kink; a softplus network is smooth."""

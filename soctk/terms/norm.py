@@ -149,11 +149,12 @@ class Norms(Term):
         return lag
 
     def implicit_dual(self, u: Tensor, smoothed: Smoothed, lag: Tensor) -> Tensor:
-        """Return rho from one Newton step on tau(u, kappa) rho = lambda u."""
+        """Return rho as tau(u, kappa) rho = lambda u moves it."""
         point, tau = smoothed.cache
-        kappa = self.kappa.detach()
-        moved = self._dot(point, u - point) + kappa * (self.kappa - kappa)
-        return lag + self._spread(self.weights / tau) * u - self._spread(1 + moved / tau.square()) * lag
+        weights, kappa = self.weights.detach(), self.kappa.detach()
+        longer = kappa * (self.kappa - kappa) / tau.square()
+        own = self._spread((self.weights - weights) / tau) * point - self._spread(longer) * lag
+        return lag + own + self.curvature(smoothed, lag, u - u.detach())
 
     def piece(self, smoothed: Smoothed, lag: Tensor) -> Piece:
         """Return which groups are at their apex."""

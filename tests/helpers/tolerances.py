@@ -49,6 +49,9 @@ TIGHT_OPTIONS = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 # Derivatives of decisions against central differences of step 1e-5, whose own error is eps_decision / 1e-5 plus 1e-10:
 # a decision solved to 1e-10 in value is known to about 1e-11 where there is curvature of order one.
 IMPLICIT_MEDIAN, IMPLICIT_P90 = 1e-6, 1e-4
+# The same against the exact system of kinks and apexes, in each of the weights, a thousandth or more from others. The
+# smoothed curvature is 1e9 to 1e12 there: of 16 digits some are lost.
+EXACT_WEIGHTS = 1e-2
 
 # What first-order steps reach on small kinky problems in a few thousand iterations.
 FIRST_ORDER = 1e-5

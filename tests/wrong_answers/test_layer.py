@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -120,3 +122,50 @@ def test_where_there_is_nothing_to_choose_decisions_are_part_of_the_graph() -> N
         soctk.DecisionLayer(soctk.SOCICNN(2, 1), feasible_set)(context).sum().backward()
         assert context.grad is not None
         assert not context.grad.any()
+
+
+WIDTHS = (1e-4, 1e-6, 1e-7, 1e-8, 1e-9, 1e-11)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_values_over_sets_with_next_to_no_room_are_those_of_minimize(seed: int) -> None:
+    model = soctk.SOCICNN(2, 3, hidden=(6,), quadratics=(2,), norms=(2,), seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    context = torch.randn(len(WIDTHS), 3, generator=generator, dtype=torch.float64)
+    lower = -torch.rand(len(WIDTHS), 2, generator=generator, dtype=torch.float64)
+    upper, wide = lower + torch.tensor(WIDTHS).double()[:, None], soctk.Box(2, -2.0, 2.0)
+    point, weights = context.clone().requires_grad_(), list(model.parameters())
+    value = soctk.DecisionLayer(model, wide).optimal_value(point, lower=lower, upper=upper)
+    expected = soctk.minimize(model, wide.at(lower=lower, upper=upper), context, tol=1e-9).value
+    torch.testing.assert_close(value.detach(), expected, rtol=0, atol=1e-8)
+    slopes = torch.autograd.grad(value.sum(), [point, *weights], allow_unused=True, materialize_grads=True)
+    assert all(bool(slope.isfinite().all()) for slope in slopes)
+    for index in range(len(WIDTHS)):
+        own = soctk.DecisionLayer(model, soctk.Box(2, tuple(lower[index].tolist()), tuple(upper[index].tolist())))
+        single = own.optimal_value(point[index])
+        torch.testing.assert_close(single.detach(), expected[index], rtol=0, atol=1e-8)
+        assert bool(torch.autograd.grad(single, point)[0].isfinite().all())
+
+
+def test_one_set_without_room_leaves_the_derivatives_of_the_others_alone() -> None:
+    model = soctk.SOCICNN(2, 3, hidden=(6,), quadratics=(2,), norms=(2,), seed=0)
+    context = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    demand = torch.ones(8, dtype=torch.float64).index_fill(0, torch.tensor([3]), 2 - 1e-8)
+    layer = soctk.DecisionLayer(model, soctk.Polyhedron(2, 0.0, 1.0, np.ones(2), 1.0), skip_undefined=True)
+    layer.optimal_value(context, f=demand).sum().backward()
+    assert all(bool(weight.grad.isfinite().all()) for weight in model.parameters() if weight.grad is not None)
+
+
+@pytest.mark.parametrize("tol", [1e-9, 1e-12])
+def test_where_demand_is_what_there_is_the_decision_is_right_or_refused(tol: float) -> None:
+    refused = 0
+    for seed in range(10):
+        model = soctk.SOCICNN(4, 3, hidden=(6,), quadratics=(4,), norms=(2,), seed=seed)
+        layer = soctk.DecisionLayer(model, soctk.Polyhedron(4, 0.0, 1.0, np.ones(4), 2.0), tol=tol)
+        context = torch.randn(1, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+        with contextlib.suppress(RuntimeError):  # it would say that there is too little room
+            refused += 1
+            decision = layer(context, f=torch.tensor([4.0], dtype=torch.float64))
+            refused -= 1
+            torch.testing.assert_close(decision.detach(), torch.ones(1, 4, dtype=torch.float64), rtol=0, atol=1e-6)
+    assert refused == 0 or tol < 1e-9
