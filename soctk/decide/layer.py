@@ -34,8 +34,8 @@ class DecisionLayer(nn.Module):
 
     Solved in float64 whatever the model's dtype. Decisions whose certified gap exceeds `max_gap`, or that jump or turn
     with the smallest change of what they depend on (of a ReLU model one in three, of a model with curvature none), are
-    returned all the same, but not differentiated. Second derivatives (create_graph=True) are refused. A decision that
-    rests within about 1e-5 of another kink (one in several hundred) may have a derivative between those to its two sides.
+    returned all the same, but not differentiated. Second derivatives (create_graph=True) are refused. A decision
+    within about 1e-5 of another kink (one in several hundred) may have a derivative between those to its two sides.
 
     Args:
         model: a surrogate with a conic form.
@@ -99,8 +99,8 @@ class DecisionLayer(nn.Module):
         Raises:
             ValueError: a bad context, right-hand sides that fit neither the set nor the contexts, or weights that make
                 f non-convex.
-            RuntimeError: a set without a point, or without room for this tol; and in the backward pass, where a decision with a non-zero incoming
-                gradient has too large a gap or no derivative. It names the instances.
+            RuntimeError: a set without a point, or without room for this tol; and in the backward pass, where a
+                decision with a non-zero incoming gradient has too large a gap or no derivative. It names the instances.
         """
         form, batch, sets = self._problem(context, {"total": total, "lower": lower, "upper": upper, "f": f, "h": h})
         x = self._over_set(form) if sets is None else self._over_rows(form, sets)[0]
