@@ -139,7 +139,10 @@ class DecisionLayer(nn.Module):
 
         They are in the processor's memory where decisions over rows are asked for, or come sooner there.
         """
-        form = self.model.form_at(self.model.check_context(context))
+        contexts = self.model.check_context(context)
+        form = self.model.form_at(contexts)
+        if form.batch_shape != contexts.shape[:-1]:  # contexts of no numbers
+            form = dataclasses.replace(form, batch_shape=tuple(contexts.shape[:-1]))
         form.detach().check()
         given = {name: side for name, side in sides.items() if side is not None}
         if given and not isinstance(self.feasible_set, Polyhedron):

@@ -112,7 +112,7 @@ def minimize(
     if infeasible not in ("status", "nearest"):
         raise ValueError(f'infeasible: expected "status" or "nearest", got {infeasible!r}')
     contexts = model.check_context(context)
-    batch = tuple(contexts.shape[:-1]) if model.context_dim > 0 else ()
+    batch = tuple(contexts.shape[:-1])
     if isinstance(feasible_set, SetAt):
         contexts, batch, feasible_set = spread(model, contexts, batch, feasible_set)
     problem = Problem.at(model, model.context_rows(contexts), feasible_set, check_scale(scale, batch, model))

@@ -212,13 +212,16 @@ class Decider:
 
 def _numbers(given: Any, name: str, count: int) -> np.ndarray:
     """Return so many finite numbers as an array."""
+    if given is None:
+        raise ValueError(f"{name}: expected {count} numbers, got None")
     given = given.detach() if hasattr(given, "detach") else given  # a tensor may be part of a graph
-    if np.iscomplexobj(given):
-        raise TypeError(f"{name}: expected {count} numbers, got complex ones")
     if np.ma.is_masked(given):
         raise TypeError(f"{name}: expected {count} numbers, got masked ones")
     try:
-        numbers = np.asarray(given, dtype=np.float64).copy()
+        found = np.asarray(given)
+        if found.dtype.kind not in "biuf":
+            raise TypeError(f"of type {found.dtype}")
+        numbers = found.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected {count} numbers, got {given!r} ({error})") from None
     if numbers.shape != (count,):

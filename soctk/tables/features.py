@@ -187,6 +187,7 @@ class Date:
 
     def encode(self, table: Table) -> np.ndarray:
         times = self._times(table)
+        self._check_hours(table)
         angles = [2 * np.pi * SEASONS[key].phase(times).to_numpy(float) for key in self.seasons]
         return np.stack([wave(angle) for angle in angles for wave in (np.sin, np.cos)], axis=1)
 
@@ -196,6 +197,15 @@ class Date:
         form = "ISO 8601 as 2024-03-31 17:00" if self.format == ISO else f"the format {self.format}"
         table.check_cells(self.name, times.notna().to_numpy(), f"a date in {form}")
         return times
+
+    def _check_hours(self, table: Table) -> None:
+        """Raise TableError where the hour counts and no cell has one: all would be taken for midnight."""
+        column = table.column(self.name)
+        if "hour" not in self.seasons or self.format != ISO or column.dtype.kind == "M" or len(column) == 0:
+            return
+        timed = column.astype(str).str.contains(r"\d[T ]\d")
+        if not timed.any():
+            table.check_cells(self.name, timed.to_numpy(), "a date with its time, by which the model goes")
 
     def plain(self) -> dict[str, Any]:
         return {"name": self.name, "seasons": list(self.seasons), "format": self.format}

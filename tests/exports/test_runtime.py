@@ -226,13 +226,15 @@ def test_where_f_hardly_varies_the_unit_is_finer(tmp_path, level: float) -> None
 
 
 BAD_CALLS = {
-    "no context": ((), ValueError, r"expected shape \(3,\)"),
+    "no context": ((), ValueError, "expected 3 numbers, got None"),
     "several": ((np.zeros((2, 3)),), ValueError, "one context after another"),
     "too short": ((np.zeros(2),), ValueError, r"expected shape \(3,\)"),
     "a NaN": (([0.0, float("nan"), 0.0],), ValueError, "got nan at coordinate 1"),
     "text": (("abc",), TypeError, "expected 3 numbers"),
     "masked": ((np.ma.masked_less([1.0, 2.0, 3.0], 1.5),), TypeError, "expected 3 numbers, got masked ones"),
-    "complex": ((np.array([1 + 1j, 2, 3]),), TypeError, "expected 3 numbers, got complex ones"),
+    "complex": ((np.array([1 + 1j, 2, 3]),), TypeError, "expected 3 numbers"),
+    "dates": ((np.array(["2024-03-01"] * 3, dtype="datetime64[D]"),), TypeError, "expected 3 numbers"),
+    "numbers as texts": ((["1", "2", "3"],), TypeError, "expected 3 numbers"),
     "far away": (([1e308, 1e308, 1e308],), ValueError, "not finite"),
 }
 

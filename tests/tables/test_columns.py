@@ -61,6 +61,18 @@ def test_seasons_are_circles_that_close() -> None:
     np.testing.assert_allclose(turns, 2 * np.pi / 8760, rtol=3e-3)
 
 
+@pytest.mark.parametrize("day", ["2023", "2023-04", "2023-04-01"])
+def test_dates_without_a_time_are_refused_where_the_hour_counts(day: str) -> None:
+    hours = pd.date_range("2023-01-01", periods=96, freq="h").strftime("%Y-%m-%d %H:%M")
+    table = pd.DataFrame({WHEN: hours, "x_a": 0.0, "value": 0.0})
+    columns = learned(table, context=[WHEN], x=["x_a"])
+    with pytest.raises(TableError, match="a date with its time"):
+        columns.contexts(table.assign(**{WHEN: day}))
+    midnight = columns.contexts(table.assign(**{WHEN: f"{day}T00:00" if len(day) == 10 else "2023-04-01 00:00"}))
+    some = columns.contexts(table.assign(**{WHEN: ["2023-04-01", *["2023-04-01 00:00"] * 95]}))
+    np.testing.assert_array_equal(midnight, some)
+
+
 @pytest.mark.parametrize(
     ("start", "periods", "freq", "seasons"),
     [

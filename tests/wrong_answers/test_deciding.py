@@ -222,3 +222,14 @@ def test_statuses_under_learned_constraints_are_statuses() -> None:
     model, ball = soctk.SOCICNN(2, 1), soctk.from_quadratic(np.eye(2), np.zeros(2), -1.0)
     found = soctk.minimize(model, soctk.Box(2), torch.zeros(3, 1, dtype=torch.float64), subject_to=[ball]).status
     assert all(type(status) is soctk.Status for status in found)
+
+
+@pytest.mark.parametrize("batch", [(), (0,), (3,), (2, 2)])
+@pytest.mark.parametrize("feasible_set", [soctk.Box(2), soctk.Polyhedron(2, 0.0, 1.0, np.ones(2), 1.0)], ids=str)
+def test_contexts_of_no_numbers_have_a_batch(feasible_set: soctk.FeasibleSet, batch: tuple[int, ...]) -> None:
+    """One decision was given for all."""
+    model, context = soctk.from_quadratic(np.eye(2), [1.0, -1.0]), torch.zeros(*batch, 0, dtype=torch.float64)
+    decision, layer = soctk.minimize(model, feasible_set, context), soctk.DecisionLayer(model, feasible_set)
+    assert decision.x.shape == layer(context).shape == (*batch, 2)
+    assert decision.status.shape == layer.optimal_value(context).shape == batch
+    torch.testing.assert_close(decision.x, torch.tensor([0.0, 1.0]).double().expand(*batch, 2), rtol=0, atol=1e-5)
