@@ -232,4 +232,4 @@ def test_contexts_of_no_numbers_have_a_batch(feasible_set: soctk.FeasibleSet, ba
     decision, layer = soctk.minimize(model, feasible_set, context), soctk.DecisionLayer(model, feasible_set)
     assert decision.x.shape == layer(context).shape == (*batch, 2)
     assert decision.status.shape == layer.optimal_value(context).shape == batch
-    torch.testing.assert_close(decision.x, torch.tensor([0.0, 1.0]).double().expand(*batch, 2), rtol=0, atol=1e-5)
+    torch.testing.assert_close(decision.x, torch.tensor([0.0, 1.0]).double().expand(*batch, 2), rtol=0, atol=1e-3)
