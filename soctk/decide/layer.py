@@ -48,6 +48,7 @@ class DecisionLayer(nn.Module):
             descent on the mean of a loss, which then goes by the others; no derivative of that mean.
 
     Raises:
+        TypeError: no surrogate, or no set for all contexts.
         ValueError: dimensions that differ, a non-positive tolerance.
         NotImplementedError: a model without a conic form, or a set without rows.
     """
@@ -64,6 +65,11 @@ class DecisionLayer(nn.Module):
     ) -> None:
         super().__init__()
         check_function(model)
+        if not isinstance(feasible_set, FeasibleSet):
+            raise TypeError(
+                f"feasible_set: expected a FeasibleSet, got {type(feasible_set).__name__}; right-hand sides of each "
+                "context go to the call, layer(context, h=...)"
+            )
         if feasible_set.dim != model.dim:
             raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
         if not model.has_conic_form:
@@ -125,7 +131,7 @@ class DecisionLayer(nn.Module):
         if sets is not None:
             value = self._over_rows(form, sets)[1]
         elif presolved.single_point:
-            value = form.evaluate(presolved.point.to(form.linear).reshape(1, 1, -1)).squeeze(-1)
+            value = form.evaluate(presolved.point.to(form.linear).expand(form.size, 1, -1)).squeeze(-1)
         else:
             inner, result, units = self._solve(reduced(form, presolved), presolved.reduced)
             result = settle(inner, result)
@@ -251,8 +257,8 @@ def _put(found: Result, rows: Tensor, other: Result) -> None:
 def _refuse_outside(rows: Tensor, size: int) -> None:
     if rows.numel() > 0:
         raise RuntimeError(
-            f"{rows.numel()} of {size} decisions were not found ({named(rows)}): their sets leave too little room for "
-            "this tol. A larger one, or soctk.minimize, may find them"
+            f"{rows.numel()} of {size} decisions were not found ({named(rows)}): the iterations ended outside of their "
+            "sets, which leave too little room for this tol. A larger tol or max_iter, or soctk.minimize, may find them"
         )
 
 

@@ -225,7 +225,16 @@ def test_statuses_under_learned_constraints_are_statuses() -> None:
 
 
 @pytest.mark.parametrize("batch", [(), (0,), (3,), (2, 2)])
-@pytest.mark.parametrize("feasible_set", [soctk.Box(2), soctk.Polyhedron(2, 0.0, 1.0, np.ones(2), 1.0)], ids=str)
+@pytest.mark.parametrize(
+    "feasible_set",
+    [
+        soctk.Box(2),
+        soctk.Box(2, (0.0, 1.0), (0.0, 1.0)),
+        soctk.Polyhedron(2, 0.0, 1.0, np.ones(2), 1.0),
+        soctk.Polyhedron(2, [0.0, 1.0], [0.0, 1.0]),
+    ],
+    ids=str,
+)
 def test_contexts_of_no_numbers_have_a_batch(feasible_set: soctk.FeasibleSet, batch: tuple[int, ...]) -> None:
     """One decision was given for all."""
     model, context = soctk.from_quadratic(np.eye(2), [1.0, -1.0]), torch.zeros(*batch, 0, dtype=torch.float64)

@@ -169,3 +169,9 @@ def test_where_demand_is_what_there_is_the_decision_is_right_or_refused(tol: flo
             refused -= 1
             torch.testing.assert_close(decision.detach(), torch.ones(1, 4, dtype=torch.float64), rtol=0, atol=1e-6)
     assert refused == 0 or tol < 1e-9
+
+
+def test_sets_of_each_context_are_no_set_of_a_layer() -> None:
+    model, sets = soctk.from_quadratic(np.eye(2), [1.0, -1.0]), soctk.Polyhedron(2, 0.0, 1.0).at(lower=[0.0, 0.5])
+    with pytest.raises(TypeError, match=r"got SetAt; right-hand sides .* layer\(context, h=...\)"):
+        soctk.DecisionLayer(model, sets)
