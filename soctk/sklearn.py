@@ -24,6 +24,7 @@ from soctk.learn.config import FitConfig
 from soctk.learn.fit import fit
 from soctk.registry import make_surrogate
 from soctk.sets import FeasibleSet, SetAt
+from soctk.surrogate import ConvexSurrogate
 from soctk.tables.features import Feature, learned_feature
 from soctk.tables.log import Groups
 from soctk.tables.table import Table, listed
@@ -87,7 +88,7 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
         seed = int(self.random_state if fixed else check_random_state(self.random_state).randint(2**31 - 1))
         model = make_surrogate(self.model, x.shape[1], z.shape[1], self.max_parameters, seed)
         self.report_ = fit(model, Groups.of(z).data(z, x, y), self.config or FitConfig(seed=seed))
-        self.model_ = self.report_.model
+        self.model_: ConvexSurrogate = self.report_.model
         return self
 
     def predict(self, X: Any) -> np.ndarray:

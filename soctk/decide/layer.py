@@ -127,15 +127,7 @@ class DecisionLayer(nn.Module):
         Arguments and errors are those of `forward`.
         """
         form, batch, sets = self._problem(context, {"total": total, "lower": lower, "upper": upper, "f": f, "h": h})
-        presolved = None if sets is not None else self.feasible_set.presolve()
-        if sets is not None:
-            value = self._over_rows(form, sets)[1]
-        elif presolved.single_point:
-            value = form.evaluate(presolved.point.to(form.linear).expand(form.size, 1, -1)).squeeze(-1)
-        else:
-            inner, result, units = self._solve(reduced(form, presolved), presolved.reduced)
-            result = settle(inner, result)
-            value = self._held(result, None if result.final is None else _envelope(inner, result.final), *units)
+        value = self._value_over_set(form) if sets is None else self._over_rows(form, sets)[1]
         return self._returned(value.reshape(batch), context)
 
     def _problem(
@@ -174,6 +166,14 @@ class DecisionLayer(nn.Module):
         if result.final is not None:
             x = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), settle(inner, result))
         return presolved.expand(x)
+
+    def _value_over_set(self, form: ConicForm) -> Tensor:
+        presolved = self.feasible_set.presolve()
+        if presolved.single_point:
+            return form.evaluate(presolved.point.to(form.linear).expand(form.size, 1, -1)).squeeze(-1)
+        inner, result, units = self._solve(reduced(form, presolved), presolved.reduced)
+        result = settle(inner, result)
+        return self._held(result, None if result.final is None else _envelope(inner, result.final), *units)
 
     def _over_rows(self, form: ConicForm, sets: SetAt) -> tuple[Tensor, Tensor]:
         """Return decisions (N, n) and values (N,) over sets, flat, as functions of what form and sets depend on."""

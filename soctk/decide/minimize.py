@@ -132,10 +132,10 @@ def minimize(
     if constraints:
         return decide_under(problem, constraints, limits, batch, started)
     start = check_start(x0, problem, batch)
-    solver = chosen_solver(problem, make)
-    decision = answer(problem, solver, limits, start, batch, started)
+    chosen = chosen_solver(problem, make)
+    decision = answer(problem, chosen, limits, start, batch, started)
     if infeasible == "nearest" and isinstance(feasible_set, SetAt):
-        return _nearest(decision, problem, solver, limits, batch, started)
+        return _nearest(decision, problem, chosen, limits, batch, started)
     return decision
 
 
@@ -168,6 +168,7 @@ def _nearest(
         reached = ~moved.reshape(-1)[empty].isnan()
         sets, empty = sets.select(reached.nonzero().flatten()), empty[reached]
     if empty.numel() > 0:
+        assert problem.model is not None
         contexts = problem.contexts[empty] if problem.model.context_dim > 0 else problem.contexts
         part = Problem.at(problem.model, contexts, sets, None if problem.unit is None else problem.unit[empty])
         part.size = empty.numel()

@@ -95,8 +95,8 @@ class Prepared:
         started = time.perf_counter()
         check_limits(tol, max_iter, time_limit)
         plain = self.packed is not None and is_plain(context, self.model.context_dim)
-        contexts = context if plain else self.model.check_context(context)
-        batch = tuple(contexts.shape[:-1]) if self.model.context_dim > 0 else ()
+        contexts: Tensor = context if plain else self.model.check_context(context)
+        batch = tuple(contexts.shape[:-1])
         sets: FeasibleSet | SetAt = self.feasible_set
         if sides:
             if not isinstance(sets, Polyhedron):
@@ -104,6 +104,8 @@ class Prepared:
             contexts, batch, sets = spread(self.model, contexts, batch, _at(sets, sides))
         problem, solver = self._problem(contexts, sets), self.solver
         problem.size = math.prod(batch)
+        if self.model.context_dim == 0 and not sides and batch != ():
+            problem.packed = None  # it is of one function
         if isinstance(sets, SetAt) and solver is not None and not solver.takes_sets_at:
             solver = chosen_solver(problem, default_solver)
         limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)

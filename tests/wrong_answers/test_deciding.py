@@ -239,6 +239,7 @@ def test_contexts_of_no_numbers_have_a_batch(feasible_set: soctk.FeasibleSet, ba
     """One decision was given for all."""
     model, context = soctk.from_quadratic(np.eye(2), [1.0, -1.0]), torch.zeros(*batch, 0, dtype=torch.float64)
     decision, layer = soctk.minimize(model, feasible_set, context), soctk.DecisionLayer(model, feasible_set)
-    assert decision.x.shape == layer(context).shape == (*batch, 2)
+    prepared = soctk.prepare(model, feasible_set).minimize(context)
+    assert decision.x.shape == prepared.x.shape == layer(context).shape == (*batch, 2)
     assert decision.status.shape == layer.optimal_value(context).shape == batch
     torch.testing.assert_close(decision.x, torch.tensor([0.0, 1.0]).double().expand(*batch, 2), rtol=0, atol=1e-3)
