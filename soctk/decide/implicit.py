@@ -58,9 +58,9 @@ class System(Protocol):
 
 
 def settle(form: ConicForm, result: Result) -> Result:
-    """Return a result whose `Final`, if any, is of numbers: where it was not, so that the gap is infinite.
+    """Return a result whose `Final`, if any, is finite; where it was not, the lower bound is -inf and others stand in.
 
-    A derivative that is refused counts as zero, and zero times what is no number would be none.
+    No derivative is given there. It counts as zero in a batch, and zero times NaN would be NaN.
     """
     final = result.final
     if final is None or bool((ended := final.ended).all()):

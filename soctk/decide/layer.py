@@ -164,7 +164,7 @@ class DecisionLayer(nn.Module):
         inner, result, _ = self._solve(reduced(form, presolved), feasible_set)
         x = result.x
         if result.final is not None:
-            x = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), settle(inner, result))
+            x = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), result)
         return presolved.expand(x)
 
     def _value_over_set(self, form: ConicForm) -> Tensor:
@@ -172,7 +172,6 @@ class DecisionLayer(nn.Module):
         if presolved.single_point:
             return form.evaluate(presolved.point.to(form.linear).expand(form.size, 1, -1)).squeeze(-1)
         inner, result, units = self._solve(reduced(form, presolved), presolved.reduced)
-        result = settle(inner, result)
         return self._held(result, None if result.final is None else _envelope(inner, result.final), *units)
 
     def _over_rows(self, form: ConicForm, sets: SetAt) -> tuple[Tensor, Tensor]:
@@ -213,7 +212,8 @@ class DecisionLayer(nn.Module):
     def _solve(self, form: ConicForm, feasible_set: FeasibleSet) -> tuple[ConicForm, Result, tuple[Tensor, Tensor]]:
         keep = torch.is_grad_enabled() and form.requires_grad
         options = {"tol": self.tol, "max_iter": self.max_iter, "keep_final": keep}
-        return _in_range(form, feasible_set, lambda form: solve_newton(form, feasible_set, **options))
+        form, result, units = _in_range(form, feasible_set, lambda form: solve_newton(form, feasible_set, **options))
+        return form, settle(form, result), units
 
 
 def _in_range(

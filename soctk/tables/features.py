@@ -187,7 +187,8 @@ class Date:
 
     def encode(self, table: Table) -> np.ndarray:
         times = self._times(table)
-        self._check_hours(table)
+        if "hour" in self.seasons and bool((times == times.dt.normalize()).all()):
+            self._check_hours(table)
         angles = [2 * np.pi * SEASONS[key].phase(times).to_numpy(float) for key in self.seasons]
         return np.stack([wave(angle) for angle in angles for wave in (np.sin, np.cos)], axis=1)
 
@@ -199,9 +200,9 @@ class Date:
         return times
 
     def _check_hours(self, table: Table) -> None:
-        """Raise TableError where the hour counts and no cell has one: all would be taken for midnight."""
+        """Raise TableError where no cell has an hour: all would be taken for midnight."""
         column = table.column(self.name)
-        if "hour" not in self.seasons or self.format != ISO or column.dtype.kind == "M" or len(column) == 0:
+        if self.format != ISO or column.dtype.kind == "M" or len(column) == 0:
             return
         timed = column.astype(str).str.contains(r"\d[T ]\d")
         if not timed.any():
