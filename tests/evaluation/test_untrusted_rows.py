@@ -18,11 +18,8 @@ EVIL = "<script>alert(1)</script> [link](javascript:alert(1)) a|b\nc"
 
 
 def stored(name: str) -> list[dict[str, Any]]:
-    """Return the project's rows of an experiment; those of another, which have its fields, where it has none yet."""
-    path = RESULTS / f"{name}.jsonl"
-    if name == "devices" and not path.is_file():
-        return [row | {"experiment": name} for row in stored("timing")]
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """Return the project's rows of an experiment."""
+    return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
 
 
 def written(path: Path, rows: list[dict[str, Any]]) -> str:

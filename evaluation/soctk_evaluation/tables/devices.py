@@ -5,7 +5,7 @@ from __future__ import annotations
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
-from soctk_evaluation.tables.races import largest_gap, races_of
+from soctk_evaluation.tables.races import largest_gap, races_of, share_certified
 
 PAGE = """# What a decision takes on a GPU
 
@@ -16,10 +16,12 @@ backbone of two layers of 64 ReLUs, a full quadratic and a full norm. Times are 
 device has done all.
 
 `soctk.minimize` of a model on a GPU leaves small batches to the processor's compiled code, and takes large ones there:
-[how](gpu.md). Weights in single precision are decided in double precision too, since certificates to 1e-6 need it.
-[Moreau](https://pypi.org/project/moreau/), a batched interior-point method, is called on finished cone data of the same
-lift, in large batches that of 256 contexts again and again; its making is not counted, its way to the GPU is. All are
-asked for 1e-6, and gaps are certified by `soctk.certify` whatever the method.
+[how](gpu.md). For one context at a time `soctk.prepare` is the quick way, [measured apart](timing.md). Weights in
+single precision are decided in double precision too, since certificates to 1e-6 need it; the answers' rounding to
+single precision is in their gaps. [Moreau](https://pypi.org/project/moreau/), a batched interior-point method, is
+called on finished cone data of the same lift, in large batches that of 256 contexts again and again; its making is not
+counted, its way to the GPU is. All are asked for 1e-6, and gaps are certified by `soctk.certify` whatever the method.
+Cells without a number were not measured.
 
 ![Microseconds for a decision by batch size](images/devices.svg)
 
@@ -79,7 +81,6 @@ def _race(dim: int, model: str, name: str, race: list[Row]) -> str:
     for label, times in _times(race).items():
         certified = [row for row in race if _label(row) == label and row["certified"] is not None]
         worst = max(certified, key=lambda row: row["gap_max"] or float("inf"), default=None)
-        share = f"{min((row['certified'] for row in certified), default=0):.0%}"
-        quality = ["", ""] if worst is None else [share, largest_gap(worst)]
+        quality = ["", ""] if worst is None else [share_certified(certified), largest_gap(worst)]
         lines.append(line(label, *(f"{times[batch]:.3g}" if batch in times else "" for batch in batches), *quality))
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
-from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of
+from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of, share_certified
 
 PAGE = """# What a decision over a polyhedron takes
 
@@ -103,7 +103,7 @@ def _race(name: str, model: str, race: list[Row]) -> str:
             f"{row['decide_ms'] / times[own]:.3g}" if own in times else ""
             for own in (("newton", 1024), ("prepared", 1))
         ]
-        quality = [f"{row['certified']:.1%}", largest_gap(row), f"{row['violation_max']:.0e}"]
+        quality = [share_certified([row]), largest_gap(row), f"{row['violation_max']:.0e}"]
         steps = "" if row["iterations"] is None else f"{row['iterations']:.0f}"
         lines.append(line(label, f"{row['decide_ms']:.3g}", *ratios, *quality, steps))
     return "\n".join(lines)

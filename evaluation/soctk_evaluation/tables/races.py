@@ -1,7 +1,8 @@
-"""What the tables of races share: which rows are one race, which batch sizes are shown, and how large a gap is."""
+"""What the tables of races share: which rows are one race, which batch sizes are shown, and how good answers were."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from soctk_evaluation.harness.store import Row
@@ -28,3 +29,8 @@ def at_their_best(race: Sequence[Row], methods: Sequence[str]) -> list[Row]:
 def largest_gap(row: Row) -> str:
     """Return the largest gap in words; stores keep none where it is infinite, as that of a point outside may be."""
     return "inf" if row["gap_max"] is None else f"{row['gap_max']:.0e}"
+
+
+def share_certified(rows: Iterable[Row]) -> str:
+    """Return the least share of answers of a certified gap, rounded down: 100% is all of them."""
+    return f"{math.floor(1000 * min(row['certified'] for row in rows)) / 10:.4g}%"

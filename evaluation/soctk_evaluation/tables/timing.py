@@ -7,7 +7,7 @@ from typing import Any
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
-from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of
+from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of, share_certified
 
 PAGE = """# What a decision takes
 
@@ -88,7 +88,7 @@ def _race(dim: int, model: str, name: str, race: list[Row]) -> str:
         one, many = ("layer", "layer") if row["method"] in DERIVATIVES else ("prepared", "newton")
         ours = (one, 1), (many, largest)
         ratios = [f"{row['decide_ms'] / times[own]:.3g}" if own in times else "" for own in ours]
-        quality = ["", ""] if row["certified"] is None else [f"{row['certified']:.0%}", largest_gap(row)]
+        quality = ["", ""] if row["certified"] is None else [share_certified([row]), largest_gap(row)]
         label = LABELS.get(row["method"], row["method"])
         lines.append(line(label, str(row["config"]["batch"]), f"{row['decide_ms']:.3g}", *ratios, *quality))
     limited = [row for row in race if row["limit_ms"] and row["config"]["batch"] == largest]
