@@ -10,7 +10,7 @@ import support
 import soctk
 from soctk_evaluation.cli import main
 from soctk_evaluation.cli.commands import Samples
-from soctk_evaluation.experiments import leaderboard, samples
+from soctk_evaluation.experiments import leaderboard, recipes, samples
 from soctk_evaluation.harness.store import ResultsStore
 from soctk_evaluation.tables.samples import curves
 
@@ -52,7 +52,7 @@ def test_the_command_measures_every_size_and_writes_page_and_picture(tmp_path: P
     monkeypatch.setattr(samples, "SIZES", {"train": 12, "validation": 12, "test": 4, "candidates": 4})
     monkeypatch.setattr(samples, "CANDIDATES", (2, 4))
     monkeypatch.setattr(samples, "INSTANCES", (6, 12))
-    monkeypatch.setattr(leaderboard, "RECIPE", soctk.FitConfig(epochs=1, lbfgs_iterations=2, newton_iterations=1))
+    monkeypatch.setattr(recipes, "RECIPE", soctk.FitConfig(epochs=1, lbfgs_iterations=2, newton_iterations=1))
     store, page, picture = tmp_path / "rows.jsonl", tmp_path / "page.md", tmp_path / "page.svg"
     asked = ["samples", "--quick", "--tasks", "box_socp", "--dims", "3", "--methods", "soc", "quadratic"]
     written = ["--store", str(store), "--markdown", str(page), "--figure", str(picture)]

@@ -13,14 +13,8 @@ from typing import Any
 
 import soctk
 from soctk import ConvexSurrogate, FitConfig
-from soctk_evaluation.experiments.leaderboard import (
-    MEASURED,
-    TEXT,
-    cell_config,
-    measure,
-    own_recipe,
-    protocol_code,
-)
+from soctk_evaluation.experiments.leaderboard import MEASURED, TEXT, cell_config, measure, protocol_code
+from soctk_evaluation.experiments.recipes import own_recipe
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import BASELINES
@@ -30,6 +24,10 @@ from soctk_evaluation.tables.factorial import write_factorial
 from soctk_tasks import TASKS, task_names
 
 DIMS, SEEDS = (10,), (0, 1, 2)
+STEPS = {"relu": 1000}
+OTHERS_STEPS = 300
+"""Iterations of L-BFGS by method, at most: fewer than the leaderboard's, alike for all that are compared, since most
+rows were measured so."""
 
 
 def factorial_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: FitConfig | None = None) -> list[Cell]:
@@ -38,7 +36,7 @@ def factorial_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: Fit
     Args:
         asked: `soctk_evaluation.cli.commands.Factorial`.
         sizes: departures from the leaderboard's.
-        fit: the training recipe before a variant's changes; by default the leaderboard's.
+        fit: the training recipe before a variant's changes; by default the leaderboard's with `STEPS`.
     """
     check_names(asked.methods, tuple(VARIANTS), "variant")
     check_names(asked.tasks, task_names(), "task")
@@ -47,9 +45,13 @@ def factorial_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: Fit
     cells = []
     for dim, name, seed, task in grid:
         variant = VARIANTS[name]
-        own = replace(fit or own_recipe(variant.method, dim), **variant.recipe)
+        own = replace(fit or _recipe(variant.method, dim), **variant.recipe)
         cells.append(Cell("factorial", task, dim, name, seed, "exact", cell_config(own, sizes, {})))
     return sorted(cells, key=lambda cell: (-cell.dim, not cell.method.endswith("_lm")))
+
+
+def _recipe(method: str, dim: int) -> FitConfig:
+    return replace(own_recipe(method, dim), lbfgs_iterations=STEPS.get(method, OTHERS_STEPS))
 
 
 def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import soctk
 from soctk import ConvexSurrogate, Decision, FitConfig, ValueData
 from soctk.decide.minimize import Method
 from soctk.decide.solver import Solver
+from soctk_evaluation.experiments.recipes import OWN_SIZES, SIZES, own_recipe
 from soctk_evaluation.harness.cell import Cell, Config, make_config
 from soctk_evaluation.harness.experiment import Experiment
 from soctk_evaluation.harness.from_decisions import learn_from_decisions, setting_config
@@ -33,44 +34,12 @@ PROTOCOLS: dict[str, Method | None] = {"exact": "newton", "paper": "projected_ad
 """How decisions are made: to a certificate, by the paper's 5 restarts of 200 projected Adam steps, by cvxpylayers."""
 
 TOLERANCE = 1e-6
-SIZES = {"train": 1000, "validation": 1000, "test": 200, "candidates": 64}
-"""Instances of each data set, and candidates of each instance (the paper's)."""
-
-FEW = {"train": 600, "validation": 150, "test": 100, "candidates": 16}
-OWN_SIZES = {
-    **{"opf_case14": FEW, "opf_case30": FEW},
-    "opf_case118": {"train": 1000, "validation": 250, "test": 100, "candidates": 40},
-}
-"""Departures where every value is a cone program: few decide case14 and case30, and one of case118 takes 14 ms."""
-
 MEASURED = (
     *("params", "relative_error", "regret_mean", "regret_median", "regret_max", "regret_stderr", "regret_n"),
     *("solver_regret", "decision_error", "gap_max", "fit_seconds", "step_seconds", "decide_ms", "decided_by"),
     *FIT_FIELDS,
 )
 """The measurements in a row."""
-
-RECIPE = FitConfig(starts=2, level_iterations=100, rows=24_000)
-"""The recipe of every method: `soctk.fit`'s with half the starts, few iterations of b0, which decides nothing, and as
-many values as let the curved part see all instances at d = 10."""
-
-OWN_RECIPES: dict[str, dict[str, Any]] = {
-    **{name: {"rows": 38_400, "lbfgs_iterations": 1000} for name in ("relu", "relu_wide", "softplus", "softplus_wide")},
-    "pcf": {"rows": 64_000, "lbfgs_iterations": 1000},
-    "pcf_template": {"lbfgs_iterations": 1000, "project_affine": False},
-}
-"""What a method is given beyond the recipe of all: without it the networks are far from their best, and fits of the
-paper's template of PCF end at the limit of 300. Its v, affine in the context, cannot follow a curved part that is
-learned with the best v of every instance: after 1000 steps of that one fit in 54 was lost, a regret of .95."""
-
-LARGE_DIM = 50
-OWN_RECIPES_LARGE: dict[str, dict[str, Any]] = {
-    **{name: {"lbfgs_iterations": 1000} for name in ("soc", "dcp", "norm", "quad")},
-    "pcf_template": {"project_affine": True},
-}
-"""The same from `LARGE_DIM` on, where 28 of 54 fits of DCP, norm and quad ended at that limit, and 6 of 18 of SOC.
-There the template of PCF is better learned apart: a mean regret of .014 in place of .016, on simplex_logistic 1.9e-4 in
-place of .024."""
 
 Make = Callable[..., ConvexSurrogate]
 """Makes a surrogate of a method's name and decision dimension, as `soctk.make_surrogate` does."""
@@ -84,7 +53,7 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
     Args:
         asked: `soctk_evaluation.cli.commands.Leaderboard`.
         sizes: departures from `SIZES`.
-        fit: the training recipe, the same for every method; by default `own_recipe`.
+        fit: the training recipe, the same for every method; by default `recipes.own_recipe`.
     """
     check_methods(asked.methods, decision_methods())
     check_names(asked.tasks, task_names(), "task")
@@ -97,12 +66,6 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
         config = config_of(method, task, dim, asked.protocol, sizes, fit)
         cells.append(Cell("leaderboard", task, dim, method, seed, asked.protocol, config))
     return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(base_of(cell.method), 0)))
-
-
-def own_recipe(method: str, dim: int) -> FitConfig:
-    """Return `RECIPE` with what a method, without its setting, is given beyond it at this dimension."""
-    large = OWN_RECIPES_LARGE.get(method, {}) if dim >= LARGE_DIM else {}
-    return replace(RECIPE, **OWN_RECIPES.get(method, {}) | large)
 
 
 def config_of(

@@ -11,14 +11,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from soctk_evaluation.experiments.leaderboard import (
-    MEASURED,
-    SIZES,
-    TEXT,
-    config_of,
-    measure,
-    protocol_code,
-)
+from soctk_evaluation.experiments.leaderboard import MEASURED, TEXT, config_of, measure, protocol_code
+from soctk_evaluation.experiments.recipes import SIZES
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.names import decision_methods

@@ -32,9 +32,9 @@ NEUTRAL = (
     *("soctk_tasks.__init__", "soctk_baselines.__init__", "soctk_evaluation.__init__"),
     *("soctk_tasks.grid", "soctk_tasks.untuned"),
     *("soctk_evaluation.benchmark", "soctk_evaluation.cli", "soctk_evaluation.harness", "soctk_evaluation.tables"),
-    "soctk_evaluation.experiments.__init__",
+    *("soctk_evaluation.experiments.__init__", "soctk_evaluation.experiments.recipes"),
 )
-"""What determines no result unless an experiment names it."""
+"""What determines no result unless an experiment names it, or is in its cells' configuration whole."""
 
 PRESETS = "soctk_baselines.presets"
 BASELINES = {
