@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
-from soctk_evaluation.tables.races import largest_gap, races_of, share_certified
+from soctk_evaluation.tables.markdown import escape, head, line
+from soctk_evaluation.tables.races import largest_gap, races_of, share_certified, write_races
 
 PAGE = """# What a decision takes on a GPU
 
@@ -41,19 +43,14 @@ LABELS = {
 
 def write_devices(results: Results, files: Files) -> None:
     """Show the tables, and write the page and the picture asked for."""
-    rows = results.measured
-    table = devices_table(rows)
-    print(table)
-    if "markdown" in files and rows:
-        write_page(files["markdown"], PAGE.format(machine=machines(rows)) + table, rows)
-    if "figure" in files:
-        from soctk_evaluation.tables.figures import devices_figure
+    write_races(results, files, PAGE, devices_table, _draw)
 
-        races = {
-            f"{model} model, d = {dim}, {name}": _times(race)
-            for (dim, model, name), race in sorted(races_of(rows).items())
-        }
-        devices_figure(races, files["figure"])
+
+def _draw(rows: list[Row], path: Path) -> None:
+    from soctk_evaluation.tables.figures import devices_figure
+
+    races = sorted(races_of(rows).items())
+    devices_figure({f"{model} model, d = {dim}, {name}": _times(race) for (dim, model, name), race in races}, path)
 
 
 def devices_table(rows: list[Row]) -> str:

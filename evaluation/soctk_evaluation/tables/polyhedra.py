@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
-from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of, share_certified
+from soctk_evaluation.tables.markdown import escape, head, line
+from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of, share_certified, write_races
 
 PAGE = """# What a decision over a polyhedron takes
 
@@ -47,15 +49,13 @@ RIVALS = {
 
 def write_polyhedra(results: Results, files: Files) -> None:
     """Show the tables, and write the page asked for."""
-    rows = results.measured
-    text = polyhedra_tables(rows)
-    print(text)
-    if "markdown" in files and rows:
-        write_page(files["markdown"], PAGE.format(machine=machines(rows)) + text, rows)
-    if "figure" in files:
-        from soctk_evaluation.tables.figures import polyhedra_figure
+    write_races(results, files, PAGE, polyhedra_tables, _draw)
 
-        polyhedra_figure(_best_times(rows), files["figure"])
+
+def _draw(rows: list[Row], path: Path) -> None:
+    from soctk_evaluation.tables.figures import polyhedra_figure
+
+    polyhedra_figure(_best_times(rows), path)
 
 
 def polyhedra_tables(rows: list[Row]) -> str:

@@ -1,11 +1,39 @@
-"""What the tables of races share: which rows are one race, which batch sizes are shown, and how good answers were."""
+"""What the pages of races share: which rows are one race, which batch sizes are shown, and how good answers were."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
+from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
+from soctk_evaluation.tables.markdown import machines, write_page
+
+
+def write_races(
+    results: Results,
+    files: Files,
+    page: str,
+    tables: Callable[[list[Row]], str],
+    figure: Callable[[list[Row], Path], None],
+) -> None:
+    """Show the tables, and write the page and the picture asked for.
+
+    Args:
+        results: of the experiment.
+        files: asked for.
+        page: what stands above the tables, with "{machine}" where the rows' machines are named.
+        tables: returns them in Markdown.
+        figure: draws rows to a file.
+    """
+    rows = results.measured
+    text = tables(rows)
+    print(text)
+    if "markdown" in files and rows:
+        write_page(files["markdown"], page.format(machine=machines(rows)) + text, rows)
+    if "figure" in files:
+        figure(rows, files["figure"])
 
 
 def races_of(rows: Iterable[Row]) -> dict[tuple[int, str, str], list[Row]]:

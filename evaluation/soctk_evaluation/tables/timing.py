@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
-from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of, share_certified
+from soctk_evaluation.tables.markdown import escape, head, line
+from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of, share_certified, write_races
 
 PAGE = """# What a decision takes
 
@@ -57,15 +58,13 @@ DERIVATIVES = ("layer", "cvxpylayers_backward")
 
 def write_timing(results: Results, files: Files) -> None:
     """Show the tables, and write the page and the picture asked for."""
-    rows = results.measured
-    table = timing_table(rows)
-    print(table)
-    if "markdown" in files and rows:
-        write_page(files["markdown"], PAGE.format(machine=machines(rows)) + table, rows)
-    if "figure" in files:
-        from soctk_evaluation.tables.figures import timing_figure
+    write_races(results, files, PAGE, timing_table, _draw)
 
-        timing_figure([row for race in _races(rows).values() for row in race], files["figure"])
+
+def _draw(rows: list[Row], path: Path) -> None:
+    from soctk_evaluation.tables.figures import timing_figure
+
+    timing_figure([row for race in _races(rows).values() for row in race], path)
 
 
 def timing_table(rows: list[Row]) -> str:
