@@ -21,6 +21,8 @@ from soctk.function import ConvexFunction
 
 CORE = 0.5
 """The share of rows nearest to the policy that is looked at apart: a cost may be curved the wrong way there alone."""
+ROUNDING = 1e-9
+"""Residuals below this share of what the values vary by, or a few roundings of them, are not noise but rounding."""
 ROWS_PER_WEIGHT = 3
 """Rows of a half for each coefficient, below which nothing is tested."""
 
@@ -97,8 +99,10 @@ def _regress(z: np.ndarray, d: np.ndarray, value: np.ndarray) -> _Fit | None:
     curved = _products(d)
     features = np.concatenate([curved, cross, basis, _products(z)], axis=1)
     inverse = np.linalg.pinv(features.T @ features)
-    weights = inverse @ (features.T @ value)
-    residual = (value - features @ weights) * math.sqrt(len(z) / (len(z) - features.shape[1]))
+    varied = value - value.mean()
+    weights = inverse @ (features.T @ varied)
+    rounded = max(ROUNDING * float(varied.std()), 4 * np.finfo(float).eps * float(np.abs(value).max()))
+    residual = np.hypot(varied - features @ weights, rounded) * math.sqrt(len(z) / (len(z) - features.shape[1]))
     scores = (features * residual[:, None]) @ inverse[:, : curved.shape[1]]
     Q = np.zeros((d.shape[1],) * 2)
     Q[np.triu_indices(d.shape[1])] = weights[: curved.shape[1]]

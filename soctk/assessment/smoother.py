@@ -64,7 +64,7 @@ class Smoother:
         prior: what was thought before.
         usual: the means of the seven logarithms before.
         log: the seven logarithms, of residuals in units of `unit`.
-        unit: the residuals' root mean square.
+        unit: the residuals' root mean square; 0 where all are 0, and with it all that is said of them.
         chol: of K, (R, R).
         alpha: K^-1 r, (R,).
     """
@@ -92,14 +92,16 @@ class Smoother:
         """
         order = np.random.default_rng(seed).permutation(len(residual))[:MOST_ROWS]
         points, r = tuple(torch.from_numpy(part[order]) for part in (z, d)), torch.from_numpy(residual[order])
-        unit = float(r.square().mean().sqrt()) or 1.0
+        unit = float(r.square().mean().sqrt())
+        if unit > 0:
+            r = r / unit
         few = slice(LIKELIHOOD_ROWS)
-        usual = _usual(*points, size / unit, prior)
-        log = _likeliest(points[0][few], points[1][few], r[few] / unit, usual, prior)
+        usual = _usual(*points, size / (unit or 1.0), prior)
+        log = _likeliest(points[0][few], points[1][few], r[few], usual, prior)
         K = _covariance(points, points, log, prior.rough)
         K.diagonal().add_(log[NOISE].exp() + JITTER)
         chol = torch.linalg.cholesky(K)
-        alpha = torch.cholesky_solve((r / unit)[:, None], chol)[:, 0]
+        alpha = torch.cholesky_solve(r[:, None], chol)[:, 0]
         return cls(*points, prior, usual, log, unit, chol, alpha)
 
     @property

@@ -186,6 +186,8 @@ class _Reader:
         self.x.save_value(np.zeros(n))
         try:
             slopes = expression.grad.get(self.x)
+        except TypeError:  # from adding None, the derivative of one of several terms
+            slopes = None
         finally:
             self.x.save_value(kept)
         if slopes is None:  # of some atoms, as power(x, 1), CVXPY knows no derivative at 0

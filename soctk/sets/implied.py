@@ -7,6 +7,9 @@ right-hand side: with e_j + E'nu + G'z = w, z >= 0,
     x_j >= -nu'f - z'h + sum_i min(w_i lo_i, w_i hi_i),
 
 w being zero, to rounding, where the bound that it needs is infinite.
+
+Of an empty set a row may leave an end on the wrong side of its bound. Any box is around such a set; that end is put at
+the bound, so that the box has points and multipliers that prove the set empty go on proving it.
 """
 
 from __future__ import annotations
@@ -104,7 +107,13 @@ class SingleRows:
         endless = no_lo.astype(float) @ (self.positive > 0) + no_hi.astype(float) @ (self.negative < 0)
         above = _tightest(self.upward, slack, endless, (no_lo, held_lo), no_hi, 1.0)
         below = _tightest(self.downward, slack, endless, (no_hi, held_hi), no_lo, -1.0)
-        return np.where(no_lo, -below, lo), np.where(no_hi, above, hi)
+        return _filled(-below, above, lo, hi)
+
+
+def _filled(low: np.ndarray, high: np.ndarray, lo: np.ndarray, hi: np.ndarray) -> Ends:
+    """Return the ends `lo` and `hi` with infinite ones replaced by `low` and `high`, of which none crosses another."""
+    hi = np.where(np.isinf(hi), np.maximum(high, lo), hi)
+    return np.where(np.isinf(lo), np.minimum(low, hi), lo), hi
 
 
 def _tightest(
@@ -162,7 +171,7 @@ def _by_multipliers(base: Matrices, lo: np.ndarray, hi: np.ndarray, f: np.ndarra
     If all constants and all finite ends are at most C, and what is left of w where it should be zero sums to at most
     R < 1, then no coordinate exceeds C / (1 - R).
     """
-    rows, found, lo, hi = base.rows(), [], lo.copy(), hi.copy()
+    rows, found, low, high = base.rows(), [], lo.copy(), hi.copy()
     E, G = rows.E.numpy(), rows.G.numpy()
     for sign, side in ((1.0, lo), (-1.0, hi)):
         for j in np.flatnonzero(np.isinf(side).any(axis=0)).tolist():
@@ -182,10 +191,8 @@ def _by_multipliers(base: Matrices, lo: np.ndarray, hi: np.ndarray, f: np.ndarra
             one, name = int(np.flatnonzero(left > 0.5)[0]), "lower" if sign > 0 else "upper"
             remedy = "give a finite bound, as large as need be"
             raise ValueError(f"{name}: set {one} has no end in coordinate {j} that could be found: {remedy}")
-        side = lo if sign > 0 else hi
-        end = sign * (constant - ROUNDING * size - 2 * left * most)
-        side[:, j] = np.where(np.isinf(side[:, j]), end, side[:, j])
-    return lo, hi
+        (low if sign > 0 else high)[:, j] = sign * (constant - ROUNDING * size - 2 * left * most)
+    return _filled(low, high, lo, hi)
 
 
 def _largest_finite(side: np.ndarray) -> np.ndarray:

@@ -102,6 +102,32 @@ def test_convex_logs_are_not_accused() -> None:
     assert min(found) > 0.005
 
 
+@pytest.mark.parametrize(("level", "slope"), [(100.0, 1.0), (1e3, 0.0), (1e-6, 1e-9), (0.0, 1.0)])
+def test_the_rounding_of_affine_logs_is_no_evidence(level: float, slope: float) -> None:
+    """Residuals of 1e-13 were noise of that size, and what they regress on evidence: in a fifth of such logs."""
+
+    def affine(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
+        return level + slope * (3 * x[:, 0] + 2 * x[:, 1])
+
+    model = learned(log(affine, noise=0.0))
+    for seed in range(20):
+        rows = Rows.of(log(affine, rows=100 + 20 * seed, noise=0.0, seed=seed))
+        assert curvature(model, rows, Axes.of(rows)).p_value > 0.4
+
+
+def test_curvature_of_the_wrong_sign_is_evidence_however_small_beside_the_level() -> None:
+    rows = Rows.of(log(lambda x, theta: 1e6 + 1e-3 * saddle(x, theta), noise=0.0))
+    assert curvature(learned(log(saddle)), rows, Axes.of(rows)).p_value < 1e-9
+
+
+def test_residuals_that_are_zero_have_no_noise() -> None:
+    """They had 2.8e-5, whatever the unit of the values."""
+    random = np.random.default_rng(0)
+    process = Smoother.of(random.normal(size=(60, 2)), random.normal(size=(60, 3)), np.zeros(60), 1.0, LEVELS)
+    mean, covariance = process.at(random.normal(size=(5, 2)), random.normal(size=(5, 3)))
+    assert (process.noise, process.noise_error(), np.abs(mean).max(), np.abs(covariance).max()) == (0, 0, 0, 0)
+
+
 def test_noise_alone_is_no_reason_to_decide() -> None:
     def nothing(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
         return np.zeros(len(x))

@@ -41,6 +41,7 @@ WEIGHTS = np.array([[1.0, 2.0], [3.0, 4.0]])
 EXPRESSIONS = {
     "affine": a @ X + 3,
     "power 1 inside an atom": cp.norm1(cp.power(X, 1) - 1),
+    "power 1 beside another term": cp.sum(cp.power(X, 1) + X) + cp.norm1(cp.power(X, 1) + X),
     "largest of a column and a row": cp.sum(cp.maximum(COLUMN, ROW)),
     "largest of columns and rows": cp.sum(cp.maximum(COLUMN, ROW, -COLUMN, -ROW)),
     "sum of a column and a row": cp.sum(cp.multiply(WEIGHTS, cp.abs(COLUMN) + cp.square(ROW))),

@@ -9,7 +9,7 @@ from tolerances import DOUBLE
 from zoo import MODELS, shaken
 
 import soctk
-from soctk import Box, Budget, Polyhedron, Status
+from soctk import Box, Budget, Polyhedron, Simplex, Status
 
 
 def context(count: int) -> torch.Tensor:
@@ -139,3 +139,36 @@ def test_nearest_sets_have_points_whatever_the_units_of_rows() -> None:
     decision = soctk.minimize(shaken(MODELS["soc"](4)), base.at(f=f), context(20), infeasible="nearest")
     assert (decision.status != Status.INFEASIBLE).all()
     assert bool((decision.violation <= decision.relaxation * (1 + 1e-6)).all())
+
+
+DIAMOND = np.array([[1.0, 1], [1, -1], [-1, 1], [-1, -1]])
+EMPTY_AND_ENDLESS = {
+    "a simplex of nothing": (Simplex(4), {"total": -1.0}, 1.0),
+    "a simplex of less than its least": (Simplex(4), {"lower": [0.7, 0.7, 0.0, 0.0]}, 0.4),
+    "a row of both signs of bounds": (Polyhedron(3, 0.0, np.inf, [[1.0, 2, 1]], 1.0), {"f": -1.0}, 1.0),
+    "below their upper ends": (Polyhedron(4, -np.inf, 0.0, np.ones(4), -1.0), {"f": 1.0}, 1.0),
+    "an inequality": (Polyhedron(4, 0.0, np.inf, G=np.ones(4), h=1.0), {"h": -1.0}, 1.0),
+    "rows alone": (
+        Polyhedron(2, -np.inf, np.inf, G=[[1.0, 0], [-1, 0], [0, 1], [0, -1]], h=np.ones(4)),
+        {"h": -1.0},
+        4.0,
+    ),
+    "rows together": (Polyhedron(2, -np.inf, np.inf, G=DIAMOND, h=np.ones(4)), {"h": -1.0}, 4.0),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_AND_ENDLESS)
+def test_empty_sets_without_upper_ends_are_proved_empty(name: str) -> None:
+    """The row that contradicts the bounds was taken to imply an upper end below the lower one: over a box turned inside
+    out no multipliers proved anything, and the answer was a point outside, "inaccurate"."""
+    base, sides, away = EMPTY_AND_ENDLESS[name]
+    model, sets = shaken(MODELS["soc"](base.dim)), base.at(**sides)
+    for method in ("newton", "cvxpy"):
+        decision = soctk.minimize(model, sets, context(2), method=method)
+        assert (decision.status == Status.INFEASIBLE).all()
+        assert bool(decision.x.isnan().all())
+    assert bool((sets.refutes(*soctk.minimize(model, sets, context(2)).ray) > 0).all())
+    near = soctk.minimize(model, sets, context(2), infeasible="nearest")
+    assert near.optimal.all()
+    torch.testing.assert_close(near.relaxation, torch.full((2,), away, dtype=DOUBLE), rtol=1e-6, atol=1e-6)
+    assert bool((near.violation <= away * (1 + 1e-6)).all())
