@@ -109,7 +109,8 @@ def check_finite(tensor: Tensor, name: str) -> None:
     if bool(finite.all()):
         return
     index = tuple(torch.nonzero(~finite)[0].tolist())
-    place = f" at row {list(index[:-1])}, coordinate {index[-1]}" if index else ""
+    row = f"row {list(index[:-1])}, " if len(index) > 1 else ""
+    place = f" at {row}coordinate {index[-1]}" if index else ""
     raise ValueError(f"{name}: expected finite numbers, got {tensor[index].item()}{place}")
 
 

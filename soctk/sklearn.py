@@ -39,7 +39,8 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
     time of year), as `soctk fit` takes them.
 
     Args:
-        decision: columns of X that are the decision, by name or by number; all that are not the context by default.
+        decision: columns of X that are the decision, by name or, as whole numbers, by place; all that are not the
+            context by default.
         context: columns of X that are the context; all that are not the decision by default, none where that is not
             given either.
         category: columns of the context that are categories even where they have numbers.

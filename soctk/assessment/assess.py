@@ -88,7 +88,7 @@ def assess(
     if data.value.numel() < 2:
         raise ValueError("data: expected at least two observed values, got one")
     logged = (data if train is None else train).x.flatten(end_dim=1)
-    sets = spanned_set(logged) if feasible_set is None else feasible_set
+    sets = spanned_set(logged, "logged decisions") if feasible_set is None else feasible_set
     _check_sets(sets, data)
     rows = Rows.of(data).some(MOST_ROWS if model.has_conic_form else MOST_ROWS_BY_OTHERS, seed)
     learned = rows if train is None else Rows.of(train)

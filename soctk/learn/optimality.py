@@ -142,16 +142,22 @@ class Optima:
         return float(own), float(users)
 
 
-def spanned_set(optima: Tensor) -> FeasibleSet:
+def spanned_set(optima: Tensor, what: str = "optima") -> FeasibleSet:
     """Return the smallest box around optima (N, n), with their common sum where they have one.
 
     What a box around all feasible points would add are bounds that no optimum reaches.
 
+    Args:
+        optima: see above, or other decisions.
+        what: they are, in messages.
+
     Raises:
-        ValueError: the optima are all the same point.
+        ValueError: they are all the same point.
     """
     if not bool((optima != optima[:1]).any()):
-        raise ValueError("feasible_set: expected the set that the optima are optimal in; one point does not show it")
+        raise ValueError(
+            f"feasible_set: expected the set of decisions; the {what} are one point, which does not show it"
+        )
     lower, upper = (bound.tolist() for bound in optima.aminmax(dim=0))
     sums = optima.sum(dim=1)
     total = float(sums.mean())

@@ -33,6 +33,9 @@ def log(cost, rows: int = 500, noise: float = 0.1, seed: int = 0, context_dim: i
     return ValueData(theta, x[:, None], value[:, None])
 
 
+ONE_DECISION = ValueData(torch.randn(60, CONTEXT), torch.full((60, 1, DIM), 0.5), torch.randn(60, 1))
+
+
 def bowl(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
     return 2 + ((x - 0.2 * np.tanh(theta[:, :1])) ** 2).sum(axis=1)
 
@@ -271,6 +274,7 @@ def test_of_a_plan_far_from_the_log_nothing_is_said() -> None:
         (log(bowl, context_dim=3), BOX, "data: expected decision and context dimensions"),
         (log(bowl), soctk.Box(4), "feasible_set: expected dimension 3"),
         (log(bowl), soctk.Box(DIM).at(upper=torch.ones(7, DIM)), "one for each of 500 instances"),
+        (ONE_DECISION, None, "expected the set of decisions; the logged decisions are one point"),
     ],
 )
 def test_mistakes_are_named(data: ValueData, sets, message: str) -> None:

@@ -147,7 +147,7 @@ def test_decisions_with_it_are_certified_and_differentiable(activation: str) -> 
         ({"input_weights": [np.eye(2, 3), np.eye(2)]}, r"^input_weights\[1\]: expected shape \(2, 3\), got \(2, 2\)"),
         ({"input_weights": [np.ones(3), None]}, r"^input_weights\[0\]: expected a matrix"),
         ({"biases": [np.ones(2)]}, r"^biases: expected 2, one for every layer, got 1"),
-        ({"biases": [np.ones(2), [np.nan, 0]]}, r"^biases\[1\]: expected finite numbers"),
+        ({"biases": [np.ones(2), [np.nan, 0]]}, r"^biases\[1\]: expected finite numbers, got nan at coordinate 0"),
         ({"output_weights": np.ones(3)}, r"^output_weights: expected shape \(2,\), got \(3,\)"),
         ({"linear": np.ones(2)}, r"^linear: expected shape \(3,\), got \(2,\)"),
         ({"context_weights": [np.ones((2, 4)), np.ones((2, 3))]}, r"^context_weights\[1\]: expected shape \(2, 4\)"),
