@@ -54,6 +54,10 @@ REDUCE_ROWS = 9_600
 """Observed values that tell what a structure does not need, if not more are needed for its weights: there are many
 steps, and the function itself, where it is found, is found from few."""
 
+BEFORE_REDUCING = 300
+"""Iterations of L-BFGS before it is tried what a structure does not need; the others follow after. In more of them
+branches that the data do not need find something small to do, and are not left out."""
+
 LEVEL_PATIENCE = 3
 """L-BFGS on b0 alone, which is cheap, is given this many times as long to improve."""
 
@@ -184,8 +188,7 @@ class _Maker:
 
     def refine(self) -> Recipe:
         if self.apart:
-            smaller = (Reduce(self.reduce_rows, self.config.penalty),) if self.reduced else ()
-            phases: Recipe = (*self.curved(), *smaller, Slope(), self.polish(1.0, self.config.rows))
+            phases: Recipe = (*self.curved(), Slope(), self.polish(1.0, self.config.rows))
         else:
             phases = self.shape(1.0)
         return (*phases, self.level()) if self.regressed else phases
@@ -194,13 +197,17 @@ class _Maker:
         """Return the phases for the curved part of the best start: Levenberg-Marquardt, then L-BFGS on all rows.
 
         The first finds which branch takes which kink, which the second does not; the second goes on from there without
-        the penalty, in far cheaper steps.
+        the penalty, in far cheaper steps. Between them it is tried what the structure does not need.
         """
         config = self.config
         if config.optimizer != "auto":
             return self.shape(1.0)
-        first = Suited(self.newton(AFTER_RACE_SHARE, config.penalty), config.newton_weights)
-        return (Curved(first, self.rows // 2), Curved(self.lbfgs(1.0), self.rows))
+        first = Curved(Suited(self.newton(AFTER_RACE_SHARE, config.penalty), config.newton_weights), self.rows // 2)
+        if not self.reduced:
+            return (first, Curved(self.lbfgs(1.0), self.rows))
+        share = min(1.0, BEFORE_REDUCING / max(1, config.lbfgs_iterations))
+        later = (Curved(self.lbfgs(1.0 - share), self.rows),) if share < 1.0 else ()
+        return (first, Curved(self.lbfgs(share), self.rows), Reduce(self.reduce_rows, config.penalty), *later)
 
     def level(self) -> Level:
         config = self.config
