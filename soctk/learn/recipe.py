@@ -6,6 +6,7 @@
     one without b0 and v apart  Race(Adam, Everything)              Refine(Everything)
     branches over windows       Race(StructuredStart, Everything)   Refine(Everything), both in whitened coordinates
 
+With more than `BEFORE_REDUCING` steps of L-BFGS those that are left follow Reduce, as a Curved of their own.
 Before the larger structures of a dense model come those with one centre (`OneCentre`), where the fit ends if the data
 do not ask for more; and `KnownOptima` where there are any. Where values are steep all of it is in `Focused`, without a
 focus and with one. With one start and one structure there is no race.
@@ -205,9 +206,10 @@ class _Maker:
         first = Curved(Suited(self.newton(AFTER_RACE_SHARE, config.penalty), config.newton_weights), self.rows // 2)
         if not self.reduced:
             return (first, Curved(self.lbfgs(1.0), self.rows))
-        share = min(1.0, BEFORE_REDUCING / max(1, config.lbfgs_iterations))
-        later = (Curved(self.lbfgs(1.0 - share), self.rows),) if share < 1.0 else ()
-        return (first, Curved(self.lbfgs(share), self.rows), Reduce(self.reduce_rows, config.penalty), *later)
+        early, smaller = min(BEFORE_REDUCING, config.lbfgs_iterations), Reduce(self.reduce_rows, config.penalty)
+        late = config.lbfgs_iterations - early
+        others = (Curved(self.lbfgs_steps(late), self.rows),) if late > 0 else ()
+        return (first, Curved(self.lbfgs_steps(early), self.rows), smaller, *others)
 
     def level(self) -> Level:
         config = self.config
@@ -223,9 +225,10 @@ class _Maker:
     # -- methods ---------------------------------------------------------------------------------------
 
     def lbfgs(self, share: float) -> LBFGS:
-        config = self.config
-        steps = math.ceil(share * config.lbfgs_iterations)
-        return LBFGS(steps, config.history, config.validate_every, config.patience)
+        return self.lbfgs_steps(math.ceil(share * self.config.lbfgs_iterations))
+
+    def lbfgs_steps(self, count: int) -> LBFGS:
+        return LBFGS(count, self.config.history, self.config.validate_every, self.config.patience)
 
     def newton(self, share: float, penalty: float) -> LevenbergMarquardt:
         return LevenbergMarquardt(math.ceil(share * self.config.newton_iterations), penalty)

@@ -23,7 +23,7 @@ from soctk.learn.phases.reduce import Reduce
 from soctk.learn.phases.refine import Refine
 from soctk.learn.phases.slope import Slope
 from soctk.learn.phases.structured_start import StructuredStart
-from soctk.learn.recipe import recipe_for
+from soctk.learn.recipe import BEFORE_REDUCING, recipe_for
 from soctk.learn.report import FitStatus
 from soctk.learn.search import Search
 from soctk.learn.trainer import Trainer
@@ -69,6 +69,11 @@ OUTLINES = {
     ),
     "no level": (model, {"level_regression": False}, [(Race, [Adam, Curved]), (Refine, AFTER[:5])]),
     "nothing reduced": (model, {"reduce": False}, [(Race, [Adam, Curved]), (Refine, UNREDUCED)]),
+    "many steps": (
+        model,
+        {"lbfgs_iterations": BEFORE_REDUCING + 5},
+        [(Race, [Adam, Curved]), (Refine, [Curved, Curved, Reduce, Curved, Slope, Everything, Level])],
+    ),
     "no AdamW": (model, {"epochs": 0}, [(Race, [Curved]), (Refine, AFTER)]),
     "AdamW alone": (model, {"newton_iterations": 0, "lbfgs_iterations": 0}, [(Race, [Adam])]),
     "nothing": (model, {"epochs": 0, "newton_iterations": 0, "lbfgs_iterations": 0}, []),
@@ -95,6 +100,16 @@ OUTLINES = {
 def test_the_recipe_of_every_kind_of_model_and_every_switch(name: str) -> None:
     make, changes, expected = OUTLINES[name]
     assert outline(recipe_for(make(), dataclasses.replace(QUICK, **changes), 16)) == expected
+
+
+@pytest.mark.parametrize("steps", [0, 1, BEFORE_REDUCING, BEFORE_REDUCING + 1, 1000])
+def test_no_step_is_lost_to_what_is_tried_between(steps: int) -> None:
+    """What a structure does not need is tried after 300 steps, and the others follow."""
+    *_, refine = recipe_for(model(), dataclasses.replace(QUICK, lbfgs_iterations=steps), 16)
+    found = [phase for phase in refine.phases if isinstance(phase, Reduce | Curved)][1:]  # type: ignore[attr-defined]
+    before, after = found[: found.index(next(p for p in found if isinstance(p, Reduce)))], found[2:]
+    counts = [sum(phase.optimizer.iterations for phase in part) for part in (before, after)]
+    assert counts == [min(steps, BEFORE_REDUCING), max(0, steps - BEFORE_REDUCING)]
 
 
 def test_few_candidates_leave_nothing_to_project_out() -> None:
