@@ -56,8 +56,8 @@ REDUCE_ROWS = 9_600
 steps, and the function itself, where it is found, is found from few."""
 
 BEFORE_REDUCING = 300
-"""Iterations of L-BFGS before it is tried what a structure does not need; the others follow after. In more of them
-branches that the data do not need find something small to do, and are not left out."""
+"""Iterations of L-BFGS before `Reduce`; the others follow it. After more of them branches that the data do not need
+have found something small to fit, and are no longer left out."""
 
 LEVEL_PATIENCE = 3
 """L-BFGS on b0 alone, which is cheap, is given this many times as long to improve."""
@@ -198,7 +198,7 @@ class _Maker:
         """Return the phases for the curved part of the best start: Levenberg-Marquardt, then L-BFGS on all rows.
 
         The first finds which branch takes which kink, which the second does not; the second goes on from there without
-        the penalty, in far cheaper steps. Between them it is tried what the structure does not need.
+        the penalty, in far cheaper steps. What the structure does not need is left out after the first of these.
         """
         config = self.config
         if config.optimizer != "auto":

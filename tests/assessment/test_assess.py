@@ -33,7 +33,7 @@ def log(cost, rows: int = 500, noise: float = 0.1, seed: int = 0, context_dim: i
     return ValueData(theta, x[:, None], value[:, None])
 
 
-ONE_DECISION = ValueData(torch.randn(60, CONTEXT), torch.full((60, 1, DIM), 0.5), torch.randn(60, 1))
+ONE_DECISION = ValueData(torch.zeros(60, CONTEXT), torch.full((60, 1, DIM), 0.5), torch.arange(60.0).reshape(60, 1))
 
 
 def bowl(x: np.ndarray, theta: np.ndarray) -> np.ndarray:

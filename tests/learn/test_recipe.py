@@ -106,10 +106,11 @@ def test_the_recipe_of_every_kind_of_model_and_every_switch(name: str) -> None:
 def test_no_step_is_lost_to_what_is_tried_between(steps: int) -> None:
     """What a structure does not need is tried after 300 steps, and the others follow."""
     *_, refine = recipe_for(model(), dataclasses.replace(QUICK, lbfgs_iterations=steps), 16)
-    found = [phase for phase in refine.phases if isinstance(phase, Reduce | Curved)][1:]  # type: ignore[attr-defined]
-    before, after = found[: found.index(next(p for p in found if isinstance(p, Reduce)))], found[2:]
-    counts = [sum(phase.optimizer.iterations for phase in part) for part in (before, after)]
-    assert counts == [min(steps, BEFORE_REDUCING), max(0, steps - BEFORE_REDUCING)]
+    found = [phase for phase in refine.phases if isinstance(phase, Reduce | Curved)]  # type: ignore[attr-defined]
+    _, before, reduce, *after = found
+    assert isinstance(reduce, Reduce)
+    assert before.optimizer.iterations == min(steps, BEFORE_REDUCING)
+    assert sum(phase.optimizer.iterations for phase in after) == max(0, steps - BEFORE_REDUCING)
 
 
 def test_few_candidates_leave_nothing_to_project_out() -> None:

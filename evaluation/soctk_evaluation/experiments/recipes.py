@@ -23,8 +23,8 @@ OWN_SIZES = {
 
 RECIPE = FitConfig(starts=2, level_iterations=100, rows=24_000, lbfgs_iterations=1000)
 """The recipe of every method: `soctk.fit`'s with half the starts, few iterations of b0, which decides nothing, as many
-values as let the curved part see all instances at d = 10, and as many steps as most fits end before. (After 300, of 18
-fits at d = 10 11 of SOC and 7 of DCP had not ended; DCP's regrets of the others fell by as much.)"""
+values as let the curved part see all instances at d = 10, and as many iterations of L-BFGS as most fits end before: 300
+cut off 11 of SOC's 18 fits at d = 10 and 7 of DCP's 18."""
 
 NETWORKS = ("relu", "relu_wide", "softplus", "softplus_wide")
 OWN_RECIPES: dict[str, dict[str, Any]] = {

@@ -56,7 +56,7 @@ def at_their_best(race: Sequence[Row], methods: Sequence[str]) -> list[Row]:
 
 def largest_gap(row: Row) -> str:
     """Return the largest gap in words; stores keep none where it is infinite, as that of a point outside may be."""
-    return "inf" if row["gap_max"] is None else f"{row['gap_max']:.0e}"
+    return "inf" if row["gap_max"] is None else f"{row['gap_max']:.1e}"
 
 
 def share_certified(rows: Iterable[Row]) -> str:
