@@ -50,6 +50,13 @@ def test_rows_come_back_as_written_and_the_last_of_a_key_wins(store: ResultsStor
     assert store.read().latest()["same"]["regret_mean"] == 2.0
 
 
+def test_of_a_cell_measured_twice_the_row_started_last_is_the_newest_wherever_it_stands(store: ResultsStore) -> None:
+    for day, value in (("03", 3.0), ("01", 1.0), ("02", 2.0)):
+        store.append(support.row(key=day, started=f"2026-01-{day}T00:00:00+00:00", regret_mean=value))
+    store.append(support.row(method="norm"))
+    assert [one["regret_mean"] for one in store.read().newest()] == [0.5, 3.0]
+
+
 def test_a_failed_row_undoes_done_and_a_quarantined_one_does_not(store: ResultsStore) -> None:
     for key, status in (
         ("a", "ok"),

@@ -48,8 +48,11 @@ class Contents:
         return last_by(self.rows, lambda row: row["key"])
 
     def newest(self) -> list[Row]:
-        """Return the last row of every cell, whatever code and libraries measured it."""
-        return list(last_by(self.rows, cell_of).values())
+        """Return the row of every cell that was started last, whatever code and libraries measured it, oldest first.
+
+        Rows of several stores in one file need not be in order.
+        """
+        return list(last_by(sorted(self.rows, key=lambda row: row["started"]), cell_of).values())
 
 
 class ResultsStore:
