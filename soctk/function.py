@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from abc import ABC
+from functools import cache
 from typing import ClassVar, TypeVar
 
 import torch
@@ -28,6 +29,11 @@ Unit = float | Tensor
 
 DTYPES = (torch.float32, torch.float64)
 """What weights are kept in."""
+
+FORM = ("_conic_form", "_context_map", "form_at")
+VALUE = ("_value", "evaluate", "forward")
+EXPRESSION = ("_expression", "to_cvxpy")
+"""What says which function it is, in three ways; a subclass that overrides one alone has another function there."""
 
 
 class ConvexFunction(nn.Module, ABC):
@@ -74,7 +80,7 @@ class ConvexFunction(nn.Module, ABC):
         """Return g at standardised contexts (N, p) as a conic form; N = 1 for a function without context."""
         coefficients = self._context_map()
         if coefficients is None:
-            raise NotImplementedError(f"{type(self).__name__} has no conic form")
+            raise NotImplementedError(self.without_form())
         return coefficients.form(context)
 
     def _context_map(self) -> ContextMap | None:
@@ -95,17 +101,33 @@ class ConvexFunction(nn.Module, ABC):
 
     @property
     def has_conic_form(self) -> bool:
-        """Whether `conic_form` exists; the certified methods need it."""
-        return self._overrides("_conic_form") or self._overrides("_context_map")
+        """Whether `conic_form` exists; the certified methods need it.
+
+        A form from a class above the one that says what the values are, or the expression, is another function's, and
+        so are values from a class above that of the form.
+        """
+        form, value, expression = (_level(type(self), names) for names in (FORM, VALUE, EXPRESSION))
+        return form > 0 and value in (0, form) and expression <= form
 
     @property
     def exports_expression(self) -> bool:
         """Whether the function makes its own CVXPY expression instead of that of its conic form."""
-        return self._overrides("_expression")
+        form, value, expression = (_level(type(self), names) for names in (FORM, VALUE, EXPRESSION))
+        return expression > 0 and expression >= max(form, value)
+
+    def without_form(self) -> str:
+        """Return why there is no conic form."""
+        name, parts = type(self).__name__, {"conic form": FORM, "values": VALUE, "CVXPY expression": EXPRESSION}
+        kinds = {part: _definer(type(self), names) for part, names in parts.items()}
+        found = [f"{part} of {kind.__name__}" for part, kind in kinds.items() if kind is not ConvexFunction]
+        if kinds["conic form"] is ConvexFunction or len(found) == 1:
+            return f"{name} has no conic form"
+        return f"{name} has no conic form of its own: it has the {', the '.join(found)}; override them in one class"
 
     def context_map(self) -> ContextMap | None:
         """Return the context map that `_conic_form` is made of, or None where it is made otherwise."""
-        return None if self._overrides("_conic_form") or self._overrides("form_at") else self._context_map()
+        otherwise = self._overrides("_conic_form") or self._overrides("form_at") or not self.has_conic_form
+        return None if otherwise else self._context_map()
 
     def _overrides(self, name: str) -> bool:
         return getattr(type(self), name) is not getattr(ConvexFunction, name)
@@ -166,6 +188,8 @@ class ConvexFunction(nn.Module, ABC):
         In float64 whatever the weights' dtype, so that it is the function that they define to 16 digits: in float32 the
         weights' softplus and the units folded in would make it another. Differentiable in the weights as they are.
         """
+        if not self.has_conic_form:
+            raise NotImplementedError(self.without_form())
         batch = tuple(contexts.shape[:-1]) if self.context_dim > 0 else ()
         rows = self.context_rows(contexts).to(torch.float64)
         if self.dtype == torch.float64:
@@ -278,6 +302,17 @@ class ConvexFunction(nn.Module, ABC):
         if tensor.device != self.device:
             raise ValueError(f"{name}: expected a tensor on {self.device} as the model, got one on {tensor.device}")
         return tensor
+
+
+def _definer(kind: type[ConvexFunction], names: tuple[str, ...]) -> type:
+    """Return the class that last overrode one of some methods, `ConvexFunction` where none did."""
+    return next(one for one in kind.__mro__ if any(name in vars(one) for name in names))
+
+
+@cache
+def _level(kind: type[ConvexFunction], names: tuple[str, ...]) -> int:
+    """Return how many classes below `ConvexFunction` that one is."""
+    return kind.__mro__.index(ConvexFunction) - kind.__mro__.index(_definer(kind, names))
 
 
 def check_function(model: object, name: str = "model") -> None:

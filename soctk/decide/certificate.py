@@ -95,7 +95,7 @@ def certify(
         feasible_set = feasible_set.flat(tuple(points.shape[:-1])).detach()
     if not model.has_conic_form:
         if isinstance(feasible_set, SetAt):
-            raise NotImplementedError(f"{type(model).__name__} has no conic form; certify over one set at a time")
+            raise NotImplementedError(f"{model.without_form()}; certify over one set at a time")
         value = model(points, context)
         return Certificate(value, value - frank_wolfe_gap(model, feasible_set, points, context), violation)
     form = model.conic_form(context)

@@ -73,7 +73,7 @@ class DecisionLayer(nn.Module):
         if feasible_set.dim != model.dim:
             raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
         if not model.has_conic_form:
-            raise NotImplementedError(f"{type(model).__name__} has no conic form")
+            raise NotImplementedError(model.without_form())
         refused = newton_refuses(feasible_set)
         if refused is not None:
             raise NotImplementedError(f"feasible_set: {refused}; decisions over it have no derivatives yet")

@@ -28,17 +28,20 @@ from soctk.decide.external import External
 from soctk.decide.packed_model import PackedModel
 from soctk.decide.polyhedral import solve_polyhedral
 from soctk.decide.problem import Limits, Problem
-from soctk.decide.ready import MOST_BY_A_SOLVER, MOST_BY_PYTORCH, is_ready
+from soctk.decide.ready import MOST_BY_A_SOLVER, MOST_BY_PYTORCH, is_ready, kernels_of_others
 from soctk.decide.reduction import newton_refuses
 from soctk.decide.result import Result
 from soctk.decide.rules import share_of_centre
 from soctk.decide.solver import FormSolver, Solver
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet, SetAt
+from soctk.terms.registry import BUILT_IN
 
 DEFAULT_ITERATIONS = 60
 SMALLEST_TOLERANCE = 1e-14
 USUAL_ITERATIONS = 8
+KERNELS_AGREE = 1e-6
+"""What values of a kernel and of its term may differ by, in units of the value: rounding is far below."""
 MOST_OPERATIONS = 2e9
 """Of Newton steps, for `quicker_compiled`: about half a second of one core, from where on an H100 is quicker."""
 
@@ -69,8 +72,15 @@ class SmoothingNewton(FormSolver):
         return super().refuses(problem)
 
     def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
-        """Minimise every function of the problem: see `Solver.solve`."""
-        return super().solve(problem.by_rows(), limits, start)
+        """Minimise every function of the problem: see `Solver.solve`.
+
+        Raises:
+            RuntimeError: the kernel of a term from outside of this library is another function than the term.
+        """
+        result = super().solve(problem.by_rows(), limits, start)
+        if kernels_of_others():
+            _check_kernels(problem, result, limits.tol)
+        return result
 
     def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:
         if problem.device.type != "cpu" and (
@@ -94,6 +104,30 @@ class SmoothingNewton(FormSolver):
             if result is not None:
                 return result
         return solve_newton(problem.form, problem.feasible_set, start=start, **options)
+
+
+def _check_kernels(problem: Problem, result: Result, tol: float) -> None:
+    """Raise RuntimeError where compiled code has valued a point otherwise than the terms do.
+
+    Value and bound of compiled code come from the kernels alone, and meet for whatever function these are. Those of
+    this library are tested; others may be wrong, or have been compiled before what they refer to was changed.
+    """
+    others = {type(term).__name__ for term in problem.form.terms if type(term) not in BUILT_IN}
+    if not others:
+        return
+    answered = torch.isfinite(result.x).all(dim=-1) & torch.isfinite(result.value)
+    points = torch.where(answered.unsqueeze(-1), result.x, problem.center)
+    value = problem.evaluate(points.unsqueeze(1)).squeeze(-1)
+    unit = value.abs().clamp(min=1.0) if problem.unit is None else problem.unit
+    off = torch.where(answered, (value - result.value).abs() / unit, 0.0)
+    worst = int(off.argmax())
+    if off[worst] > max(tol, KERNELS_AGREE):
+        raise RuntimeError(
+            f"the compiled kernel and `value` are different functions ({', '.join(sorted(others))}): one decision has "
+            f"the value {float(result.value[worst]):.6g} by the kernels and {float(value[worst]):.6g} by the terms; "
+            "correct the kernel, start Python again if anything that it refers to was changed, or set kernel = None "
+            "for PyTorch to decide"
+        )
 
 
 def _solve_packed(problem: Problem, start: Tensor | None, options: dict[str, Any]) -> Result | None:

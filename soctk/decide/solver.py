@@ -64,7 +64,8 @@ class FormSolver(Solver):
         """Return why it cannot solve the problem: here, because there is no conic form."""
         if problem.has_form:
             return None
-        return f'{type(problem.model).__name__} has no conic form; use method="cvxpy"'
+        assert problem.model is not None
+        return f'{problem.model.without_form()}; use method="cvxpy"'
 
     def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
         """Minimise every function of the problem: see `Solver.solve`."""

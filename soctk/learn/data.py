@@ -26,6 +26,28 @@ def split_indices(total: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     return order[count:], order[:count]
 
 
+def groups_of(context: Tensor) -> Tensor:
+    """Return for each of N contexts (N, p) its number among the different ones, (N,)."""
+    if context.shape[1] == 0:
+        return torch.zeros(len(context), dtype=torch.int64)
+    return torch.unique(context, dim=0, return_inverse=True)[1]
+
+
+def spans_groups(groups: Tensor, share: float) -> bool:
+    """Return whether `split_groups` has instances of one group on both sides: of a single one, or of few."""
+    count = int(groups.max()) + 1
+    return count == 1 or (count < FEW_CONTEXTS and len(groups) * share >= count)
+
+
+def split_groups(groups: Tensor, share: float = HELD_OUT, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the numbers of two parts of at least two instances as `split_indices`, those of one group in one part."""
+    count = int(groups.max()) + 1
+    if spans_groups(groups, share) or count == len(groups):
+        return split_indices(len(groups), share, seed)
+    held = torch.isin(groups, split_indices(count, share, seed)[1])
+    return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+
+
 @dataclass(frozen=True, eq=False)
 class ValueData:
     """Observed values of candidate decisions.
@@ -119,7 +141,7 @@ class ValueData:
 
     def splits_contexts(self, share: float = HELD_OUT) -> bool:
         """Return whether `split_instances` has instances of one context on both sides: of a single one, or of few."""
-        return self._contexts == 1 or (self._contexts < FEW_CONTEXTS and self.instances * share >= self._contexts)
+        return spans_groups(self._groups, share)
 
     def _observed(self, chosen: list[Tensor]) -> ValueData:
         """Return these candidates of each instance, filled up where some have fewer."""
@@ -131,18 +153,11 @@ class ValueData:
 
     def split_instances(self, share: float = HELD_OUT, seed: int = 0) -> tuple[Tensor, Tensor]:
         """Return the numbers of the instances, at least two, of `split`'s two parts."""
-        if self.splits_contexts(share) or self._contexts == self.instances:
-            return split_indices(self.instances, share, seed)
-        _, second = split_indices(self._contexts, share, seed)
-        held = torch.isin(self._groups, second)
-        return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+        return split_groups(self._groups, share, seed)
 
     @cached_property
     def _groups(self) -> Tensor:
-        """The number of each instance's context among the different ones, (N,)."""
-        if self.context_dim == 0:
-            return torch.zeros(self.instances, dtype=torch.int64)
-        return torch.unique(self.context, dim=0, return_inverse=True)[1]
+        return groups_of(self.context)
 
     @property
     def _contexts(self) -> int:

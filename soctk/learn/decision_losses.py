@@ -24,7 +24,7 @@ from torch import Tensor
 from soctk.checks import as_tensor
 from soctk.decide.layer import DecisionLayer
 from soctk.decide.minimize import minimize
-from soctk.learn.data import HELD_OUT, ValueData, split_indices
+from soctk.learn.data import ValueData, groups_of, split_groups
 from soctk.learn.optimality import Optima, OptimalityResiduals
 from soctk.losses import spo_plus_loss, suboptimality_loss
 from soctk.sets import FeasibleSet, SetAt
@@ -107,7 +107,7 @@ class DecisionLoss(ABC):
         """Return the instances to learn from and a fifth to judge by; of a single one, the same twice."""
         if self.instances == 1:
             return self, self
-        learned, judged = split_indices(self.instances, HELD_OUT, seed)
+        learned, judged = split_groups(groups_of(self.context), seed=seed)
         return self.rows(learned), self.rows(judged)
 
     def decisions(self, model: ConvexSurrogate) -> Tensor:

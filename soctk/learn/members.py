@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 
 from soctk.learn.config import FitConfig
-from soctk.learn.data import HELD_OUT, ValueData, split_indices
+from soctk.learn.data import ValueData
 from soctk.learn.optimality import Optima
 from soctk.learn.phases.race import can_redraw, redrawn
 from soctk.learn.progress import Progress
@@ -117,7 +117,7 @@ class Members:
             shown: whether its progress may be shown.
         """
         # Without repetition: cross-validation inside of a sample must not see an instance on both sides.
-        drawn, left_out = split_indices(self.data.instances, HELD_OUT, self.config.seed + number)
+        drawn, left_out = self.data.split_instances(seed=self.config.seed + number)
         model, known = into or self._model(number), self.optima
         sets = None if known is None else known.feasible_set
         report = fit(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor
 from soctk.decide.minimize import minimize
-from soctk.learn.data import HELD_OUT, ValueData, split_indices
+from soctk.learn.data import ValueData, groups_of, split_groups
 from soctk.learn.normal_cone import NormalCones
 from soctk.learn.units import Standardized, mean_and_spread
 from soctk.sets import Box, Budget, FeasibleSet, Rows, SetAt
@@ -124,7 +124,7 @@ class Optima:
         """Return the optima to learn from and a fifth to judge by; of a single one, the same twice."""
         if len(self.x) == 1:
             return self, self
-        learned, judged = split_indices(len(self.x), HELD_OUT, seed)
+        learned, judged = split_groups(groups_of(self.context), seed=seed)
         return self._rows(learned), self._rows(judged)
 
     def _rows(self, index: Tensor) -> Optima:

@@ -153,7 +153,7 @@ def _checked(models: Sequence[Any]) -> list[ConvexSurrogate]:
         check_function(model, f"models[{index}]")
         if not model.has_conic_form:
             raise NotImplementedError(
-                f"models[{index}]: {type(model).__name__} has no conic form, so neither has a mean with it; "
+                f"models[{index}]: {model.without_form()}; neither has a mean with it; "
                 "leave it out, or give its class a `_conic_form`"
             )
         for name in ALIKE:

@@ -153,13 +153,11 @@ class Decider:
             work = self._free.pop()
         except IndexError:  # in use by other threads
             work = Work(self._arrays, self.header, self._functions)
-        try:
-            work.give(right)
-            if not work.assemble(given):
-                raise ValueError("context: the model's coefficients there are not finite; it is too far from any data")
-            found, scale = self._search(work, tol, limit, deadline)
-        finally:
-            self._free.append(work)
+        work.give(right)
+        if not work.assemble(given):
+            raise ValueError("context: the model's coefficients there are not finite; it is too far from any data")
+        found, scale = self._search(work, tol, limit, deadline)
+        self._free.append(work)  # after an exception, as Ctrl-C is, it may be half done: the next call makes another
         return self._judged(found, given, tol, scale, started)
 
     def _sides(self, sides: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -6,12 +6,15 @@ made known here when it is needed.
 
 from __future__ import annotations
 
+import dis
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from enum import EnumType
 from itertools import chain
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 from numba import types
 from numba.core.typing import templates
 
@@ -48,36 +51,77 @@ def adopt(function: FunctionType, decorate: Callable[[Any], Any] = compiled) -> 
         return
     stands_for(function, decorate(function))
     for other in used_by(function):
-        if isinstance(other, FunctionType):
+        if isinstance(other, FunctionType) and not _known_by_name(other):
             adopt(other)
 
 
 def used_by(function: FunctionType) -> Iterator[Any]:
-    """Yield the values of all names of a function that are not its own."""
-    names = function.__code__.co_names
-    yield from (function.__globals__[name] for name in sorted(names) if name in function.__globals__)
-    yield from (cell.cell_contents for cell in function.__closure__ or ())
+    """Yield the values of all names of a function that are not its own, what it takes from modules among them."""
+    codes = list(_codes(function.__code__))
+    wanted = sorted({name for code in codes for name in _globals(code)})
+    names = sorted({name for code in codes for name in code.co_names})
+    pending = [function.__globals__[name] for name in wanted if name in function.__globals__]
+    pending += [cell.cell_contents for cell in function.__closure__ or ()]
+    seen = set[str]()
+    while pending:
+        value = pending.pop()
+        if not isinstance(value, ModuleType):
+            yield value
+        elif value.__name__ not in seen:
+            seen.add(value.__name__)
+            pending += [getattr(value, name) for name in names if hasattr(value, name)]
 
 
 def digest(functions: Iterable[Any]) -> bytes:
-    """Return a digest of everything that some functions are compiled from: code, constants, and functions called."""
+    """Return a digest of everything that some functions are compiled from: code, constants, and functions called.
+
+    Numba takes the values of names outside of a function for constants when it compiles it, and does not look at them
+    again when it loads what it has kept.
+    """
     found, pending, seen = hashlib.sha256(), list(functions), set()
     while pending:
         value = pending.pop()
-        function = getattr(value, "py_func", value)  # of what Numba has decorated
-        if isinstance(function, FunctionType):
-            if function not in seen:
-                seen.add(function)
-                found.update(_code(function.__code__))
-                pending += used_by(function)
-        elif isinstance(function, bytes):
-            found.update(function)
-        elif isinstance(function, (int, float, str, tuple)):
-            found.update(repr(function).encode())
+        value = getattr(value, "py_func", value)  # of what Numba has decorated
+        if isinstance(value, FunctionType) and not _known_by_name(value):
+            if value not in seen:
+                seen.add(value)
+                found.update(b"".join(map(_contents, _codes(value.__code__))))
+                pending += [value.__defaults__, *used_by(value)]
+        elif isinstance(value, tuple):
+            found.update(repr((type(value).__name__, len(value))).encode())
+            pending += value
+        elif isinstance(value, np.ndarray):
+            found.update(repr((value.dtype.str, value.shape, value.tolist())).encode())
+        elif isinstance(value, bytes):
+            found.update(value)
+        elif isinstance(value, EnumType):
+            found.update(repr([(one.name, one.value) for one in value]).encode())
+        elif callable(value):
+            found.update(f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}".encode())
+        else:
+            found.update(repr((type(value).__qualname__, value)).encode())
     return found.digest()
 
 
-def _code(code: CodeType) -> bytes:
-    """Return the instructions, names and constants of a function."""
-    inner = (_code(part) if isinstance(part, CodeType) else repr(part).encode() for part in code.co_consts)
-    return b"".join(chain([code.co_code, repr(code.co_names).encode()], inner))
+def _known_by_name(function: FunctionType) -> bool:
+    """Return whether Numba does not compile a function but has one of its own in its place, as of NumPy's."""
+    return (function.__module__ or "").partition(".")[0] in ("numpy", "math", "numba", "builtins")
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a function and of those within it."""
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _codes(part)
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    """Yield the names that are looked up outside of a function, those of attributes not among them."""
+    return (step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL")
+
+
+def _contents(code: CodeType) -> bytes:
+    """Return the instructions, names and constants of a function, without those of functions within it."""
+    constants = (repr(part).encode() for part in code.co_consts if not isinstance(part, CodeType))
+    return b"".join(chain([code.co_code, repr(code.co_names).encode()], constants))

@@ -18,6 +18,7 @@ import torch
 from squared_hinge import SquaredHinge
 from tolerances import CERTIFIED, DOUBLE, VALUE
 
+import soctk
 from soctk import Budget, CheckpointError, ConicForm, ExactSurrogate, from_cvxpy, load, minimize, save
 from soctk.decide.batched import solve_batched
 from soctk.decide.compiled.dispatch import key_of
@@ -71,6 +72,24 @@ def test_it_is_decided_by_its_kernel_as_by_its_tensor_methods() -> None:
     scale = mine.value.abs().clamp(min=1.0)
     assert bool(((mine.value - other.value).abs() <= 2 * CERTIFIED * scale).all())
     assert bool((mine.lower_bound <= other.value + VALUE[DOUBLE] * scale).all())
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("feasible_set", [SET, soctk.Polyhedron(N, -1.0, 1.0, E=[[1.0] * N], f=[0.5])], ids=type)
+def test_a_kernel_that_is_another_function_than_its_term_is_found_out(
+    feasible_set, prepared, forgotten, monkeypatch
+) -> None:
+    """Its value and its bound meet all the same: both are the kernel's."""
+    register(SquaredHinge)
+    model, value = ExactSurrogate.of(form_of(SquaredHinge, 1)), SquaredHinge.value
+
+    def decided() -> soctk.Decision:
+        return soctk.prepare(model, feasible_set).minimize() if prepared else minimize(model, feasible_set)
+
+    assert decided().optimal.all()
+    monkeypatch.setattr(SquaredHinge, "value", lambda term, u: 2 * value(term, u))
+    with pytest.raises(RuntimeError, match=r"different functions \(SquaredHinge\)"):
+        decided()
 
 
 def test_without_a_kernel_it_is_decided_in_pytorch_with_one_warning(forgotten: None) -> None:

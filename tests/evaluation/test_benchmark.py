@@ -276,6 +276,68 @@ def test_an_entry_that_fails_costs_only_its_own_problem(tmp_path: Path) -> None:
         player.close()
 
 
+ONCE = """
+import time
+from pathlib import Path
+Path(__file__).with_suffix(".running").touch(exist_ok=False)
+
+class Once:
+    def fit(self, data):
+        time.sleep(60)
+
+    def decide(self, contexts):
+        return contexts
+"""
+
+
+def test_an_entry_that_cannot_start_again_after_its_time_is_over_costs_no_earlier_problem(tmp_path: Path) -> None:
+    (tmp_path / "once.py").write_text(ONCE)
+    player = Player(str(tmp_path / "once.py"), 0.5)
+    try:
+        player.about()
+        assert "took longer" in player.play(PROBLEM, "values").ended
+        assert "FileExistsError" in player.play(PROBLEM, "values").ended
+    finally:
+        player.close()
+
+
+class Answers:
+    """An entry whose decisions are of another kind than real numbers."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def fit(self, data) -> None:
+        pass
+
+    def decide(self, contexts: np.ndarray):
+        x = np.zeros((len(contexts), PROBLEM.dim))
+        if self.kind == "masked":
+            return np.ma.masked_less(x, 1.0)
+        return x.astype(self.kind)
+
+
+@pytest.mark.parametrize("kind", ["complex", "str", "bool", "masked", "object"])
+def test_decisions_that_are_no_real_numbers_are_refused(kind: str) -> None:
+    with pytest.raises((TypeError, ValueError), match="expected"):
+        play(lambda: Answers(kind), given_to(PROBLEM, "values"), held_out(PROBLEM).numpy())
+
+
+def test_a_full_disk_leaves_an_earlier_file_of_decisions_as_it_was(tmp_path: Path, monkeypatch) -> None:
+    path = written(tmp_path / "mine.npz", best())
+    before = path.read_bytes()
+
+    def full(file, **arrays) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(OSError, match="No space"):
+        written(path, best())
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

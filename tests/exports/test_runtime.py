@@ -197,6 +197,23 @@ def test_threads_do_not_disturb_each_other(decide) -> None:
                 assert (found.x == x).all()
 
 
+def test_after_an_interrupt_right_hand_sides_are_as_the_next_call_has_them(tmp_path) -> None:
+    """Those of the call that was interrupted were half given, and taken for given by the calls after it."""
+    soctk.to_runtime(model_of("soc"), EVERY["equalities"](n), tmp_path / "a.soctk")
+    decide, fresh = (runtime.load(tmp_path / "a.soctk") for _ in range(2))
+
+    def interrupt() -> int:
+        raise KeyboardInterrupt
+
+    (work,) = decide._free
+    work._sides._reduce = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        decide(CONTEXTS[0], f=[2.0])
+    found, expected = (one(CONTEXTS[0], f=[2.0]) for one in (decide, fresh))
+    assert found.optimal
+    assert (found.x == expected.x).all()
+
+
 def test_limits_are_kept_and_gaps_stay_honest(decide) -> None:
     best = decide(CONTEXTS[0], tol=1e-9)
     few = decide(CONTEXTS[0], max_iter=1)

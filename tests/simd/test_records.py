@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from enum import IntEnum
+from types import ModuleType
+
 import numpy as np
 import pytest
 from numba import njit
@@ -85,3 +89,46 @@ def test_plain_functions_are_compiled_with_those_they_call() -> None:
     before = digest([outer])
     module["LIMIT"] = 4.0
     assert digest([outer]) != before
+
+
+VALUES = {
+    "constant": "def f(a):\n return a * LIMIT",
+    "module": "def f(a):\n return a * module.LIMIT",
+    "array": "def f(a):\n return a * ARRAY[0]",
+    "NumPy's number": "def f(a):\n return a * NUMBER",
+    "tuple": "def f(a):\n return a * PAIR[1]",
+    "default": "def f(a, b=LIMIT):\n return a * b",
+    "enumeration": "def f(a):\n return a * Kind.ONE.value",
+    "within": "def f(a):\n def g(b):\n  return b * LIMIT\n return g(a)",
+    "called": "def g(a):\n return a * module.LIMIT\ndef f(a):\n return g(a)",
+}
+
+
+@pytest.mark.parametrize("code", VALUES.values(), ids=VALUES)
+def test_a_digest_is_of_all_values_that_a_function_is_compiled_with(code: str) -> None:
+    """Numba keeps code by the files that it is written in: a changed value elsewhere was decided by what had been."""
+
+    def made(limit: float) -> bytes:
+        other = ModuleType("prices")
+        other.LIMIT = limit  # type: ignore[attr-defined]
+        kind = IntEnum("Kind", {"ONE": int(limit)})
+        scope = {"LIMIT": limit, "module": other, "NUMBER": np.int64(limit), "PAIR": (1, limit), "Kind": kind}
+        exec(code, scope | {"ARRAY": np.array([limit])}, space := {})
+        function = space["f"]
+        function.__globals__.update(space)
+        return digest([function])
+
+    assert made(2.0) == made(2.0) != made(3.0)
+
+
+def test_functions_that_numba_knows_by_name_are_left_to_it() -> None:
+    scope = {"np": np, "math": math, "where": np.where}
+    exec("def f(a):\n return math.sqrt(a) + np.sum(a) + where(a > 0, a, 1.0)", scope)
+    adopt(scope["f"])
+    assert digest([scope["f"]]) == digest([scope["f"]])
+
+    @njit
+    def use_where(a):
+        return np.where(a > 0, a, 1.0).sum()
+
+    assert use_where(np.array([-1.0, 2.0])) == 3.0

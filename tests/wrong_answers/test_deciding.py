@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse
@@ -243,3 +244,82 @@ def test_contexts_of_no_numbers_have_a_batch(feasible_set: soctk.FeasibleSet, ba
     assert decision.x.shape == prepared.x.shape == layer(context).shape == (*batch, 2)
     assert decision.status.shape == layer.optimal_value(context).shape == batch
     torch.testing.assert_close(decision.x, torch.tensor([0.0, 1.0]).double().expand(*batch, 2), rtol=0, atol=1e-3)
+
+
+# -- subclasses that change the function in one place ---------------------------------------------------
+
+
+def fourth(x: torch.Tensor) -> torch.Tensor:
+    return (x - 1).pow(4).sum(dim=-1)
+
+
+class OtherValues(soctk.SOCICNN):
+    """Values of its own, and the conic form and expression of another function."""
+
+    def _value(self, x, context):
+        return super()._value(x, context) + fourth(x)
+
+
+class OtherForward(soctk.SOCICNN):
+    def forward(self, x, context=None):
+        return super().forward(x, context) + fourth(torch.as_tensor(x))
+
+
+class OtherExpression(OtherValues):
+    """Values and expression of its own."""
+
+    def _value(self, x, context):
+        return super()._value(x, context)
+
+    def _expression(self, x, context):
+        return super()._expression(x, context) + cp.sum(cp.power(x - 1, 4))
+
+
+class OtherForm(OtherValues):
+    """A conic form of its own, and the values of its parent."""
+
+    def _conic_form(self, context):
+        return super()._conic_form(context)
+
+
+class Same(OtherExpression):
+    """One that adds nothing."""
+
+
+SIZES = {"hidden": (), "quadratics": (3,), "norms": (2,), "seed": 0}
+
+
+@pytest.mark.parametrize("kind", [OtherValues, OtherForward, OtherExpression, OtherForm, Same])
+def test_a_conic_form_of_another_function_decides_nothing(kind: type[soctk.SOCICNN]) -> None:
+    """It was minimised, certified and exported in place of the one whose values the model has."""
+    model, where, context = kind(3, 2, **SIZES), soctk.Box(3, -1.0, 1.0), torch.tensor([0.2, -0.4], dtype=DOUBLE)
+    assert not model.has_conic_form
+    calls = [
+        lambda: soctk.minimize(model, where, context),
+        lambda: soctk.prepare(model, where),
+        lambda: model.conic_form(context),
+        lambda: soctk.DecisionLayer(model, where),
+        lambda: soctk.average([model, model]),
+    ]
+    if kind not in (OtherExpression, Same):
+        calls += [lambda: model.to_cvxpy(cp.Variable(3), context)]
+    for call in calls:
+        with pytest.raises(NotImplementedError, match=r"has no conic form of its own: .*SOCICNN|OtherForm"):
+            call()
+
+
+@pytest.mark.parametrize("kind", [OtherExpression, Same])
+def test_a_subclass_with_values_and_expression_of_its_own_is_decided_by_these(kind: type[soctk.SOCICNN]) -> None:
+    model, where, context = kind(3, 2, **SIZES), soctk.Box(3, -1.0, 1.0), torch.tensor([0.2, -0.4], dtype=DOUBLE)
+    decision = soctk.minimize(model, where, context, method="cvxpy")
+    model.requires_grad_(False)
+    x = where.sample((2_000,), torch.Generator().manual_seed(0))
+    assert float(model(x, context.expand(2_000, 2)).min()) >= float(decision.value) - 1e-6
+    assert float(model(decision.x, context)) == pytest.approx(float(decision.value), abs=1e-9)
+    assert decision.lower_bound <= decision.value
+
+
+@pytest.mark.parametrize("kind", [soctk.SOCICNN, type("Plain", (soctk.SOCICNN,), {})])
+def test_a_subclass_that_changes_nothing_keeps_its_conic_form(kind: type[soctk.SOCICNN]) -> None:
+    assert kind(3, 2, **SIZES).has_conic_form
+    assert kind(3, 2, **SIZES).context_map() is not None

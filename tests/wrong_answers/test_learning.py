@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import soctk
+from soctk.learn.members import Members
+from soctk.learn.optimality import Optima
 from soctk.maps.linear import DenseMap
 from soctk.terms import Quadratic
 
@@ -249,3 +251,25 @@ def test_a_weight_may_be_a_single_number() -> None:
     model = Bowl()
     assert soctk.fit(model, data, QUICK).best_validation < 1.0
     assert float(model.w.detach()) != 0.0
+
+
+def test_instances_of_one_context_are_on_one_side_of_every_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members, known optima and losses of decisions were judged on contexts that they had been learned from."""
+    data = squares(60)
+    data = soctk.ValueData(data.context[:15].repeat(4, 1), data.x, data.value)
+    best = torch.full((60, 3), 0.3, dtype=torch.float64)
+    losses = soctk.Optimality, soctk.Suboptimality
+    pairs = [loss(data.context, soctk.Box(3, 0.0, 1.0), best).split(seed=1) for loss in losses]
+    pairs += [Optima.of(data, best, soctk.Box(3, 0.0, 1.0)).split(1)]
+    given: list[tuple[soctk.ValueData, soctk.ValueData]] = []
+
+    def note(model, learned, config, left_out, **more):
+        given.append((learned, left_out))
+        return soctk.learn.report.FitReport(soctk.FitStatus.CONVERGED)
+
+    members = Members.of(soctk.SOCICNN(3, 2), data, soctk.FitConfig(members=2), None, None)
+    members.learn(note, 1, None)
+    for learned, judged in pairs + given:
+        contexts = [set(map(tuple, part.context.tolist())) for part in (learned, judged)]
+        assert not contexts[0] & contexts[1]
+        assert len(contexts[0] | contexts[1]) == 15

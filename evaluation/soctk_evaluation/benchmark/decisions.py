@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from soctk.files import replacing
 from soctk.tables.arrays import open_arrays
 from soctk.tables.table import check_file
 from soctk_evaluation.benchmark.versions import TRACKS, Problem
@@ -82,7 +83,7 @@ def _is_text(value: Any) -> bool:
 def write_decisions(path: Path, about: About, decisions: Mapping[str, np.ndarray]) -> None:
     """Write an .npz file of decisions, arrays (T, n) by problem."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+    with replacing(path) as partial, partial.open("wb") as file:
         np.savez_compressed(file, **{ABOUT: np.array(json.dumps(asdict(about)))}, **decisions)
 
 

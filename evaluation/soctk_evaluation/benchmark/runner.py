@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from soctk.checks import check_unmasked
 from soctk_evaluation.benchmark.decisions import About
 from soctk_evaluation.benchmark.entry import Entry, TrainingData, describe, load_entry
 from soctk_evaluation.benchmark.scoring import judge_of
@@ -44,7 +45,8 @@ def play(make: Callable[[], Entry], given: dict[str, Any], contexts: np.ndarray)
     """Fit a fresh entry and decide; one unmeasured decision goes before.
 
     Raises:
-        ValueError: decisions of another shape.
+        TypeError: decisions with masked entries.
+        ValueError: decisions of another shape, or that are no real numbers.
     """
     problem, entry = given["problem"], make()
     task = task_of(problem) if given.pop("shows_objective") else None
@@ -55,10 +57,11 @@ def play(make: Callable[[], Entry], given: dict[str, Any], contexts: np.ndarray)
     begun = time.perf_counter()
     x = entry.decide(contexts.copy())
     seconds = time.perf_counter() - begun
-    array = np.asarray(x.detach() if isinstance(x, torch.Tensor) else x, dtype=float)
-    if array.shape != (problem.test, problem.dim):
-        raise ValueError(f"expected decisions {(problem.test, problem.dim)}, got {array.shape}")
-    return Played(array, fitted - started, 1e3 * seconds / len(contexts))
+    check_unmasked(x, "decisions")
+    array = np.asarray(x.detach() if isinstance(x, torch.Tensor) else x)
+    if array.shape != (problem.test, problem.dim) or array.dtype.kind not in "fiu":
+        raise ValueError(f"expected decisions {(problem.test, problem.dim)}, got {array.dtype} {array.shape}")
+    return Played(array.astype(float), fitted - started, 1e3 * seconds / len(contexts))
 
 
 def given_to(problem: Problem, track: str) -> dict[str, Any]:
@@ -102,14 +105,17 @@ class Player:
     def play(self, problem: Problem, track: str) -> Played:
         """Return the entry's decisions; none, and why, where it fails or takes too long."""
         if self._process is None:
-            self.about()
+            try:
+                self.about()
+            except UsageError as error:  # it could be imported before: what is done is kept
+                return _nothing(problem, " ".join(str(error).split())[:ERROR_CHARACTERS])
         message = given_to(problem, track), judge_of(problem).contexts.numpy()
         with contextlib.suppress(BrokenPipeError):
             self._connection.send(message)
         answer = self._answer(self.time_limit)
         if isinstance(answer, Played):
             return answer
-        return Played(np.full((problem.test, problem.dim), np.nan), ended=answer)
+        return _nothing(problem, answer)
 
     def _answer(self, seconds: float) -> Any:
         try:
@@ -128,6 +134,11 @@ class Player:
             self._process.join()
             self._connection.close()
         self._process = None
+
+
+def _nothing(problem: Problem, ended: str) -> Played:
+    """Return no decisions, and why."""
+    return Played(np.full((problem.test, problem.dim), np.nan), ended=ended)
 
 
 @contextlib.contextmanager

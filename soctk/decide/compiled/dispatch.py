@@ -33,7 +33,7 @@ def key_of(kinds: Kinds) -> int:
     folders = Path(__file__).parent, *map(Path, (*soctk.simd.__path__, *soctk.terms.__path__))
     sources = [file for folder in folders for file in sorted(folder.glob("*.py"))]
     contents = [file.read_bytes() for file in (*sources, Path(soctk.decide.rules.__file__))]
-    names = [repr((kind.__qualname__, kind.packs)).encode() for kind in kinds]
+    names = [repr((kind.__module__, kind.__qualname__, kind.packs)).encode() for kind in kinds]
     key = int.from_bytes(digest([*functions, *contents, *names])[:6], "big")
     _KINDS[key] = kinds
     return key
