@@ -18,7 +18,7 @@ from soctk.learn.data import ValueData
 from soctk.learn.deadline import Deadline
 from soctk.learn.members import Members, side_by_side
 from soctk.learn.optimality import Optima
-from soctk.learn.phases.focused import can_compare
+from soctk.learn.phases.focused import FOCUS, can_compare
 from soctk.learn.phases.phase import run_in_turn, steps_of
 from soctk.learn.progress import Progress
 from soctk.learn.recipe import Recipe, recipe_for
@@ -127,7 +127,8 @@ def fit(
     steep = config.focus == "auto" and can_compare(data, validation)
     trainer = Trainer(model, data, validation, deadline, own_split=own_split, focus=config.fixed_focus)
     candidates = min(data.candidates, validation.candidates)
-    recipe = recipe_for(model, config, candidates, known, data.instances, steep=steep)
+    effective = trainer.effective_candidates(FOCUS if steep else config.fixed_focus)
+    recipe = recipe_for(model, config, candidates, known, data.instances, steep=steep, effective=effective)
     try:
         with limited_threads(config.threads), torch.enable_grad():
             _run(recipe, trainer, progress=config.progress)

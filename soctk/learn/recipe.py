@@ -73,6 +73,7 @@ def recipe_for(
     instances: int | None = None,
     *,
     steep: bool = False,
+    effective: float | None = None,
 ) -> Recipe:
     """Return the phases that `soctk.fit` trains a surrogate by.
 
@@ -84,15 +85,17 @@ def recipe_for(
         instances: of the training data; None for as many as any phase wants.
         steep: whether to learn with a focus as well (`soctk.learn.phases.focused.can_compare`). AdamW has none, nor
             have branches over windows.
+        effective: candidates of equal weight that tell as much as an instance's, with the focus that there is or that
+            steep values are learned with as well; None for all of them.
     """
     if model.traits.own is not None:
         return (Own(model.traits.own),)
-    recipe = _Maker(model, config, candidates, instances).recipe(known)
+    recipe = _Maker(model, config, candidates, instances, None if steep else effective).recipe(known)
     second_order = config.lbfgs_iterations + config.newton_iterations > 0
     if not (steep and second_order and model.traits.windowed is None):
         return recipe
     weighed = replace(config, penalty=max(config.penalty, FOCUSED_PENALTY))
-    return (Focused(recipe, _Maker(model, weighed, candidates, instances).recipe(known)),)
+    return (Focused(recipe, _Maker(model, weighed, candidates, instances, effective).recipe(known)),)
 
 
 def _projected_rows(model: ConvexSurrogate, config: FitConfig, candidates: int, instances: int | None) -> int:
@@ -112,11 +115,18 @@ def _projected_rows(model: ConvexSurrogate, config: FitConfig, candidates: int, 
 class _Maker:
     """Makes the phases of one recipe."""
 
-    def __init__(self, model: ConvexSurrogate, config: FitConfig, candidates: int, instances: int | None) -> None:
+    def __init__(
+        self,
+        model: ConvexSurrogate,
+        config: FitConfig,
+        candidates: int,
+        instances: int | None,
+        effective: float | None = None,
+    ) -> None:
         traits = model.traits
         self.config, self.windowed = config, traits.windowed
         self.whitened = config.structured and self.windowed is not None and len(self.windowed.branches) > 0
-        self.apart = config.project_affine and can_project(model, candidates)
+        self.apart = config.project_affine and can_project(model, candidates if effective is None else effective)
         part = traits.affine
         waits = part is not None and part.conditioned and self.windowed is None and len(part.network_parameters()) > 0
         # A single value of an instance tells of v only together with all others: there they are learned with the rest.

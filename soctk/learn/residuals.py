@@ -43,8 +43,13 @@ LARGEST_PIECE = 2**23
 """Numbers of features and derivatives worked on at a time: 64 MB in float64."""
 
 
-def can_project(model: ConvexSurrogate, candidates: int) -> bool:
-    """Return whether the model keeps its affine part apart and the data can spare what projecting takes."""
+def can_project(model: ConvexSurrogate, candidates: float) -> bool:
+    """Return whether the model keeps its affine part apart and the data can spare what projecting takes.
+
+    Args:
+        model: the surrogate.
+        candidates: of an instance, as many of equal weight as tell as much (`Standardized.effective`).
+    """
     part = model.traits.affine
     return part is not None and part.conditioned and candidates >= SPARE_CANDIDATES * (model.dim + 1)
 

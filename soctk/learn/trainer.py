@@ -83,6 +83,7 @@ class Trainer:
         self._contest: tuple[Residuals, float, Weights] | None = None
         self._expired = False
         self._residuals: dict[tuple[str, int, float], tuple[Residuals, Residuals]] = {}
+        self._effective: dict[float, float] = {}
 
     # -- the weights -----------------------------------------------------------------------------------
 
@@ -110,8 +111,8 @@ class Trainer:
         """
         part = self.model.traits.affine
         layer = None if part is None else part.slope_network
-        candidates = min(self.data.candidates, self.validation.candidates)
-        learned = layer is not None and (can_project(self.model, candidates) or bool(layer.outer.any()))
+        enough = can_project(self.model, self.effective_candidates(self.focus))
+        learned = layer is not None and (enough or bool(layer.outer.any()))
         out = {id(weight) for weight in weights_of(None if learned else layer)}
         return [weight for weight in self.model.parameters() if weight.requires_grad and id(weight) not in out]
 
@@ -161,6 +162,12 @@ class Trainer:
         """Return training and validation data with the weights that `focus` gives."""
         first, second = (part.focused(self.focus) for part in self.standardized())
         return first, second
+
+    def effective_candidates(self, focus: float) -> float:
+        """Return `Standardized.effective` with a focus, of the data that have less."""
+        if focus not in self._effective:
+            self._effective[focus] = min(part.focused(focus).effective for part in self.standardized())
+        return self._effective[focus]
 
     def projected(self, rows: int) -> tuple[Residuals, Residuals]:
         """Return the residuals in the curved part: `projected_share` of every instance, as many as `rows` allow."""

@@ -122,6 +122,17 @@ class Standardized:
         x = self.x.gather(1, order.unsqueeze(-1).expand_as(self.x))
         return Standardized(self.context, x, value, 1 / (1 + focus * (value - value[:, :1])))
 
+    @property
+    def effective(self) -> float:
+        """How many candidates of equal weight tell as much as those of an instance, the mean: (sum w)^2 / sum w^2.
+
+        The effective sample size of Kish (1965).
+        """
+        if self.root is None:
+            return float(self.x.shape[1])
+        weight = self.root.square()
+        return float((weight.sum(dim=1).square() / weight.square().sum(dim=1)).mean())
+
     def candidates(self, count: int) -> Standardized:
         """Keep the first `count` candidates of each instance: the best where they are `focused`, else any."""
         return self.columns(slice(count))

@@ -245,6 +245,58 @@ def test_a_recipe_says_that_values_are_steep() -> None:
     assert focused.focused == recipe_for(model, soctk.FitConfig(penalty=FOCUSED_PENALTY), 20)
 
 
+def test_effective_candidates_are_those_of_equal_weight_that_tell_as_much() -> None:
+    """A mean of values with these weights has the variance of one of so many."""
+    value = torch.tensor([[0.0, 1.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0]], dtype=DOUBLE)
+    data = Standardized(torch.zeros(2, 0), torch.zeros(2, 4, 1), value)
+    assert data.effective == data.focused(0.0).effective == 4.0
+    weight = torch.tensor([1.0, 1.0, 1 / 25, 1 / 169], dtype=DOUBLE)
+    share = weight / weight.sum()
+    expected = (float(1 / share.square().sum()), 4.0)  # the second instance's are all its best
+    assert data.focused(4.0).effective == pytest.approx(sum(expected) / 2)
+
+
+def test_where_a_focus_leaves_too_few_candidates_nothing_is_projected_out() -> None:
+    """The affine function of an instance would fit all that counts there, and leave nothing for the branches."""
+    model, config = soctk.make_surrogate("soc", DIM, P), soctk.FitConfig(penalty=FOCUSED_PENALTY)
+    few, enough = (recipe_for(model, soctk.FitConfig(), 20, steep=True, effective=count)[0] for count in (4.0, 12.0))
+    assert few.alike == enough.alike == recipe_for(model, soctk.FitConfig(), 20)  # type: ignore[attr-defined]
+    assert enough.focused == recipe_for(model, config, 20)  # type: ignore[attr-defined]
+    assert few.focused == recipe_for(model, config, 20, effective=4.0) != enough.focused  # type: ignore[attr-defined]
+    phases = repr(few.focused)  # type: ignore[attr-defined]
+    assert "Curved(" not in phases
+    assert "networks=False" in phases
+
+
+def test_steep_values_of_few_candidates_are_decided_better_for_it() -> None:
+    """Values of a penalty in many directions: with weights, a handful of 24 candidates counts."""
+    generator = torch.Generator().manual_seed(0)
+    dim, count = 12, 240
+
+    def draw(instances: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        context = torch.randn(instances, P, generator=generator, dtype=DOUBLE)
+        x = 2 * torch.rand(instances, 24, dim, generator=generator, dtype=DOUBLE) - 1
+        center = 0.3 * torch.tanh(context @ mixing)
+        return context, x, center
+
+    def values(x: torch.Tensor, center: torch.Tensor) -> torch.Tensor:
+        return (x - center).square().sum(dim=-1) + 300 * ((x.sum(dim=-1) - center.sum(dim=-1)).abs() - 1).clamp(min=0)
+
+    mixing = torch.randn(P, dim, generator=generator, dtype=DOUBLE)
+    context, x, center = draw(count)
+    data = soctk.ValueData(context, x, values(x, center.unsqueeze(1)))
+    new, _, best = draw(100)
+    regret = []
+    for least in (residuals.SPARE_CANDIDATES, 0.0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(residuals, "SPARE_CANDIDATES", least)
+            model = soctk.SOCICNN(dim, P, hidden=(), quadratics=(dim,), norms=(1, 1), seed=0)
+            soctk.fit(model, data, dataclasses.replace(BRIEF, starts=1, focus=4.0))
+        decision = soctk.minimize(model, soctk.Box(dim, -1.0, 1.0), new)
+        regret.append(float(values(decision.x, best).mean()))
+    assert regret[0] < regret[1]
+
+
 @pytest.mark.parametrize("focus", [-1.0, float("nan"), float("inf")])
 def test_a_focus_is_a_finite_number(focus: float) -> None:
     with pytest.raises(ValueError, match=r'focus: expected a finite number of at least 0, or "auto", got'):
