@@ -12,6 +12,7 @@ import torch
 import soctk
 from soctk.learn.members import Members
 from soctk.learn.optimality import Optima
+from soctk.learn.report import FitReport, FitStatus
 from soctk.maps.linear import DenseMap
 from soctk.terms import Quadratic
 
@@ -265,7 +266,7 @@ def test_instances_of_one_context_are_on_one_side_of_every_split(monkeypatch: py
 
     def note(model, learned, config, left_out, **more):
         given.append((learned, left_out))
-        return soctk.learn.report.FitReport(soctk.FitStatus.CONVERGED)
+        return FitReport(FitStatus.CONVERGED)
 
     members = Members.of(soctk.SOCICNN(3, 2), data, soctk.FitConfig(members=2), None, None)
     members.learn(note, 1, None)
