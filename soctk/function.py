@@ -106,13 +106,13 @@ class ConvexFunction(nn.Module, ABC):
         A form from a class above the one that says what the values are, or the expression, is another function's, and
         so are values from a class above that of the form.
         """
-        form, value, expression = (_level(type(self), names) for names in (FORM, VALUE, EXPRESSION))
+        form, value, expression = _levels(type(self))
         return form > 0 and value in (0, form) and expression <= form
 
     @property
     def exports_expression(self) -> bool:
         """Whether the function makes its own CVXPY expression instead of that of its conic form."""
-        form, value, expression = (_level(type(self), names) for names in (FORM, VALUE, EXPRESSION))
+        form, value, expression = _levels(type(self))
         return expression > 0 and expression >= max(form, value)
 
     def without_form(self) -> str:
@@ -310,9 +310,11 @@ def _definer(kind: type[ConvexFunction], names: tuple[str, ...]) -> type:
 
 
 @cache
-def _level(kind: type[ConvexFunction], names: tuple[str, ...]) -> int:
-    """Return how many classes below `ConvexFunction` that one is."""
-    return kind.__mro__.index(ConvexFunction) - kind.__mro__.index(_definer(kind, names))
+def _levels(kind: type[ConvexFunction]) -> tuple[int, ...]:
+    """Return how many classes below `ConvexFunction` form, values and expression were last overridden."""
+    ancestors = kind.__mro__
+    definers = (_definer(kind, names) for names in (FORM, VALUE, EXPRESSION))
+    return tuple(ancestors.index(ConvexFunction) - ancestors.index(definer) for definer in definers)
 
 
 def check_function(model: object, name: str = "model") -> None:

@@ -90,7 +90,8 @@ def recipe_for(
     """
     if model.traits.own is not None:
         return (Own(model.traits.own),)
-    recipe = _Maker(model, config, candidates, instances, None if steep else effective).recipe(known)
+    effective = candidates if effective is None else effective
+    recipe = _Maker(model, config, candidates, instances, candidates if steep else effective).recipe(known)
     second_order = config.lbfgs_iterations + config.newton_iterations > 0
     if not (steep and second_order and model.traits.windowed is None):
         return recipe
@@ -121,12 +122,12 @@ class _Maker:
         config: FitConfig,
         candidates: int,
         instances: int | None,
-        effective: float | None = None,
+        effective: float,
     ) -> None:
         traits = model.traits
         self.config, self.windowed = config, traits.windowed
         self.whitened = config.structured and self.windowed is not None and len(self.windowed.branches) > 0
-        self.apart = config.project_affine and can_project(model, candidates if effective is None else effective)
+        self.apart = config.project_affine and can_project(model, effective)
         part = traits.affine
         waits = part is not None and part.conditioned and self.windowed is None and len(part.network_parameters()) > 0
         # A single value of an instance tells of v only together with all others: there they are learned with the rest.

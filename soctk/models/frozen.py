@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from soctk.forms.context_map import ContextMap
-from soctk.function import ConvexFunction, check_function
+from soctk.function import EXPRESSION, FORM, VALUE, ConvexFunction, check_function
 from soctk.surrogate import ConvexSurrogate
 
 Made = TypeVar("Made")
-DERIVED = ("forward", "evaluate", "form_at", "conic_form", "to_cvxpy", "_conic_form", "_value", "_expression")
+DERIVED = (*VALUE, *(name for name in FORM if name != "_context_map"), "conic_form", *EXPRESSION)
 """What must follow from the context map alone, for the context map to be the function."""
 
 

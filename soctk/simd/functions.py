@@ -10,7 +10,6 @@ import dis
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from enum import EnumType
-from itertools import chain
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -124,4 +123,4 @@ def _globals(code: CodeType) -> Iterator[str]:
 def _contents(code: CodeType) -> bytes:
     """Return the instructions, names and constants of a function, without those of functions within it."""
     constants = (repr(part).encode() for part in code.co_consts if not isinstance(part, CodeType))
-    return b"".join(chain([code.co_code, repr(code.co_names).encode()], constants))
+    return b"".join([code.co_code, repr(code.co_names).encode(), *constants])

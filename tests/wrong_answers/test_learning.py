@@ -254,7 +254,7 @@ def test_a_weight_may_be_a_single_number() -> None:
     assert float(model.w.detach()) != 0.0
 
 
-def test_instances_of_one_context_are_on_one_side_of_every_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instances_of_one_context_are_on_one_side_of_every_split() -> None:
     """Members, known optima and losses of decisions were judged on contexts that they had been learned from."""
     data = squares(60)
     data = soctk.ValueData(data.context[:15].repeat(4, 1), data.x, data.value)

@@ -87,6 +87,14 @@ def write_decisions(path: Path, about: About, decisions: Mapping[str, np.ndarray
         np.savez_compressed(file, **{ABOUT: np.array(json.dumps(asdict(about)))}, **decisions)
 
 
+def as_decisions(array: np.ndarray, problem: Problem, name: str) -> np.ndarray:
+    """Return decisions (T, n) of a problem as floats; UsageError, which calls them `name`, where they are no such."""
+    shape = _shape(problem)
+    if array.shape != shape or array.dtype.kind not in "fiu":
+        raise UsageError(f"{name}: expected numbers {shape}, got {array.dtype} {array.shape}")
+    return array.astype(float)
+
+
 def read_about(path: Path) -> About:
     """Return what an .npz file says of its entry, the usual where it says nothing, as a .csv file.
 
@@ -136,12 +144,8 @@ def _known(name: str, problems: Sequence[Problem], path: Path) -> Problem:
 
 def _npz(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
     with open_arrays(path) as file:
-        arrays = {name: file[name] for name in file.files if name != ABOUT}
-    for name, array in arrays.items():
-        shape = _shape(_known(name, problems, path))
-        if array.shape != shape or array.dtype.kind not in "fiu":
-            raise UsageError(f"{path}: {name}: expected numbers {shape}, got {array.dtype} {array.shape}")
-    return {name: array.astype(float) for name, array in arrays.items()}
+        names = [name for name in file.files if name != ABOUT]
+        return {name: as_decisions(file[name], _known(name, problems, path), f"{path}: {name}") for name in names}
 
 
 def _csv(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:

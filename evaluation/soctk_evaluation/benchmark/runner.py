@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from soctk.checks import check_unmasked
-from soctk_evaluation.benchmark.decisions import About
+from soctk_evaluation.benchmark.decisions import About, as_decisions
 from soctk_evaluation.benchmark.entry import Entry, TrainingData, describe, load_entry
 from soctk_evaluation.benchmark.scoring import judge_of
 from soctk_evaluation.benchmark.versions import Problem, Version, checked_hash, selection_of, task_of
@@ -58,10 +58,8 @@ def play(make: Callable[[], Entry], given: dict[str, Any], contexts: np.ndarray)
     x = entry.decide(contexts.copy())
     seconds = time.perf_counter() - begun
     check_unmasked(x, "decisions")
-    array = np.asarray(x.detach() if isinstance(x, torch.Tensor) else x)
-    if array.shape != (problem.test, problem.dim) or array.dtype.kind not in "fiu":
-        raise ValueError(f"expected decisions {(problem.test, problem.dim)}, got {array.dtype} {array.shape}")
-    return Played(array.astype(float), fitted - started, 1e3 * seconds / len(contexts))
+    array = as_decisions(np.asarray(x.detach() if isinstance(x, torch.Tensor) else x), problem, "decisions")
+    return Played(array, fitted - started, 1e3 * seconds / len(contexts))
 
 
 def given_to(problem: Problem, track: str) -> dict[str, Any]:
@@ -108,7 +106,7 @@ class Player:
             try:
                 self.about()
             except UsageError as error:  # it could be imported before: what is done is kept
-                return _nothing(problem, " ".join(str(error).split())[:ERROR_CHARACTERS])
+                return _nothing(problem, _told(error))
         message = given_to(problem, track), judge_of(problem).contexts.numpy()
         with contextlib.suppress(BrokenPipeError):
             self._connection.send(message)
