@@ -40,6 +40,7 @@ class Support:
         whitening: (p + n, p + n).
         farthest: the largest distance.
         farthest_given: the largest of a decision from the usual one at its context; infinite where it is not known.
+        parts: of a mean those of its members' data; what is outside is outside of each.
     """
 
     context: np.ndarray
@@ -48,6 +49,7 @@ class Support:
     whitening: np.ndarray
     farthest: float
     farthest_given: float = math.inf
+    parts: tuple[Support, ...] = ()
 
     @classmethod
     def of(cls, *parts: tuple[Tensor, Tensor]) -> Self:
@@ -69,7 +71,7 @@ class Support:
 
     @classmethod
     def joined(cls, parts: Sequence[Support | None]) -> Support | None:
-        """Return that of several models' data, ranges alone; None where one is not known."""
+        """Return that of several models' data, where one of them was; None where one is not known."""
         known = [part for part in parts if part is not None]
         if len(known) < len(parts) or not known:
             return None
@@ -77,10 +79,18 @@ class Support:
             return known[0]
         sides = [np.stack([getattr(part, name) for part in known]) for name in ("context", "x")]
         ranges = [np.stack([side[:, 0].min(axis=0), side[:, 1].max(axis=0)]) for side in sides]
-        return cls(*ranges, np.zeros(0), np.zeros((0, 0)), 0.0)
+        return cls(
+            *ranges,
+            np.zeros(0),
+            np.zeros((0, 0)),
+            0.0,
+            parts=tuple(each for part in known for each in part.parts or (part,)),
+        )
 
     def outside(self, context: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Return where contexts (R, p) or decisions (R, n) are beyond a range, or too far together, bool (R,)."""
+        if self.parts:
+            return np.all([part.outside(context, x) for part in self.parts], axis=0)
         far = _beyond(context, self.context) | _beyond(x, self.x)
         if self.mean.size:
             w = np.concatenate([context, x], axis=1) - self.mean
@@ -106,6 +116,8 @@ class Support:
         """Return what `from_plain` makes it from again, as JSON can hold it."""
         names = ("context", "x", "mean", "whitening")
         plain = {name: getattr(self, name).tolist() for name in names} | {"farthest": self.farthest}
+        if self.parts:
+            plain["parts"] = [part.plain() for part in self.parts]
         return plain if math.isinf(self.farthest_given) else plain | {"farthest_given": self.farthest_given}
 
     @classmethod
@@ -121,6 +133,9 @@ class Support:
             )
             farthest = float(plain["farthest"])
             farthest_given = float(plain.get("farthest_given", math.inf))  # of older versions' files
+            inside = list(plain.get("parts", []))
+            if any("parts" in each for each in inside):
+                raise ValueError
         except (AttributeError, KeyError, TypeError, ValueError):
             raise ValueError("expected ranges of context and x, and distances") from None
         count = dim + context_dim if mean.size else 0
@@ -130,7 +145,8 @@ class Support:
             raise ValueError(f"expected finite numbers of shapes {wanted}, got {[part.shape for part in parts]}")
         if math.isnan(farthest_given):
             raise ValueError("expected a largest distance, got NaN")
-        return cls(*parts, farthest, farthest_given)
+        members = tuple(cls.from_plain(each, dim, context_dim) for each in inside)
+        return cls(*parts, farthest, farthest_given, members)
 
 
 def _ends(parts: Sequence[np.ndarray]) -> np.ndarray:

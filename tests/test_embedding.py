@@ -10,7 +10,7 @@ from cvxpylayers.torch import CvxpyLayer
 from tolerances import CLARABEL, DOUBLE, GRADIENT, size
 from zoo import MODELS, shaken
 
-from soctk import SOCICNN, Box, ConvexSurrogate, Embedding, load, minimize, save
+from soctk import SOCICNN, Box, ConvexSurrogate, Embedding, average, load, make_surrogate, minimize, save
 from soctk_baselines import DCP, PCF
 
 n, p = 4, 3
@@ -155,3 +155,16 @@ def test_what_a_parameter_cannot_say_is_refused_in_any_unit() -> None:
         model.set_standardization(value=(0.0, unit))
         with pytest.raises(ValueError, match="DPP"):
             model.to_cvxpy(cp.Variable(2), cp.Parameter(1))
+
+
+def test_a_mean_whose_matrices_a_context_moves_takes_one_context() -> None:
+    """At one context no matrix is seen to move: terms were joined that are apart in the expression."""
+    members = [shaken(make_surrogate(name, 3, 2, seed=k)) for k, name in enumerate(("pcf", "soc"))]
+    model, context, x = average(members), torch.tensor([0.3, -0.5], dtype=torch.float64), cp.Variable(3)
+    embedded = Embedding(model, x)
+    embedded.set_context(context)
+    problem = cp.Problem(cp.Minimize(embedded.value), [*embedded.constraints, x >= 0, x <= 1])
+    problem.solve(solver=cp.CLARABEL)
+    assert problem.value == pytest.approx(float(minimize(model, Box(3), context).value), rel=CLARABEL, abs=CLARABEL)
+    one, two = (embedded.coefficients(context.expand(count, 2)) for count in (1, 2))
+    assert all(torch.equal(first, both[:1]) for first, both in zip(one, two, strict=True))

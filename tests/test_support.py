@@ -121,7 +121,16 @@ def test_an_average_of_other_data_has_the_widest_ranges() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"x": [[0.0]]}, {"mean": [1.0]}, {"farthest": None}, {"farthest_given": []}, {"context": "x"}]
+    "change",
+    [
+        {"x": [[0.0]]},
+        {"mean": [1.0]},
+        {"farthest": None},
+        {"farthest_given": []},
+        {"context": "x"},
+        {"parts": 1},
+        {"parts": [{"parts": []}]},
+    ],
 )
 def test_a_file_is_not_believed(change) -> None:
     plain = Support.of((torch.zeros(2, CONTEXT), torch.ones(2, 1, DIM))).plain() | change
@@ -136,3 +145,26 @@ def test_a_model_without_context_and_an_empty_set_are_said() -> None:
     assert bool(soctk.minimize(model, soctk.Box(2)).outside) is True  # the minimum 0 lies beyond the range
     empty = soctk.Budget(2, 1.0).at(total=torch.tensor([1.0, 9.0], dtype=torch.float64))
     assert soctk.minimize(model, empty).outside.tolist() == [False, True]
+
+
+def test_what_every_member_has_never_seen_is_outside_of_their_mean(tmp_path) -> None:
+    """Its ranges alone, which a policy that follows the context makes wide, said nothing."""
+    theta, x = follower(context_dim=1)
+    parts = [
+        (torch.from_numpy(theta[rows]), torch.from_numpy(x[rows])[:, None]) for rows in (slice(300), slice(100, 400))
+    ]
+    members = [soctk.make_surrogate("quadratic", 3, 1) for _ in parts]
+    for member, part in zip(members, parts, strict=True):
+        member.support = Support.of(part)
+    soctk.save(soctk.average(members), tmp_path / "mean.safetensors")
+    far, usual = -x, x
+    assert (np.abs(far) < 0.9 * np.abs(x).max(axis=0)).all(axis=1).any()
+    for model in (
+        soctk.average(members),
+        soctk.average([soctk.average(members)] * 2),
+        soctk.load(tmp_path / "mean.safetensors"),
+    ):
+        assert not model.support.outside(theta, usual).any()
+        each = [Support.of(part).outside(theta, far) for part in parts]
+        np.testing.assert_array_equal(model.support.outside(theta, far), np.logical_and(*each))
+        assert model.support.outside(theta, far).mean() > 0.5

@@ -39,14 +39,14 @@ class Noise:
 
 def noise_floor(rows: Rows, process: Smoother) -> Noise:
     """Return the noise of replicated rows where there are enough, else what a smooth function of residuals leaves."""
-    ids = np.unique(np.concatenate([rows.context, rows.x], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    ids = rows.points
     counts = np.bincount(ids)
     freedom = counts - 1
-    if freedom.sum() < FEWEST:
+    squares = np.bincount(ids, np.square(rows.value - (np.bincount(ids, rows.value) / counts)[ids]))
+    if freedom.sum() < FEWEST or not squares.any():  # rows that all agree are copies, which say nothing of noise
         source = "what is left of the residuals beside a smooth function of them"
         return Noise(process.noise, process.noise_error(), source)
-    squares = np.bincount(ids, np.square(rows.value - (np.bincount(ids, rows.value) / counts)[ids]))
     deviation = float((squares.sum() / freedom.sum()) ** 0.5)
     error = float(np.linalg.norm(squares - freedom * deviation**2)) / float(freedom.sum())
-    error = error / (2 * deviation) if deviation > 0 else 0.0
+    error /= 2 * deviation
     return Noise(deviation, error, f"{int(counts[counts > 1].sum())} replicated rows")

@@ -52,18 +52,27 @@ class Rows:
             return self
         return self.select(np.sort(np.random.default_rng(seed).permutation(len(self))[:most]))
 
+    @property
+    def contexts(self) -> np.ndarray:
+        """The context of each row by number, (R,)."""
+        return _numbers(self.context)
+
+    @property
+    def points(self) -> np.ndarray:
+        """Context and decision of each row by number, (R,): rows of a number are measurements of the same."""
+        return _numbers(np.concatenate([self.context, self.x], axis=1))
+
     def within(self, numbers: np.ndarray) -> np.ndarray:
         """Return what numbers of rows (R,) differ by from their context's mean, of contexts with several rows."""
-        ids = np.unique(self.context, axis=0, return_inverse=True)[1].reshape(-1)
+        ids = self.contexts
         counts = np.bincount(ids)
         means = np.bincount(ids, numbers) / counts
         return (numbers - means[ids])[counts[ids] > 1]
 
     def folds(self, count: int, seed: int = 0) -> np.ndarray:
-        """Return a fold for each row, (R,): by contexts, so that none is in two; a single context's by rows."""
-        groups = np.unique(self.context, axis=0, return_inverse=True)[1].reshape(-1)
-        if groups.max(initial=0) + 1 < count:
-            groups = np.arange(len(self))
+        """Return a fold for each row, (R,): by contexts, none in two; where these are fewer, by decisions or rows."""
+        choices = (self.contexts, self.points, np.arange(len(self)))
+        groups = next((each for each in choices if each.max(initial=0) + 1 >= count), choices[-1])
         order = np.random.default_rng(seed).permutation(groups.max(initial=0) + 1)
         return order[groups] % count
 
@@ -108,6 +117,11 @@ class Axes:
     @staticmethod
     def _with_one(z: np.ndarray) -> np.ndarray:
         return np.concatenate([np.ones((len(z), 1)), z], axis=1)
+
+
+def _numbers(points: np.ndarray) -> np.ndarray:
+    """Return a number for each row of a matrix, the same one for equal rows."""
+    return np.unique(points, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _whitening(centred: np.ndarray, square: float) -> np.ndarray:

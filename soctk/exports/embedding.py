@@ -42,7 +42,7 @@ class Embedding(FormEmbedding):
 
         What a `CvxpyLayer` made of the problem takes as its arguments.
         """
-        return self.parameter_values(self._model.form_at(self._model.check_context(context)))
+        return self._values(self._model.check_context(context))
 
     def set_context(self, context: ArrayLike) -> None:
         """Give the parameters their values at one context (p,).
@@ -53,6 +53,16 @@ class Embedding(FormEmbedding):
         checked = self._model.check_context(context)
         if checked.ndim != 1:
             raise ValueError(f"context: expected one of shape ({self._model.context_dim},), got {tuple(checked.shape)}")
-        values = self.parameter_values(self._model.form_at(checked).check().detach())
-        for parameter, value in zip(self.parameters, values, strict=True):
+        for parameter, value in zip(self.parameters, self._values(checked, checked=True), strict=True):
             parameter.value = to_numpy(value[0])
+
+    def _values(self, context: Tensor, *, checked: bool = False) -> list[Tensor]:
+        """Return the parameters' values, `checked` as constants of a convex function.
+
+        A single context is taken twice: alone it does not tell which matrices contexts move, and terms would be joined
+        that are apart in the expression (`soctk.forms.joining`).
+        """
+        alone = self._model.context_dim > 0 and context.shape[:-1].numel() == 1
+        form = self._model.form_at(context.reshape(1, -1).expand(2, -1) if alone else context)
+        values = self.parameter_values(form.check().detach() if checked else form)
+        return [value[:1] for value in values] if alone else values

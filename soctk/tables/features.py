@@ -15,11 +15,10 @@ import numpy as np
 
 from soctk.lazy import pandas as pd
 from soctk.tables.errors import TableError
-from soctk.tables.table import MOST_LEVELS, MOSTLY, Table, listed
+from soctk.tables.table import ISO, MOST_LEVELS, MOSTLY, Table, listed
 
 COVERED = 0.9
 """The share of a season's period that a log must span for the season to be learned."""
-ISO = "ISO8601"
 _CLOCK = r"(\d\d:\d\d(?::\d\d(?:\.\d+)?)?|(?<=[T ])\d{4}(?:\d\d(?:\.\d+)?)?)"
 _OFFSET = rf"{_CLOCK}\s*(?:Z|[+-]\d\d(?::?\d\d)?)$"
 

@@ -34,6 +34,7 @@ SAID_MISSING = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "Null"
 """Texts that say that a number or a date is missing."""
 MOST_LEVELS = 100
 """Different texts that a column may have to be taken for a category."""
+ISO = "ISO8601"
 MOSTLY = 0.9
 """The share of a column's texts that are numbers, or dates, from which the others are mistakes."""
 
@@ -189,8 +190,9 @@ def missing_in(column: Any) -> np.ndarray:
     if not said.any():
         return empty
     rest = column[~(empty | said)]
-    numbers = len(rest) > 0 and pd.to_numeric(rest, errors="coerce").notna().mean() >= MOSTLY
-    return empty | said if numbers or rest.nunique() > MOST_LEVELS else empty
+    read = (pd.to_numeric(rest, errors="coerce"), pd.to_datetime(rest, format=ISO, errors="coerce", utc=True))
+    known = len(rest) > 0 and any(each.notna().mean() >= MOSTLY for each in read)
+    return empty | said if known or rest.nunique() > MOST_LEVELS else empty
 
 
 def read_pieces(path: Path, rows: int | None, wanted: Callable[[str], bool] | None = None) -> Iterator[Table]:

@@ -9,6 +9,7 @@ import torch
 
 import soctk
 from soctk import ValueData, Verdict
+from soctk.assessment.assess import _error
 from soctk.assessment.assessment import Error
 from soctk.assessment.convexity import Curvature, curvature
 from soctk.assessment.minimum import Costs, Interval
@@ -105,6 +106,29 @@ def test_convex_logs_are_not_accused() -> None:
     assert min(found) > 0.005
 
 
+def test_measuring_a_decision_again_is_no_evidence() -> None:
+    """What the context explains and a quadratic does not is the same in all measurements: a third were accused."""
+    model, found = soctk.from_quadratic(torch.zeros(2, 2), torch.zeros(2)), []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        theta, x = (random.normal(size=(60, k)).repeat(12, axis=0) for k in (1, 2))
+        value = 3 * np.sin(4 * theta[:, 0]) + x[:, 0] + 0.3 * random.normal(size=len(x))
+        rows = Rows(theta, x, value, np.arange(len(x)))
+        found.append(curvature(model, rows, Axes.of(rows)).p_value)
+    assert min(found) > 0.005
+
+
+def test_the_probability_of_one_so_low_is_what_is_said() -> None:
+    """Residuals of a fit are smaller than noise where features are large: of 60 rows .085 were below .05."""
+    model, found = soctk.from_quadratic(torch.zeros(1, 1), torch.zeros(1)), []
+    for seed in range(400):
+        theta, x = np.random.default_rng(seed).normal(size=(2, 60, 1))
+        value = theta[:, 0] + x[:, 0] + np.random.default_rng(1000 + seed).normal(size=60)
+        rows = Rows(theta, x, value, np.arange(60))
+        found.append(curvature(model, rows, Axes.of(rows)).p_value)
+    assert 0.02 < np.mean(np.array(found) < 0.05) < 0.07  # 400 draws: .011 a standard error
+
+
 @pytest.mark.parametrize(("level", "slope"), [(100.0, 1.0), (1e3, 0.0), (1e-6, 1e-9), (0.0, 1.0)])
 def test_the_rounding_of_affine_logs_is_no_evidence(level: float, slope: float) -> None:
     """Residuals of 1e-13 were noise of that size, and what they regress on evidence: in a fifth of such logs."""
@@ -154,6 +178,19 @@ def test_the_noise_of_replicated_rows_is_theirs() -> None:
     found = soctk.assess(learned(log(bowl)), again, BOX)
     assert found.noise.deviation == pytest.approx(np.sqrt(noise.var(axis=1, ddof=1).mean()), rel=1e-9)
     assert "800 replicated rows" in found.noise.source
+
+
+def test_rows_that_were_written_twice_say_nothing_of_noise() -> None:
+    """15 copies among 400 rows made it 0, with an error of 0."""
+    rows = Rows.of(log(bowl, rows=200))
+    copied = rows.select(np.concatenate([np.arange(200), np.arange(15)]))
+    axes = Axes.of(copied)
+    process = Smoother.of(
+        axes.z(copied.context), axes.d(copied.context, copied.x), copied.value - copied.value.mean(), 1.0, SLOPES
+    )
+    found = noise_floor(copied, process)
+    assert found.deviation == process.noise > 0
+    assert found.error > 0
 
 
 def test_rows_that_happen_to_be_equal_are_rows() -> None:
@@ -233,6 +270,19 @@ def test_a_row_more_in_one_context_leaves_standard_errors_as_they_were() -> None
     scores = [soctk.assess(blind, part, BOX).errors for part in (data, data.one_by_one())]
     for name, error in scores[0].items():
         assert error.score == pytest.approx(scores[1][name].score, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("contexts", [2, 5, 19, 20, 60])
+def test_intervals_hold_the_truth_for_few_contexts_too(contexts: int) -> None:
+    """Rows of fewer than 20 contexts counted as independent: intervals of 90 % held the truth in 20 %."""
+    random, held = np.random.default_rng(contexts), []
+    theta = np.arange(contexts, dtype=float).repeat(40)[:, None]
+    for _ in range(400):
+        more = random.normal(size=contexts).repeat(40) + 0.5 * random.normal(size=len(theta))
+        squares = 10.0 + more
+        excess = _error(squares, np.full(len(theta), 10.0), Rows(theta, theta, squares, np.arange(len(theta)))).excess
+        held.append(excess.low <= 0.0 <= excess.high)
+    assert 0.85 < np.mean(held) < 0.95  # 400 draws: .015 a standard error
 
 
 def test_a_model_that_decides_as_the_quadratic_does_is_said_to() -> None:

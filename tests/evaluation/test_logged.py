@@ -306,6 +306,22 @@ def test_a_log_that_was_written_with_fewer_digits_is_known_again(tmp_path: Path,
         assert "measured on the 30 values held out" in capsys.readouterr().out
 
 
+def test_a_log_whose_contexts_fewer_digits_made_one_is_another(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Other rows are held out of it: 55 of the 80 that were taken for these had been learned from."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    noise = random.uniform(size=400)
+    context = (0.1 * random.integers(0, 5, 400) + noise) - noise  # of five numbers, and their rounding
+    table = pd.DataFrame(random.normal(size=(400, 3)), columns=["x_0", "x_1", "value"]).assign(context_a=context)
+    table.to_csv("full.csv", index=False)
+    table.to_csv("fifteen.csv", index=False, float_format="%.15g")
+    assert main(["fit", "full.csv", "--model", "quadratic"]) == 0
+    for log, said in (("full.csv", "values held out"), ("fifteen.csv", "the model has learned from rows of this log")):
+        capsys.readouterr()
+        assert main(["assess", "full.safetensors", log]) == 0
+        assert said in capsys.readouterr().out
+
+
 def test_texts_beside_a_plan_need_no_pickle(files: Path) -> None:
     contexts = pd.read_csv(files / "contexts.csv")
     contexts.assign(note=["a", None, *["b"] * (len(contexts) - 2)]).to_csv(files / "noted.csv", index=False)

@@ -121,3 +121,12 @@ def test_rows_of_a_context_that_differ_in_what_stands_beside_it_are_instances_of
 def test_a_name_is_no_list_of_columns(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}: expected a sequence, got 'Last'"):
         Roles(**{name: "Last"})
+
+
+@pytest.mark.parametrize("days", [60, 200])
+def test_a_date_that_says_it_is_missing_is_a_gap_in_short_logs_too(days: int) -> None:
+    """Up to 100 different dates might be categories, of which "NA" is one."""
+    dates = pd.date_range("2024-01-01", periods=days).strftime("%Y-%m-%d").to_series(index=range(days))
+    dates[7] = "NA"
+    frame = pd.DataFrame({"context_day": dates, "x_0": np.linspace(0, 1, days), "value": np.linspace(1, 2, days)})
+    assert soctk.read_log(frame, drop_missing=True).missing.counts == {"context_day": 1}

@@ -64,20 +64,23 @@ def fingerprint(logged: Log, parts: Parts, seed: int) -> dict[str, Any]:
     """Return what `soctk.save(notes=)` takes, so that `origin` knows the log and its rows again."""
     rows = _row_digests(parts.train)
     chosen = np.random.default_rng(seed).permutation(len(rows))[:KNOWN]
-    return {NOTE: {"sha256": _digest(logged.data), "seed": seed, "rows": [rows[k] for k in chosen]}}
+    known = [rows[k] for k in chosen]
+    return {NOTE: {"sha256": _digest(logged.data), "seed": seed, "held": _digest(parts.test), "rows": known}}
 
 
 def origin(notes: Mapping[str, Any], logged: Log) -> Parts | bool:
     """Return the parts of the log that a model was learned from, where it is this one.
 
     Returns:
-        `Parts`; where it is another one, whether the model has learned from rows of it.
+        `Parts`; where it is another one, whether the model has learned from rows of it. Written again with fewer
+        digits, contexts that differed by less are one, and other rows are held out: it is another one then.
     """
     note = notes.get(NOTE)
     if not isinstance(note, Mapping):
         return False
     if note.get("sha256") == _digest(logged.data) and isinstance(note.get("seed"), int):
-        return split(logged, note["seed"])
+        parts = split(logged, note["seed"])
+        return parts if note.get("held", "") in ("", _digest(parts.test)) else True
     known = note.get("rows")
     return isinstance(known, list) and not set(map(str, known)).isdisjoint(_row_digests(logged.data))
 
