@@ -50,7 +50,7 @@ others may take 1000. With `+average` a row is the mean of six fits, each from f
 `+focus` as well, and values near the best of their instance count most (penalty 1e-6 in place of 1e-7); six fits took
 2 to 18 times the seconds of one. Where values are steep (the feeder, case24, case118) a single fit is made both ways
 and held-out candidates tell which is kept, for every method with second-order steps ([how](method.md#learning)), but
-for relu, softplus, pcf and ickan on case118, whose rows are of earlier code, by all values alike, and not to be
+for relu, softplus and pcf on case118, whose rows are of earlier code, by all values alike, and not to be
 compared with the others; elsewhere all values count alike. Rows in italics are trivial; of those `constant` and
 `affine` see the optima of the training instances, other rows only where they learn from decisions (`+optima` and the
 like). The three tasks of our own were written down before any model was tried on them; later changes of the recipe
