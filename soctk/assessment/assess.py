@@ -166,9 +166,9 @@ def _error(squares: np.ndarray, models: np.ndarray, rows: Rows) -> Error:
     more = squares - models
     sums = np.bincount(rows.contexts, more - more.mean())
     sums = sums if len(sums) > 1 else more - more.mean()
-    few = max(len(sums), 2) / max(len(sums) - 1, 1)
-    wider = float(stdtrit(max(len(sums) - 1, 1), ndtr(SCORE))) / SCORE
-    error = wider * float(np.sqrt(few * np.square(sums).sum())) / len(more)
+    freedom = max(len(sums) - 1, 1)
+    wider = float(stdtrit(freedom, ndtr(SCORE))) / SCORE
+    error = wider * float(np.sqrt((freedom + 1) / freedom * np.square(sums).sum())) / len(more)
     excess = float(more.mean())
     score = excess / error if error > 0 else 0.0
     return Error(float(squares.mean() ** 0.5), score, Interval(excess, excess - SCORE * error, excess + SCORE * error))

@@ -6,9 +6,9 @@ x itself. Of rows whose offsets are symmetric, Q is half the mean curvature of t
 direction where the cost is convex. The direction of least curvature is found on one half of the contexts and its
 curvature measured on the other, and the reverse, so that its choice does not bias the test. Errors are those of the
 sandwich formula, which noise of unequal size does not harm, with the residuals that a fit without the decision's own
-measurements would leave (HC3, MacKinnon and White 1985). In the middle are sums over the measurements of a decision, or
-over those of a context, whichever says more: what the quadratic misses there they have in common (Cameron and Miller
-2015).
+measurements would leave (HC3, MacKinnon and White 1985). Residuals of one decision, and those of one context, have in
+common what the quadratic misses there: errors are those by clusters, of decisions or of contexts, the larger of the two
+(Cameron and Miller 2015).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CORE = 0.5
 ROUNDING = 1e-9
 """Residuals below this share of what the values vary by, or a few roundings of them, are not noise but rounding."""
 SPARE = 0.1
-"""What a decision's measurements leave to the other rows to say of its residual, at least."""
+"""One less the leverage of a decision's measurements counts as at least this."""
 ROWS_PER_WEIGHT = 3
 """Rows of a half for each coefficient, below which nothing is tested."""
 
@@ -119,7 +119,7 @@ def _regress(z: np.ndarray, d: np.ndarray, rows: Rows) -> _Fit | None:
 
 
 def _of_sums(scores: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return the covariance of a sum of scores (R, k), of which those of a group (R,) go together."""
+    """Return the covariance of the sum of scores (R, k) where those of one group (R,) are correlated."""
     count = int(groups.max()) + 1
     sums = np.zeros((count, scores.shape[1]))
     np.add.at(sums, groups, scores)
@@ -149,7 +149,7 @@ def _least(z: np.ndarray, d: np.ndarray, rows: Rows) -> tuple[float, float]:
         return 0.0, 1.0
     scores = [value / (error or 1e-300) for value, error in found]
     # Each half is a test of its own (Stouffer), but where each also chooses the direction of the other, their scores
-    # go together: by .40 for two to six variables, in simulated logs. A correlation of one half is assumed.
+    # go together: by .40 for two and for six variables, in simulated logs. A correlation of one half is assumed.
     together = 1.5 if len(scores) > 1 and d.shape[1] > 1 else 1.0
     combined = sum(scores) / math.sqrt(together * len(scores))
     return sum(value for value, _ in found) / len(found), 0.5 * math.erfc(-combined / math.sqrt(2.0))

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from soctk.learn.data import ValueData
+from soctk.learn.data import ValueData, groups_of
 
 RANK = 1e-10
 """The share of the largest variance below which a direction counts as one that does not vary."""
@@ -55,12 +55,12 @@ class Rows:
     @property
     def contexts(self) -> np.ndarray:
         """The context of each row by number, (R,)."""
-        return _numbers(self.context)
+        return groups_of(torch.from_numpy(self.context)).numpy()
 
     @property
     def points(self) -> np.ndarray:
         """Context and decision of each row by number, (R,): rows of a number are measurements of the same."""
-        return _numbers(np.concatenate([self.context, self.x], axis=1))
+        return groups_of(torch.from_numpy(np.concatenate([self.context, self.x], axis=1))).numpy()
 
     def within(self, numbers: np.ndarray) -> np.ndarray:
         """Return what numbers of rows (R,) differ by from their context's mean, of contexts with several rows."""
@@ -117,11 +117,6 @@ class Axes:
     @staticmethod
     def _with_one(z: np.ndarray) -> np.ndarray:
         return np.concatenate([np.ones((len(z), 1)), z], axis=1)
-
-
-def _numbers(points: np.ndarray) -> np.ndarray:
-    """Return a number for each row of a matrix, the same one for equal rows."""
-    return np.unique(points, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _whitening(centred: np.ndarray, square: float) -> np.ndarray:

@@ -35,6 +35,7 @@ SAID_MISSING = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "Null"
 MOST_LEVELS = 100
 """Different texts that a column may have to be taken for a category."""
 ISO = "ISO8601"
+"""The format of dates in texts, unless another is given, as pandas calls it."""
 MOSTLY = 0.9
 """The share of a column's texts that are numbers, or dates, from which the others are mistakes."""
 
