@@ -96,7 +96,10 @@ def recipe_for(
     if not (steep and second_order and model.traits.windowed is None):
         return recipe
     weighed = replace(config, penalty=max(config.penalty, FOCUSED_PENALTY))
-    return (Focused(recipe, _Maker(model, weighed, candidates, instances, effective).recipe(known)),)
+    makers = [_Maker(model, weighed, candidates, instances, tell) for tell in (effective, candidates)]
+    if makers[0].apart == makers[1].apart:
+        del makers[1]
+    return (Focused(recipe, tuple(maker.recipe(known) for maker in makers)),)
 
 
 def _projected_rows(model: ConvexSurrogate, config: FitConfig, candidates: int, instances: int | None) -> int:

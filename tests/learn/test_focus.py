@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import suppress
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tolerances import DOUBLE, VALUE
 import soctk
 from soctk.learn import residuals
 from soctk.learn.phases.focused import FOCUS, FOCUSED_PENALTY, Focused, can_compare, is_steep
+from soctk.learn.phases.phase import Phase
 from soctk.learn.phases.refine import Refine
 from soctk.learn.recipe import recipe_for
 from soctk.learn.residuals import Residuals
@@ -242,7 +244,7 @@ def test_a_recipe_says_that_values_are_steep() -> None:
     (focused,) = recipe_for(model, soctk.FitConfig(), 20, steep=True)
     assert isinstance(focused, Focused)
     assert focused.alike == recipe_for(model, soctk.FitConfig(), 20)
-    assert focused.focused == recipe_for(model, soctk.FitConfig(penalty=FOCUSED_PENALTY), 20)
+    assert focused.focused == (recipe_for(model, soctk.FitConfig(penalty=FOCUSED_PENALTY), 20),)
 
 
 def test_effective_candidates_are_those_of_equal_weight_that_tell_as_much() -> None:
@@ -256,16 +258,43 @@ def test_effective_candidates_are_those_of_equal_weight_that_tell_as_much() -> N
     assert data.focused(4.0).effective == pytest.approx(sum(expected) / 2)
 
 
-def test_where_a_focus_leaves_too_few_candidates_nothing_is_projected_out() -> None:
-    """The affine function of an instance would fit all that counts there, and leave nothing for the branches."""
+def test_where_a_focus_leaves_few_candidates_both_is_tried_projecting_and_not() -> None:
+    """The affine function of an instance would fit all that counts there, which suits some models and not others."""
     model, config = soctk.make_surrogate("soc", DIM, P), soctk.FitConfig(penalty=FOCUSED_PENALTY)
     few, enough = (recipe_for(model, soctk.FitConfig(), 20, steep=True, effective=count)[0] for count in (4.0, 12.0))
-    assert few.alike == enough.alike == recipe_for(model, soctk.FitConfig(), 20)  # type: ignore[attr-defined]
-    assert enough.focused == recipe_for(model, config, 20)  # type: ignore[attr-defined]
-    assert few.focused == recipe_for(model, config, 20, effective=4.0) != enough.focused  # type: ignore[attr-defined]
-    phases = repr(few.focused)  # type: ignore[attr-defined]
+    assert isinstance(few, Focused)
+    assert isinstance(enough, Focused)
+    assert few.alike == enough.alike == recipe_for(model, soctk.FitConfig(), 20)
+    projecting = recipe_for(model, config, 20)
+    assert enough.focused == (projecting,)
+    assert few.focused == (recipe_for(model, config, 20, effective=4.0), projecting)
+    phases = repr(few.focused[0])
     assert "Curved(" not in phases
     assert "networks=False" in phases
+
+
+@pytest.mark.parametrize("means", list(permutations((1.0, 2.0, 3.0))))
+def test_of_all_recipes_the_one_that_picks_best_is_kept(means: tuple[float, ...]) -> None:
+    """Each leaves a number of its own in the weights, and is judged by one."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Leave(Phase):
+        number: float
+
+        def run(self, trainer: Trainer) -> None:
+            with torch.no_grad():
+                trainer.affine.level.constant.fill_(self.number)
+            trainer.keep()
+
+    data = penalised()
+    trainer = Trainer(made(), *data.split(seed=0))
+    begun = trainer.affine.level.constant.item()
+    with pytest.MonkeyPatch.context() as patch:
+        judged = iter(means)
+        patch.setattr("soctk.learn.phases.focused.picked", lambda _: next(judged))
+        Focused((Leave(1.0),), ((Leave(2.0),), (Leave(3.0),))).run(trainer)
+    assert trainer.affine.level.constant.item() == 1.0 + means.index(min(means)) != begun
+    assert trainer.finish().focus == (0.0 if means[0] == 1.0 else FOCUS)
 
 
 def test_steep_values_of_few_candidates_are_decided_better_for_it() -> None:

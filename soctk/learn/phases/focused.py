@@ -8,19 +8,22 @@ hold may have minima where there are none.
 
 So steep values are learned both ways, and what decides is what decisions are for: of each held-out instance either
 model picks the candidate that it values least, and the observed values of these are compared. Noise in held-out values
-favours neither. The pick of a few instances says little, nor does one of a few candidates, and a fit that ends with one
+favours neither. With the focus few candidates of an instance may tell anything, and whether its affine function is
+still better projected out of them (`soctk.learn.residuals`) depends on the model: then it is learned both ways, too.
+The pick of a few instances says little, nor does one of a few candidates, and a fit that ends with one
 centre has no use for weights: there all values count alike.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
 from soctk.learn.data import ValueData
 from soctk.learn.phases.phase import Phase, run_in_turn, steps_of
-from soctk.learn.trainer import Trainer
+from soctk.learn.trainer import Trainer, Weights
 
 FOCUS = 4.0
 """`FitConfig.focus` where it is for the data to say and they ask for one."""
@@ -39,37 +42,46 @@ FEWEST_PICKS = 30
 class Focused(Phase):
     """Learn from all values alike, then from the start with a focus; keep what picks the better held-out candidates.
 
-    Where time is up before the second is whole the first is kept, and the status says that it was.
+    Where time is up before a later one is whole the best before is kept, and the status says that it was.
 
     Attributes:
         alike: phases in turn.
-        focused: the same with the focus.
+        focused: the same with the focus, one recipe or several.
     """
 
     alike: tuple[Phase, ...]
-    focused: tuple[Phase, ...]
+    focused: tuple[tuple[Phase, ...], ...]
 
     def steps(self, trainer: Trainer) -> int:
-        return steps_of((*self.alike, *self.focused), trainer)
+        return steps_of((*self.alike, *chain(*self.focused)), trainer)
 
     def run(self, trainer: Trainer) -> None:
         begun = trainer.present()
         run_in_turn(self.alike, trainer)
         if trainer.settled or not trainer.time_left:
             return
-        report, found, least = trainer.report, trainer.present(), picked(trainer)
+        least = picked(trainer)
+        for phases in self.focused:
+            if trainer.time_left:
+                least = self._try(trainer, begun, phases, least)
+
+    def _try(self, trainer: Trainer, begun: Weights, phases: tuple[Phase, ...], least: float) -> float:
+        """Learn with the focus; keep what was there unless the picks fall below `least`, and return the least."""
+        report, found, focus = trainer.report, trainer.present(), trainer.focus
         reached = report.status, report.best_validation, report.decision_errors
         better = False
         try:
             trainer.begin_again(begun, FOCUS)
-            run_in_turn(self.focused, trainer)
-            better = trainer.time_left and not trainer.settled and picked(trainer) < least
+            run_in_turn(phases, trainer)
+            mean = picked(trainer)
+            better = trainer.time_left and not trainer.settled and mean < least
         finally:
             if not better:
                 trainer.take(found)
                 trainer.keep()
-                trainer.focus = 0.0
+                trainer.focus = focus
                 report.status, report.best_validation, report.decision_errors = reached
+        return mean if better else least
 
     def run_late(self, trainer: Trainer) -> None:
         for phase in self.alike:
