@@ -78,7 +78,7 @@ def config_of(
 ) -> Config:
     """Return the configuration of a method's cell, METHOD or METHOD+SETTING; arguments as of `leaderboard_cells`."""
     base, setting = split(method)
-    own = replace(fit or own_recipe(base, dim), **SETTINGS.get(setting, {}))
+    own = replace(fit or own_recipe(base, dim, task), **SETTINGS.get(setting, {}))
     more = setting_config(own, protocol) if setting in FROM_DECISIONS else {}
     return cell_config(own, OWN_SIZES.get(task, {}) | dict(sizes or {}), more)
 
