@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
+from soctk.checks import check_count, seeded
+
 Conditioning = Literal["full", "affine", "additive"]
 """What the context moves: every coefficient; b0, v and the offsets; b0 and the offsets."""
 
@@ -30,7 +32,77 @@ class Derivative(NamedTuple):
     features: Tensor | None = None
 
 
-class Offset(nn.Module):
+class ContextUnits(nn.Module):
+    """context -> (theta, tanh(F theta + f)), what a curved part's offsets and weights are affine in: (N, p + count).
+
+    Without units, which is how it begins, that is theta itself. All offsets and weights share them: a response that
+    bends, as that of a centre to the hour, is learned from every branch that has a part in it.
+    """
+
+    def __init__(self, context_dim: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.context_dim, self._dtype = context_dim, dtype
+        self.inner: nn.Parameter | None = None  # no weight in a state without units
+
+    def forward(self, context: Tensor) -> Tensor:
+        """Return what offsets and weights are affine in at each context."""
+        return context if self.inner is None else torch.cat([context, self.hidden(context)], dim=-1)
+
+    @property
+    def count(self) -> int:
+        """The number of units."""
+        return 0 if self.inner is None else len(self.inner)
+
+    def resize(self, count: int, model: nn.Module, seed: int = 0) -> None:
+        """Begin anew with so many units, in which what is affine in them is 0.
+
+        Args:
+            count: of the units.
+            model: whose `AffineInContext` follow the units, but for those of its `AffinePart`.
+            seed: of the units' weights.
+
+        Raises:
+            ValueError: a negative number, or units of no context.
+        """
+        check_count(count, "context_units", minimum=0)
+        if count > 0 and self.context_dim == 0:
+            raise ValueError(f"context_units: expected 0 without a context, got {count}")
+        like = next(model.parameters())
+        apart = {id(part) for each in model.modules() if isinstance(each, AffinePart) for part in each.modules()}
+        for module in model.modules():
+            if isinstance(module, AffineInContext) and id(module) not in apart:
+                module.widen(self.context_dim, count)
+        self.inner = None
+        if count > 0:
+            inner = torch.randn(count, self.context_dim + 1, generator=seeded(seed), dtype=self._dtype)
+            self.inner = nn.Parameter((inner / math.sqrt(self.context_dim)).to(like))
+
+    def hidden(self, context: Tensor) -> Tensor:
+        """Return the units at each context, (N, count)."""
+        assert self.inner is not None
+        return torch.tanh(linear(context, self.inner[:, :-1], self.inner[:, -1]))
+
+    def derivatives(self, context: Tensor, slopes: Tensor) -> Iterator[Derivative]:
+        """Yield the derivatives in the weights, given those in the outputs, (N, M, p + count)."""
+        if self.inner is not None:
+            slopes = slopes[..., self.context_dim :] * (1 - self.hidden(context).square()).unsqueeze(1)
+            yield Derivative(self.inner, slopes, with_one(context))
+
+
+class AffineInContext(nn.Module):
+    """A coefficient with a `slope` (size, p) in the context, or None, that can be widened by `ContextUnits`."""
+
+    slope: nn.Parameter | None
+
+    @torch.no_grad()
+    def widen(self, context_dim: int, count: int) -> None:
+        """Keep the slopes in the context; those in `count` units are 0."""
+        if self.slope is not None:
+            widened = torch.nn.functional.pad(self.slope[:, :context_dim], (0, count))
+            self.slope = nn.Parameter(widened, requires_grad=self.slope.requires_grad)
+
+
+class Offset(AffineInContext):
     """context -> E context + e, unconstrained; (N, p) -> (N, 1, size). Without a context: e."""
 
     def __init__(
@@ -64,8 +136,12 @@ class Offset(nn.Module):
         if self.slope is not None:
             yield Derivative(self.slope, slopes, context)
 
+    def in_context(self, context: Tensor, slopes: Tensor) -> Tensor:
+        """Return the derivatives in the context, (N, M, p), given those in the outputs."""
+        return slopes.new_zeros(*slopes.shape[:2], context.shape[1]) if self.slope is None else slopes @ self.slope
 
-class NonNegative(nn.Module):
+
+class NonNegative(AffineInContext):
     """context -> softplus(floor) + softplus(E context + e) >= 0; (N, p) -> (N, 1, size).
 
     The learnable floor keeps the coefficient's constant part apart from what the context adds. Without a
@@ -96,9 +172,19 @@ class NonNegative(nn.Module):
         """Yield the derivatives in the weights."""
         yield Derivative(self.floor, slopes * torch.sigmoid(self.floor))
         if self.slope is not None and self.constant is not None:
-            slopes = slopes * torch.sigmoid(linear(context, self.slope, self.constant)).unsqueeze(1)
+            slopes = self._in_argument(context, slopes)
             yield Derivative(self.constant, slopes)
             yield Derivative(self.slope, slopes, context)
+
+    def in_context(self, context: Tensor, slopes: Tensor) -> Tensor:
+        """Return the derivatives in the context, (N, M, p), given those in the outputs."""
+        if self.slope is None:
+            return slopes.new_zeros(*slopes.shape[:2], context.shape[1])
+        return self._in_argument(context, slopes) @ self.slope
+
+    def _in_argument(self, context: Tensor, slopes: Tensor) -> Tensor:
+        """Return the derivatives in what the softplus of the context's part is of."""
+        return slopes * torch.sigmoid(linear(context, self.slope, self.constant)).unsqueeze(1)  # type: ignore[arg-type]
 
 
 class Ridges(nn.Module):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from soctk import ConicForm, ConvexSurrogate
 from soctk.checks import as_counts, check_count, seeded
-from soctk.conditioning import AffinePart, NonNegative, Offset
+from soctk.conditioning import AffinePart, ContextUnits, NonNegative, Offset
 from soctk.maps.linear import DenseMap
 from soctk.terms import Logistic, Norms, Quadratic, Term
 
@@ -34,6 +34,7 @@ class DCP(ConvexSurrogate):
         logistics: number of logistic atoms.
         norms: rows of each norm atom; one norm of n rows by default.
         slope_hidden: hidden units of v's response to the context (`soctk.conditioning.AffinePart`).
+        context_units: hidden units of the context that the other coefficients follow beside the context itself.
         seed: of the initial weights.
         dtype: of the weights.
     """
@@ -46,6 +47,7 @@ class DCP(ConvexSurrogate):
         logistics: int = 8,
         norms: Sequence[int] | None = None,
         slope_hidden: int = 0,
+        context_units: int = 0,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
@@ -68,9 +70,17 @@ class DCP(ConvexSurrogate):
         self.A = nn.ParameterList(matrix(rows) for rows in self.norms)
         self.d = nn.ModuleList(Offset(context_dim, rows, scale=0.3, **options) for rows in self.norms)
         self.lam = NonNegative(context_dim, len(self.norms), value=0.3 / max(len(self.norms), 1), dtype=dtype)
+        self.units = ContextUnits(context_dim, dtype=dtype)
+        self.units.resize(context_units, self, seed)
+
+    @property
+    def context_units(self) -> int:
+        """The number of hidden units of the context."""
+        return self.units.count
 
     def _conic_form(self, context: Tensor) -> ConicForm:
         b0, v = self.affine(context)
+        context = self.units(context)
         identity = DenseMap(torch.eye(self.dim, dtype=self.dtype, device=self.device).unsqueeze(0))
         curvature, lam = self.curvature(context), self.lam(context)
         terms: list[Term] = [
@@ -86,6 +96,5 @@ class DCP(ConvexSurrogate):
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {
-            name: getattr(self, name) for name in ("dim", "context_dim", "logistics", "norms", "slope_hidden", "seed")
-        }
+        names = ("dim", "context_dim", "logistics", "norms", "slope_hidden", "context_units", "seed")
+        return {name: getattr(self, name) for name in names}

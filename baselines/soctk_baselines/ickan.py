@@ -37,7 +37,7 @@ from torch.nn.functional import softplus
 
 from soctk import ConicForm, ConvexSurrogate
 from soctk.checks import as_counts, check_count, seeded
-from soctk.conditioning import AffinePart, NonNegative, inverse_softplus
+from soctk.conditioning import AffineInContext, AffinePart, ContextUnits, NonNegative, inverse_softplus
 from soctk.maps.linear import DenseMap
 from soctk.terms import Network
 from soctk.traits import TrainingTraits
@@ -59,6 +59,7 @@ class ICKAN(ConvexSurrogate):
         ridges: ridge functions of the context in each entry of v (`soctk.conditioning.AffinePart`).
         affine_hidden: hidden units of b0's response to the context.
         slope_hidden: hidden units of v's response to the context, shared by its entries.
+        context_units: hidden units of the context that shifts and last coefficients follow beside the context itself.
         seed: of the initial weights.
         dtype: of the weights.
 
@@ -79,6 +80,7 @@ class ICKAN(ConvexSurrogate):
         ridges: int = 12,
         affine_hidden: int = 64,
         slope_hidden: int = 0,
+        context_units: int = 0,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
@@ -106,11 +108,18 @@ class ICKAN(ConvexSurrogate):
         last = self.hidden[-1]
         self.read_slope = NonNegative(context_dim, last, value=1.0 / last, dtype=dtype)
         self.read_increments = NonNegative(context_dim, last * (segments - 1), value=1.0 / last / segments, dtype=dtype)
+        self.units = ContextUnits(context_dim, dtype=dtype)
+        self.units.resize(context_units, self, seed)
+
+    @property
+    def context_units(self) -> int:
+        """The number of hidden units of the context."""
+        return self.units.count
 
     @property
     def traits(self) -> TrainingTraits:
         """ReLU units throughout, so no Gauss-Newton steps; the first layer's intervals hold the data."""
-        return TrainingTraits(affine=self.affine, gauss_newton=False, set_range=self.set_range)
+        return TrainingTraits(affine=self.affine, gauss_newton=False, units=self.units, set_range=self.set_range)
 
     @torch.no_grad()
     def set_range(self, low: Tensor, high: Tensor) -> None:
@@ -140,13 +149,14 @@ class ICKAN(ConvexSurrogate):
         """Return g by evaluating the edges: its conic form would evaluate every node once for each of its kinks."""
         y = x
         kinks = x
+        b0, v = self.affine(context)
+        context = self.units(context)
         for level, (knots, t) in enumerate(zip(self._knots, self.interior_knots(), strict=True)):
             y = y + knots.shift(context)
             kinks = torch.relu(y.unsqueeze(-1) - t).flatten(start_dim=-2)
             if level < len(self.edges):
                 slope, increments = self._edges[level].coefficients()
                 y = y @ slope.mT + kinks @ increments.mT
-        b0, v = self.affine(context)
         parts = ((x, v), (y, self.read_slope(context)), (kinks, self.read_increments(context)))
         return b0 + sum((part @ weights.mT).squeeze(-1) for part, weights in parts)
 
@@ -156,6 +166,8 @@ class ICKAN(ConvexSurrogate):
         constant = matrix.new_zeros(1, 1, self.dim)
         carried: Tensor | None = None  # y+ as a function of the units before it
         rows, offsets, mixing = [], [], []
+        b0, v = self.affine(context)
+        batch, context = (context.shape[0],), self.units(context)
         for level, (knots, t) in enumerate(zip(self._knots, self.interior_knots(), strict=True)):
             constant = constant + knots.shift(context)
             rows.append(matrix.repeat_interleave(each, dim=0))
@@ -168,7 +180,6 @@ class ICKAN(ConvexSurrogate):
                 slope, increments = self._edges[level].coefficients()
                 carried = increments if carried is None else torch.cat([increments, slope], dim=-1)
                 matrix, constant = slope @ matrix, constant @ slope.mT
-        b0, v = self.affine(context)
         read = self.read_slope(context)
         network = Network(
             DenseMap(torch.cat(rows).unsqueeze(0)),
@@ -177,7 +188,7 @@ class ICKAN(ConvexSurrogate):
             mixing=tuple(mixing),
             widths=(self.dim * each, *(width * self.segments for width in self.hidden)),
         )
-        return ConicForm(b0 + (read * constant).sum(dim=-1), v + read @ matrix, (network,), (context.shape[0],))
+        return ConicForm(b0 + (read * constant).sum(dim=-1), v + read @ matrix, (network,), batch)
 
     @property
     def _knots(self) -> list[_Knots]:
@@ -189,11 +200,21 @@ class ICKAN(ConvexSurrogate):
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        names = ("dim", "context_dim", "hidden", "segments", "ridges", "affine_hidden", "slope_hidden", "seed")
+        names = (
+            "dim",
+            "context_dim",
+            "hidden",
+            "segments",
+            "ridges",
+            "affine_hidden",
+            "slope_hidden",
+            "context_units",
+            "seed",
+        )
         return {name: getattr(self, name) for name in names}
 
 
-class _Knots(nn.Module):
+class _Knots(AffineInContext):
     """The knots of a layer's inputs as shares of their intervals, and how a context shifts the inputs."""
 
     def __init__(self, inputs: int, segments: int, context_dim: int, dtype: torch.dtype) -> None:

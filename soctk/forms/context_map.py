@@ -7,8 +7,8 @@ theta is affine in it but for the weights and the nonlinear responses of b0 and 
     units   = (tanh(r_units), r_squares^2)
     b0      = r_b0 + M_0'units
     v_i     = r_v,i + M_i'units + W_i'relu(r_ridges,i)
-    d       = r_d                                       the offsets of all terms
-    weights = (floors + softplus(r_weights))[index]     the weights of all terms, non-negative
+    d       = r_d + M_d units                           the offsets of all terms
+    weights = (floors + softplus(r_weights + M_w units))[index]     the weights of all terms, non-negative
 
 The matrices A, the mixing matrices and the constants of the terms are shared by all contexts.
 """
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
 from soctk.checks import to_numpy
-from soctk.conditioning import AffinePart, NonNegative, Offset, Perceptron, Ridges, Squares
+from soctk.conditioning import AffinePart, ContextUnits, NonNegative, Offset, Perceptron, Ridges, Squares
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.responses import Elementary, Responses, responses
 from soctk.maps.linear import DenseMap
@@ -89,7 +89,8 @@ class ContextMap:
         floors: the part of the weights that no context moves.
         index: for each weight of the terms, one term's after the other's, its place among the weights.
         ridges: W, (n, count).
-        mixing: M, (1 + n, hidden), of the units and then of the squares; (1, hidden) where v has no part in them.
+        mixing: M, of the units and then of the squares: (1, hidden) where b0 alone has a part in them, (1 + n, hidden)
+            where v has, and a row for every offset and weight below where these have (`ContextUnits`).
         matrix: A of all terms, (K, n).
         shells: the terms.
         moves: whether a context moves v, and any weight; what none moves is there once for all contexts.
@@ -112,19 +113,31 @@ class ContextMap:
     tilt: Tensor | None = None
 
     @classmethod
-    def of(cls, affine: AffinePart, parts: Sequence[Part]) -> ContextMap:
+    def of(cls, affine: AffinePart, parts: Sequence[Part], units: ContextUnits | None = None) -> ContextMap:
         """Return affine part and parts stacked, differentiable in their weights.
+
+        Args:
+            affine: of b0 and v.
+            parts: what the terms are made of.
+            units: what their offsets and weights are affine in beside the context.
 
         Raises:
             TypeError: a module inside has hooks, or is of another kind: its numbers do not tell what it computes.
         """
         level, slope, inner, counts, ridges, mixing = _affine(affine)
         none, p = level[1].new_zeros(0), 0 if level[0] is None else level[0].shape[1]
+        inside = None if units is None else _read(units, ContextUnits, "inner")[0]
         offsets = [_read(module, Offset, "slope", "constant") for part in parts for module in part.offsets]
         modules = {id(part.weights): part.weights for part in parts}
         weights = [_read(module, NonNegative, "slope", "constant", "floor") for module in modules.values()]
         floors = [floor for *_, floor in weights]
-        rows = [_rows(p, *numbers) for numbers in (level, slope, *offsets, *weights)] + inner
+        curved = [_rows(p if inside is None else p + len(inside), *numbers) for numbers in (*offsets, *weights)]
+        if inside is not None and curved:
+            mixing = torch.nn.functional.pad(mixing, (0, 0, 0, 1 + affine.dim - len(mixing)))
+            inner, mixing = _with_units(inner, mixing, inside, counts[1], curved)
+            counts[1] += len(inside)
+            curved = [(slope[:, :p], constant) for slope, constant in curved]
+        rows = [*(_rows(p, *numbers) for numbers in (level, slope)), *curved, *inner]
         starts = dict(zip(modules, accumulate(map(len, floors), initial=0), strict=False))
         heights = [sum(len(matrix) for matrix in part.matrices) for part in parts]
         places = [starts[id(part.weights)] + place for part in parts for place in part.index]
@@ -211,6 +224,30 @@ def _affine(affine: AffinePart) -> tuple[list[Any], list[Any], list[tuple[Tensor
         before, after = of_level.shape[1], squares.shape[1]
         mixing = torch.cat([mixing, torch.nn.functional.pad(of_slope, (before, after))])
     return level, slope, inner, sizes, ridges, mixing
+
+
+def _with_units(
+    inner: list[tuple[Tensor, Tensor]],
+    mixing: Tensor,
+    weights: Tensor,
+    before: int,
+    curved: list[tuple[Tensor, Tensor]],
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """Return the arguments and the mixing with `ContextUnits` behind the units that there are, before the squares.
+
+    Args:
+        inner: arguments of ridges, units and squares.
+        mixing: (1 + n, hidden).
+        weights: [F, f] of the units.
+        before: how many units there are before.
+        curved: E and e of the offsets and the weights, E in the context and the units.
+    """
+    count, after = len(weights), mixing.shape[1] - before
+    inner.insert(len(inner) - int(after > 0), (weights[:, :-1], weights[:, -1]))
+    rows = torch.cat([slope[:, -count:] for slope, _ in curved])
+    left, right = mixing.split([before, after], dim=1)
+    top = torch.cat([left, left.new_zeros(len(mixing), count), right], dim=1)
+    return inner, torch.cat([top, torch.nn.functional.pad(rows, (before, after))])
 
 
 def _read(module: nn.Module, kind: type[nn.Module], *names: str) -> list[Any]:

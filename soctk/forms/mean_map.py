@@ -64,12 +64,15 @@ def in_units(
     tilt = scale * (moved.unsqueeze(-1) * source.ridges).flatten()
     mixing = source.mixing
     if len(mixing) > 1:  # v has a part in it
-        mixing = torch.cat([mixing[:1] + moved @ mixing[1:], factor * mixing[1:]])
+        level, slope, rest = mixing.tensor_split([1, 1 + source.dim])
+        mixing = torch.cat([scale * (level + moved @ slope), scale * (factor * slope), rest])
+    else:
+        mixing = scale * mixing
     return _with_rows(
         dataclasses.replace(
             source,
             ridges=scale * factor * source.ridges,
-            mixing=scale * mixing,
+            mixing=mixing,
             matrix=source.matrix / x_scale,
             gains=scale * (torch.ones_like(source.floors) if source.gains is None else source.gains),
             tilt=tilt if source.tilt is None else tilt + scale * source.tilt,
@@ -89,8 +92,6 @@ def total(maps: Sequence[ContextMap]) -> ContextMap:
     gains = [torch.ones_like(each.floors) if each.gains is None else each.gains for each in maps]
     tilts = [0 * m.ridges if m.tilt is None else m.tilt.reshape(m.ridges.shape) for m in maps]
     arguments = [each.ridges.unflatten(0, m.ridges.shape) for each, m in zip(rows, maps, strict=True)]
-    height = max(len(each.mixing) for each in maps)
-    outer = [torch.nn.functional.pad(m.mixing, (0, 0, 0, height - len(m.mixing))).split(m.sizes[3:], 1) for m in maps]
     terms = joined(_numbered(maps))
     order, index = (_joint(first.index, [getattr(term, name) for term in terms]) for name in ("offset", "weights"))
     return _with_rows(
@@ -99,7 +100,7 @@ def total(maps: Sequence[ContextMap]) -> ContextMap:
             floors=torch.cat([each.floors for each in maps]),
             index=index,
             ridges=torch.cat([each.ridges for each in maps], dim=1),
-            mixing=torch.cat([part for parts in zip(*outer, strict=True) for part in parts], dim=1),
+            mixing=_joint_mixing(maps, order),
             matrix=torch.cat([each.matrix for each in maps])[order],
             shells=[_shell(term) for term in terms],
             moves=(any(each.moves[0] for each in maps), any(each.moves[1] for each in maps)),
@@ -116,6 +117,34 @@ def total(maps: Sequence[ContextMap]) -> ContextMap:
             torch.cat([each.squares for each in rows]),
         ),
     )
+
+
+def _joint_mixing(maps: Sequence[ContextMap], order: Tensor) -> Tensor:
+    """Return M of all units and then of all squares, the rows of offsets in an order of their own."""
+    height = max(len(each.mixing) for each in maps)
+    if height <= 1 + maps[0].dim:
+        padded = [torch.nn.functional.pad(m.mixing, (0, 0, 0, height - len(m.mixing))) for m in maps]
+        return _units_first(padded, maps)
+    full = [torch.nn.functional.pad(m.mixing, (0, 0, 0, sum(m.sizes[:2]) - len(m.mixing))) for m in maps]
+    shared, *own = zip(
+        *(mixing.tensor_split([1 + m.dim, m.sizes[0]]) for mixing, m in zip(full, maps, strict=True)), strict=True
+    )
+    offsets, weights = (_units_first(_apart(parts), maps) for parts in own)
+    return torch.cat([_units_first(shared, maps), offsets[order], weights])
+
+
+def _apart(blocks: Sequence[Tensor]) -> list[Tensor]:
+    """Return the columns of a block-diagonal matrix that belong to each block."""
+    return [
+        torch.cat([block if k == j else other.new_zeros(len(other), block.shape[1]) for j, other in enumerate(blocks)])
+        for k, block in enumerate(blocks)
+    ]
+
+
+def _units_first(mixings: Sequence[Tensor], maps: Sequence[ContextMap]) -> Tensor:
+    """Return several side by side, the columns of all units before those of all squares."""
+    outer = [mixing.split(each.sizes[3:], dim=1) for mixing, each in zip(mixings, maps, strict=True)]
+    return torch.cat([part for parts in zip(*outer, strict=True) for part in parts], dim=1)
 
 
 def _with_rows(target: ContextMap, rows: Rows) -> ContextMap:
@@ -160,10 +189,14 @@ def _shell(term: Term) -> Shell:
 
 
 def with_fewer_rows(source: ContextMap) -> ContextMap:
-    """Return the map; where no context moves weights, with quadratics of no more rows than they have coefficients."""
+    """Return the map; where no context moves weights, with quadratics of no more rows than they have coefficients.
+
+    Not one whose offsets bend: they have coefficients of all its units as well.
+    """
     fewest = source.dim + source.slope.shape[1] + 1
     wide = [s.kind is Quadratic and s.rows > fewest for s in source.shells]
-    if source.moves[1] or not any(wide) or torch.compiler.is_exporting():
+    bends = len(source.mixing) > 1 + source.dim
+    if source.moves[1] or bends or not any(wide) or torch.compiler.is_exporting():
         return source
     rows, gains = Rows.of(source), torch.ones_like(source.floors) if source.gains is None else source.gains
     weights, heights = gains * source.floors, [shell.rows for shell in source.shells]

@@ -61,12 +61,16 @@ def responses(context: Any, numbers: Responses, sizes: list[int], functions: Ele
     """
     slope, constant, floors, mixing, gains, tilt = numbers
     rows, weights, ridges, units, squares = functions.split(functions.linear(context, slope, constant), sizes)
-    weights = floors + functions.softplus(weights)
     ridges = functions.relu(ridges) if sizes[2] > 0 else ridges
     if sizes[3] + sizes[4] > 0:
         units = functions.tanh(units) if sizes[3] > 0 else units
         units = functions.join([units, squares * squares]) if sizes[4] > 0 else units
-        rows = _plus(rows, units @ mixing.T, functions)
+        more = units @ mixing.T
+        if len(mixing) > sizes[0]:
+            more, bent = functions.split(more, sizes[:2])
+            weights = weights + bent
+        rows = _plus(rows, more, functions)
+    weights = floors + functions.softplus(weights)
     if gains is not None:
         weights = gains * weights
     if tilt is not None:  # a matrix of one column: a product with a vector is exported to ONNX as something else

@@ -18,6 +18,7 @@ MAY_BE_ZERO = (
     "level_iterations",
     "optima_iterations",
     "values_per_weight",
+    "context_units",
 )
 SWITCHES = ("structured", "choose_structure", "project_affine", "reduce", "race", "level_regression", "progress")
 
@@ -75,6 +76,9 @@ class FitConfig:
             learned, where the model keeps the two apart; False learns all weights together from the start.
         reduce: whether blocks and rows that the structure chosen turns out not to need are left out of it, where that
             makes the validation loss fall.
+        context_units: hidden units of the context that are tried beside it for offsets and weights, which are affine in
+            it otherwise, and kept where that makes the validation loss fall; 0 for none. For models that can have them,
+            where the affine part is projected out.
         race: whether starts and structures are only compared after a share of the iterations, and the best goes on;
             False trains each to the end.
         level_regression: whether b0 is left out of all other phases and learned last, where the model keeps it apart;
@@ -115,6 +119,7 @@ class FitConfig:
     choose_structure: bool = True
     project_affine: bool = True
     reduce: bool = True
+    context_units: int = 0
     race: bool = True
     level_regression: bool = True
     time_limit: float | None = None

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from soctk.conditioning import AffinePart, Derivative, NonNegative
+from soctk.conditioning import AffinePart, ContextUnits, Derivative, NonNegative
 from soctk.forms.context_map import Part
 from soctk.maps.linear import DenseMap
 
@@ -31,6 +31,7 @@ def derivatives(
     x: Tensor,
     context: Tensor,
     among: Callable[[Tensor], Tensor],
+    units: ContextUnits | None = None,
 ) -> Tensor:
     """Return linear combinations of the values' derivatives in some of a model's weights.
 
@@ -41,6 +42,7 @@ def derivatives(
         x: (N, M, n), in the model's units.
         context: (N, p).
         among: combines the candidates of every instance, (N, M, any) -> (N, M', any), linear.
+        units: what offsets and weights of the parts are affine in beside the context.
 
     Returns:
         (N, M', P), in the order of the weights.
@@ -51,7 +53,7 @@ def derivatives(
     total = x.new_zeros(len(x), rows, sum(sizes))
     with torch.enable_grad():  # some tensors are made of weights
         made = parts()
-    for weight, factor, features in _all(affine, made, weights, x, context):
+    for weight, factor, features in _all(affine, made, weights, x, context, units):
         if id(weight) not in places:
             continue
         place, factor = total.narrow(-1, places[id(weight)], weight.numel()), among(factor)
@@ -63,11 +65,19 @@ def derivatives(
 
 
 def _all(
-    affine: AffinePart, parts: Sequence[Part], weights: Sequence[nn.Parameter], x: Tensor, context: Tensor
+    affine: AffinePart,
+    parts: Sequence[Part],
+    weights: Sequence[nn.Parameter],
+    x: Tensor,
+    context: Tensor,
+    units: ContextUnits | None,
 ) -> Iterator[Derivative]:
     wanted = {id(weight) for weight in weights}
     if any(id(weight) in wanted for weight in affine.parameters()):
         yield from affine.derivatives(context, x)
+    theta, context = context, context if units is None else units(context)
+    bends = units is not None and id(units.inner) in wanted
+    in_context = torch.zeros_like(x[..., :1])
     by_weights: dict[int, tuple[NonNegative, Tensor]] = {}  # several parts may share theirs
     for part in parts:
         y, in_weights, in_more = _term_derivatives(part, x, context)
@@ -76,12 +86,16 @@ def _all(
         by_weights[id(part.weights)] = part.weights, before.index_add(-1, place, in_weights)
         for offset, slope in zip(part.offsets, y.split([each.size for each in part.offsets], dim=-1), strict=True):
             yield from offset.derivatives(context, slope)
+            in_context = in_context + offset.in_context(context, slope) if bends else in_context
         for matrix, slope in zip(part.matrices, y.split([len(each) for each in part.matrices], dim=-1), strict=True):
             yield from _through(matrix, slope.unsqueeze(-1) * x.unsqueeze(-2), weights)
         for tensor, slope in in_more:
             yield from _through(tensor, slope, weights)
     for module, slope in by_weights.values():
         yield from module.derivatives(context, slope)
+        in_context = in_context + module.in_context(context, slope) if bends else in_context
+    if units is not None and bends:
+        yield from units.derivatives(theta, in_context)
 
 
 def _term_derivatives(part: Part, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:

@@ -22,6 +22,7 @@ from soctk.learn.config import FitConfig
 from soctk.learn.optimality import Optima
 from soctk.learn.optimizers import LBFGS, LevenbergMarquardt, Optimizer, Suited
 from soctk.learn.phases.adam import Adam
+from soctk.learn.phases.bend import Bend
 from soctk.learn.phases.curved import Curved
 from soctk.learn.phases.everything import Everything
 from soctk.learn.phases.focused import FOCUSED_PENALTY, Focused
@@ -58,6 +59,9 @@ steps, and the function itself, where it is found, is found from few."""
 BEFORE_REDUCING = 300
 """Iterations of L-BFGS before `Reduce`; the others follow it. After more of them branches that the data do not need
 have found something small to fit, and are no longer left out."""
+
+BENT, BENT_STARTS = 300, 2
+"""Iterations of L-BFGS with units of the context, and draws of these that are tried."""
 
 LEVEL_PATIENCE = 3
 """L-BFGS on b0 alone, which is cheap, is given this many times as long to improve."""
@@ -128,7 +132,7 @@ class _Maker:
         effective: float,
     ) -> None:
         traits = model.traits
-        self.config, self.windowed = config, traits.windowed
+        self.config, self.windowed, self.units = config, traits.windowed, traits.units
         self.whitened = config.structured and self.windowed is not None and len(self.windowed.branches) > 0
         self.apart = config.project_affine and can_project(model, effective)
         part = traits.affine
@@ -203,7 +207,7 @@ class _Maker:
 
     def refine(self) -> Recipe:
         if self.apart:
-            phases: Recipe = (*self.curved(), Slope(), self.polish(1.0, self.config.rows))
+            phases: Recipe = (*self.curved(), *self.follow())
         else:
             phases = self.shape(1.0)
         return (*phases, self.level()) if self.regressed else phases
@@ -224,6 +228,15 @@ class _Maker:
         late = config.lbfgs_iterations - early
         others = (Curved(self.lbfgs_steps(late), self.rows),) if late > 0 else ()
         return (first, Curved(self.lbfgs_steps(early), self.rows), smaller, *others)
+
+    def follow(self) -> Recipe:
+        """Return the phases for v and then for all, with offsets and weights that bend with the context or without."""
+        config, units, after = self.config, self.units, (Slope(), self.polish(1.0, self.config.rows))
+        if units is None or units.context_dim == 0 or units.count > 0 or config.context_units == 0:
+            return after
+        longer = self.lbfgs_steps(min(BENT, config.lbfgs_iterations))
+        sizes = config.context_units, BENT_STARTS, self.rows
+        return (Bend(*sizes, config.penalty, config.newton_weights, longer, after, self.level_weight),)
 
     def level(self) -> Level:
         config = self.config

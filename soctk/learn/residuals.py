@@ -166,7 +166,7 @@ class Residuals:
         traits = model.traits
         if traits.parts is not None and traits.affine is not None:
             data = self.data
-            return derivatives(traits.affine, traits.parts, weights, data.x, data.context, self.shrink)
+            return derivatives(traits.affine, traits.parts, weights, data.x, data.context, self.shrink, traits.units)
         wanted = {id(weight) for weight in weights}
         values = _Value(model)
         state = {name: weight.detach() for name, weight in values.named_parameters()}

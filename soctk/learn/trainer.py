@@ -23,11 +23,15 @@ from soctk.traits import Windowed
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """A structure by its index, the blocks that it goes without, and the model's state."""
+    """A structure by its index, the blocks that it goes without, the model's state, and its units of the context.
+
+    None for as many units as the model has.
+    """
 
     structure: int
     without: tuple[str, ...]
     state: dict[str, Tensor]
+    units: int | None = None
 
 
 class Trainer:
@@ -69,7 +73,10 @@ class Trainer:
         self.model, self.data, self.validation = model, data, validation
         self.deadline, self.own_split, self.focus = deadline or Deadline(), own_split, focus
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        self._home, self._before = model.dtype, Weights(model.traits.structure, model.traits.without, before)
+        self._home, self._before = (
+            model.dtype,
+            Weights(model.traits.structure, model.traits.without, before, _units_of(model)),
+        )
         standardize(model, data)
         # The units stay exact while the weights visit float32.
         self._units = {name: buffer.double().clone() for name, buffer in model.named_buffers(recurse=False)}
@@ -135,7 +142,8 @@ class Trainer:
 
     def present(self) -> Weights:
         """Return a copy of the model's weights with its structure."""
-        return Weights(self.model.traits.structure, self.model.traits.without, self.state())
+        traits = self.model.traits
+        return Weights(traits.structure, traits.without, self.state(), _units_of(self.model))
 
     def take(self, weights: Weights) -> None:
         """Give the model weights with their structure."""
@@ -146,6 +154,8 @@ class Trainer:
         traits = self.model.traits
         if traits.structures > 1:
             traits.set_structure(weights.structure, *([weights.without] if weights.without else []))
+        if traits.units is not None and weights.units is not None and weights.units != traits.units.count:
+            traits.units.resize(weights.units, self.model)
 
     # -- the data --------------------------------------------------------------------------------------
 
@@ -295,3 +305,8 @@ class Trainer:
         self._set_structure(self._before)
         self.model.load_state_dict(self._before.state)
         self.report.status = FitStatus.DIVERGED
+
+
+def _units_of(model: ConvexSurrogate) -> int:
+    units = model.traits.units
+    return 0 if units is None else units.count

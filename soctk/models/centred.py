@@ -95,7 +95,7 @@ def place_offset(offset: Offset, numbers: Tensor) -> None:
     """Give an offset its [E, e], (size, p + 1)."""
     offset.constant.copy_(numbers[:, -1])
     if offset.slope is not None:
-        offset.slope.copy_(numbers[:, :-1])
+        offset.slope.copy_(_widened(numbers[:, :-1], offset.slope))
 
 
 def place_weight(module: NonNegative, index: slice, floor: Tensor, argument: Tensor) -> None:
@@ -106,7 +106,7 @@ def place_weight(module: NonNegative, index: slice, floor: Tensor, argument: Ten
         return
     module.floor[index] = floor
     module.constant[index] = argument[-1]
-    module.slope[index] = argument[:-1]
+    module.slope[index] = _widened(argument[:-1], module.slope)
 
 
 def place_constants(module: NonNegative, index: slice, values: Tensor) -> None:
@@ -116,3 +116,8 @@ def place_constants(module: NonNegative, index: slice, values: Tensor) -> None:
     if module.constant is not None and module.slope is not None:
         module.constant[index] = module.floor[index]
         module.slope[index] = 0.0
+
+
+def _widened(slope: Tensor, like: Tensor) -> Tensor:
+    """Return E in the context, (..., p), with zeros for the other columns (`soctk.conditioning.ContextUnits`)."""
+    return torch.nn.functional.pad(slope, (0, like.shape[-1] - slope.shape[-1]))

@@ -8,7 +8,8 @@
 (paper eq. unified_soc_icnn; the last sum is conic branches with one constant row, "hyperbolic" here). The
 matrices W, U, B, A are shared by all contexts; theta moves every other coefficient, affinely where its sign
 is free and through softplus where it must be non-negative. `conditioning="affine"` keeps the weights c, alpha and
-lambda constant, `conditioning="additive"` v as well: the published setting.
+lambda constant, `conditioning="additive"` v as well: the published setting. With `context_units` the offsets and
+weights are affine in (theta, tanh(F theta + f)) in place of theta, with one F and f for all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import nn
 from torch.nn.functional import softplus
 
 from soctk.checks import as_counts, as_index, check_choice, check_count, check_flag, check_sequence, seeded
-from soctk.conditioning import AffinePart, Conditioning, inverse_softplus, weights_of
+from soctk.conditioning import AffinePart, Conditioning, ContextUnits, inverse_softplus, weights_of
 from soctk.forms.context_map import ContextMap, Part
 from soctk.models.centred import (
     CentredShape,
@@ -62,6 +63,7 @@ class SOCICNN(ConvexSurrogate):
         affine_hidden: hidden units of b0's response to the context.
         slope_hidden: hidden units of v's response to the context, shared by its entries, beside the ridges.
         level_squares: whether b0 is quadratic in the context beside them.
+        context_units: hidden units of the context that offsets and weights are affine in beside the context itself.
         structures: sets of blocks, the smallest first, of which `fit` chooses one on validation data. Blocks are
             named "diagonal", "quadratic0", ..., "norm0", ..., "hyperbolics" and "backbone"; those in no set are always
             on. Nothing to choose by default.
@@ -98,6 +100,7 @@ class SOCICNN(ConvexSurrogate):
         affine_hidden: int = 64,
         slope_hidden: int = 0,
         level_squares: bool = False,
+        context_units: int = 0,
         structures: Sequence[Sequence[str]] = (),
         centred: int = 0,
         structure: int = -1,
@@ -131,6 +134,8 @@ class SOCICNN(ConvexSurrogate):
         self._make_backbone(make)
         self._make_quadratics(make)
         self._make_norms(make)
+        self.units = ContextUnits(context_dim, dtype=dtype)
+        self.units.resize(context_units, self, seed)
         check_sequence(structures, "structures")
         for blocks in structures:
             self._check_blocks(blocks, "structures")
@@ -163,6 +168,7 @@ class SOCICNN(ConvexSurrogate):
             blocks=tuple(block for block in self.blocks if block not in self._off),
             centred=self._centred,
             place_centred=self.place_centred,
+            units=self.units,
         )
 
     @property
@@ -187,6 +193,11 @@ class SOCICNN(ConvexSurrogate):
         for block in self.blocks:
             for weight in self._block_weights(block):
                 weight.requires_grad_(block not in self._off)
+
+    @property
+    def context_units(self) -> int:
+        """The number of hidden units of the context that offsets and weights share."""
+        return self.units.count
 
     def reductions(self) -> list[Reduction]:
         """Return the next smaller structures: without hyperbolic blocks, or without the least direction of a norm."""
@@ -315,7 +326,7 @@ class SOCICNN(ConvexSurrogate):
     # -- the function ----------------------------------------------------------------------------------
 
     def _context_map(self) -> ContextMap:
-        return ContextMap.of(self.affine, self.parts())
+        return ContextMap.of(self.affine, self.parts(), self.units)
 
     def _is_its_parts(self) -> bool:
         """Return whether no subclass computes something else."""
@@ -369,7 +380,16 @@ class SOCICNN(ConvexSurrogate):
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         blocks = ("hidden", "quadratics", "diagonal", "diagonal_weights", "norms", "hyperbolics", "activation")
-        more = ("passthrough", "linear", "conditioning", "ridges", "affine_hidden", "slope_hidden", "level_squares")
+        more = (
+            "passthrough",
+            "linear",
+            "conditioning",
+            "ridges",
+            "affine_hidden",
+            "slope_hidden",
+            "level_squares",
+            "context_units",
+        )
         names = ("dim", "context_dim", *blocks, *more, "seed", "structures", "centred", "structure", "without")
         return {name: getattr(self, name) for name in names}
 

@@ -28,6 +28,8 @@ needs_lpcf = pytest.mark.skipif(importlib.util.find_spec("lpcf") is None, reason
 SURROGATES = {
     "dcp": lambda: DCP(4, 3, logistics=3, norms=(4, 2), seed=1),
     "dcp shared slope": lambda: DCP(4, 3, slope_hidden=5, seed=1),
+    "dcp context units": lambda: DCP(4, 3, context_units=5, seed=1),
+    "ickan context units": lambda: ICKAN(4, 3, hidden=(5, 3), segments=4, context_units=5, seed=1),
     "pcf shared slope": lambda: PCF(4, 3, widths=(5, 4), widths_psi=(6,), affine=True, slope_hidden=5, seed=1),
     "pcf": lambda: PCF(4, 3, widths=(5, 4), widths_psi=(6,), seed=1),
     "pcf affine": lambda: PCF(4, 3, widths=(5, 4), widths_psi=(6,), affine=True, seed=1),

@@ -45,6 +45,8 @@ MAPPED: dict[str, Callable[[], ConvexSurrogate]] = {
     "additive": lambda: SOCICNN(4, 3, conditioning="additive", **BLOCKS),
     "no_context": lambda: SOCICNN(4, 0, affine_hidden=0, **BLOCKS),
     "shared_slope": lambda: SOCICNN(4, 3, slope_hidden=5, level_squares=True, diagonal_weights=True, **BLOCKS),
+    "context_units": lambda: SOCICNN(4, 3, slope_hidden=2, level_squares=True, context_units=5, **BLOCKS),
+    "units_alone": lambda: SOCICNN(4, 3, affine_hidden=0, ridges=0, context_units=5, **BLOCKS),
     "no_linear": lambda: SOCICNN(4, 3, linear=False, ridges=0, **BLOCKS),
     "switched_off": lambda: SOCICNN(4, 3, **BLOCKS, structures=[("diagonal", "norm0")]),
     "frozen": lambda: freeze(SOCICNN(4, 3, **BLOCKS)),

@@ -29,6 +29,7 @@ MODELS: dict[str, Callable[[int], ConvexSurrogate]] = {
     "no_passthrough": lambda n: SOCICNN(n, 3, hidden=(6, 5, 4), norms=(2,), passthrough=False, seed=6),
     "hyperbolic": lambda n: SOCICNN(n, 3, hidden=(), diagonal=True, hyperbolics=5, seed=7),
     "norms_only": lambda n: SOCICNN(n, 3, hidden=(), norms=(n, 1, 2), seed=8),
+    "context_units": lambda n: SOCICNN(n, 3, hidden=(), diagonal=True, norms=(n, 2), context_units=6, seed=12),
     "ickan": lambda n: ICKAN(n, 3, hidden=(4, 3), segments=4, seed=10),
     "affine": lambda n: SOCICNN(n, 3, hidden=(), seed=9),
 }

@@ -24,6 +24,10 @@ MODELS = {
     "no context": lambda: soctk.SOCICNN(DIM, 0, diagonal=True, quadratics=(2,), norms=(2, 3), hyperbolics=2),
     "norms of two sizes": lambda: soctk.SOCICNN(DIM, P, hidden=(), norms=(2, 3, 2), level_squares=True),
     "shared slope": lambda: soctk.SOCICNN(DIM, P, diagonal=True, diagonal_weights=True, slope_hidden=3),
+    "context units": lambda: soctk.SOCICNN(
+        DIM, P, hidden=(3, 2), diagonal=True, quadratics=(2,), norms=(2, 3, 2), hyperbolics=2, context_units=3
+    ),
+    "units of constant weights": lambda: soctk.SOCICNN(DIM, P, norms=(2,), conditioning="affine", context_units=2),
     "no slope": lambda: soctk.SOCICNN(DIM, P, quadratics=(DIM,), linear=False),
 }
 

@@ -90,6 +90,8 @@ class TestDense(SurrogateContract):
         "additive": lambda: several(conditioning="additive", quadratics=(3, 3)),
         "no_context": lambda: several(lambda seed: SOCICNN(3, quadratics=(3,), norms=(3,), seed=seed)),
         "unlike": unlike,
+        "units": lambda: several(context_units=3, affine_hidden=0),
+        "units_beside_others": lambda: average(apart(*unlike().members, soc(context_units=4, slope_hidden=2))),
     }
 
 

@@ -35,6 +35,10 @@ class TestOptions(SurrogateContract):
         "no_backbone": lambda: SOCICNN(3, 2, hidden=(), quadratics=(2,), norms=(1, 2)),
         "no_affine_part": lambda: SOCICNN(3, 2, hidden=(4,), linear=False),
         "shared_slope": lambda: SOCICNN(3, 2, hidden=(4,), slope_hidden=5, level_squares=True),
+        "context_units": lambda: SOCICNN(
+            3, 2, hidden=(4,), quadratics=(2,), norms=(2, 3), slope_hidden=5, level_squares=True, context_units=6
+        ),
+        "units_of_constant_weights": lambda: SOCICNN(3, 2, norms=(2,), conditioning="affine", context_units=2),
         "diagonal_weights": lambda: SOCICNN(3, 2, hidden=(), quadratics=(2,), diagonal=True, diagonal_weights=True),
         "width_one": lambda: SOCICNN(3, 1, hidden=(1,), quadratics=(1,), norms=(1,), hyperbolics=1),
         "one_dimension": lambda: SOCICNN(1, 1, hidden=(3,), quadratics=(1,), norms=(1,), hyperbolics=2, diagonal=True),
@@ -46,8 +50,8 @@ def by_modules(model: SOCICNN, context: torch.Tensor) -> ConicForm:
     b0, v = model.affine(context)
     form, terms = model._conic_form(context), []
     for part, term in zip(model.parts(), form.terms, strict=True):
-        offset = torch.cat([module(context) for module in part.offsets], dim=-1)
-        weights = part.weights(context)[..., list(part.index)]
+        offset = torch.cat([module(model.units(context)) for module in part.offsets], dim=-1)
+        weights = part.weights(model.units(context))[..., list(part.index)]
         terms.append(dataclasses.replace(term, offset=offset, weights=weights))
     return ConicForm(b0, v, tuple(terms), form.batch_shape)
 

@@ -30,7 +30,7 @@ TRIVIAL = ("quadratic", "constant", "affine", "oracle")
 POLICIES = ("constant", "affine")
 """The rows that decide without an objective."""
 
-FROM_VALUES = ("average", "focus")
+FROM_VALUES = ("average", "focus", "units")
 """Other recipes for a learned method, from the same values: METHOD+SETTING (`soctk_evaluation.harness.recipe`)."""
 
 FROM_DECISIONS = ("optima", "fy", "regret", "spo")

@@ -16,14 +16,29 @@ LEFT_OUT = ("seed", "jobs", "threads", "progress", "optima_iterations", "optima_
 FIT_FIELDS = ("fit_status", "structure")
 """The fields of a row that `fit_fields` gives, both texts."""
 
-SWITCHES = ("optimizer", "choose_structure", "project_affine", "reduce", "race", "level_regression", "members", "focus")
+SWITCHES = (
+    "optimizer",
+    "choose_structure",
+    "project_affine",
+    "reduce",
+    "race",
+    "level_regression",
+    "members",
+    "focus",
+    "context_units",
+)
 """Fields that are one only where they differ from their defaults: rows from before there were any keep their cell."""
+
+UNITS = 16
+"""`FitConfig.context_units` of the setting "units"."""
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "average": {"members": 6},
     "focus": {"members": 6, "focus": FOCUS, "penalty": FOCUSED_PENALTY},
+    "units": {"context_units": UNITS},
 }
-"""What the settings of `names.FROM_VALUES` change in a recipe: the mean of six, and of six with `FitConfig.focus`."""
+"""What the settings of `names.FROM_VALUES` change in a recipe: the mean of six, of six with `FitConfig.focus`, and
+offsets and weights that bend with the context."""
 
 
 def recipe_config(recipe: FitConfig) -> dict[str, Any]:
@@ -66,4 +81,5 @@ def fit_fields(report: FitReport) -> dict[str, str | None]:
 def _structure(surrogate: ConvexSurrogate) -> str | None:
     traits = surrogate.traits
     number = [f"{traits.structure}:"] if traits.structures > 1 else []
-    return " ".join([*number, *traits.blocks]) if traits.blocks else None
+    units = [f"units{traits.units.count}"] if traits.units is not None and traits.units.count > 0 else []
+    return " ".join([*number, *traits.blocks, *units]) if traits.blocks else None
