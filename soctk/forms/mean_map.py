@@ -120,7 +120,10 @@ def total(maps: Sequence[ContextMap]) -> ContextMap:
 
 
 def _joint_mixing(maps: Sequence[ContextMap], order: Tensor) -> Tensor:
-    """Return M of all units and then of all squares, the rows of offsets in an order of their own."""
+    """Return M of all units and then of all squares, the rows of offsets in an order of their own.
+
+    All maps add to b0 and v, each to its own offsets and weights.
+    """
     height = max(len(each.mixing) for each in maps)
     if height <= 1 + maps[0].dim:
         padded = [torch.nn.functional.pad(m.mixing, (0, 0, 0, height - len(m.mixing))) for m in maps]
@@ -129,16 +132,9 @@ def _joint_mixing(maps: Sequence[ContextMap], order: Tensor) -> Tensor:
     shared, *own = zip(
         *(mixing.tensor_split([1 + m.dim, m.sizes[0]]) for mixing, m in zip(full, maps, strict=True)), strict=True
     )
-    offsets, weights = (_units_first(_apart(parts), maps) for parts in own)
+    columns = [each.mixing.shape[1] for each in maps]
+    offsets, weights = (_units_first(torch.block_diag(*parts).split(columns, dim=1), maps) for parts in own)
     return torch.cat([_units_first(shared, maps), offsets[order], weights])
-
-
-def _apart(blocks: Sequence[Tensor]) -> list[Tensor]:
-    """Return the columns of a block-diagonal matrix that belong to each block."""
-    return [
-        torch.cat([block if k == j else other.new_zeros(len(other), block.shape[1]) for j, other in enumerate(blocks)])
-        for k, block in enumerate(blocks)
-    ]
 
 
 def _units_first(mixings: Sequence[Tensor], maps: Sequence[ContextMap]) -> Tensor:

@@ -34,6 +34,7 @@ EVERY = MODELS | {
     "average": lambda n: average(
         [SOCICNN(n, 3, quadratics=(4, 5), norms=(2,), conditioning="additive", seed=seed) for seed in range(3)]
     ),
+    "average of units": lambda n: average([MODELS["context_units"](n), MODELS["soc"](n)]),
     "mixed average": lambda n: average([DCP(n, 3, seed=1), MODELS["soc"](n)]),
 }
 

@@ -71,8 +71,8 @@ class Bend(Phase):
             if best is not None:
                 trainer.take(best)
                 trainer.keep()
-                Curved(self._suited(LAST_STEPS), self.rows).run(trainer)
-                run_in_turn((Curved(self.longer, self.rows), *self.after), trainer)
+                last = Suited(LevenbergMarquardt(LAST_STEPS, self.penalty), self.most)
+                run_in_turn((*(Curved(method, self.rows) for method in (last, self.longer)), *self.after), trainer)
                 better = trainer.time_left and self._loss(trainer) < BETTER * loss
         finally:  # an interruption, too, leaves weights and units that go together
             if not better:
@@ -92,13 +92,11 @@ class Bend(Phase):
             if units is not None and trainer.time_left:
                 trainer.take(begun)
                 units.resize(self.units, trainer.model, start)
-                Curved(self._suited(STEPS), self.rows).run(trainer)
+                draw = Suited(LevenbergMarquardt(STEPS, self.penalty), self.most, self.longer)
+                Curved(draw, self.rows).run(trainer)
                 loss = float(trainer.projected(self.rows)[1].total(trainer.model).detach())
                 reached.append((loss, trainer.present()))
         return min(reached, key=lambda one: one[0])[1] if reached else None
-
-    def _suited(self, steps: int) -> Suited:
-        return Suited(LevenbergMarquardt(steps, self.penalty), self.most, self.longer)
 
     def _loss(self, trainer: Trainer) -> float:
         return float(trainer.weighted(self.rows, self.level_weight)[1].total(trainer.model).detach())
