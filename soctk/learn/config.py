@@ -77,8 +77,8 @@ class FitConfig:
         reduce: whether blocks and rows that the structure chosen turns out not to need are left out of it, where that
             makes the validation loss fall.
         context_units: hidden units of the context that are tried beside it for offsets and weights, which are affine in
-            it otherwise, and kept where that makes the validation loss fall; 0 for none. For models that can have them,
-            where the affine part is projected out.
+            it otherwise, and kept where that makes the validation loss fall; 0 for none. For the dense SOC-ICNN family
+            and others that can have them.
         race: whether starts and structures are only compared after a share of the iterations, and the best goes on;
             False trains each to the end.
         level_regression: whether b0 is left out of all other phases and learned last, where the model keeps it apart;

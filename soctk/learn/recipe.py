@@ -6,10 +6,12 @@
     one without b0 and v apart  Race(Adam, Everything)              Refine(Everything)
     branches over windows       Race(StructuredStart, Everything)   Refine(Everything), both in whitened coordinates
 
-With more than `BEFORE_REDUCING` steps of L-BFGS those that are left follow Reduce, as a Curved of their own.
-Before the larger structures of a dense model come those with one centre (`OneCentre`), where the fit ends if the data
-do not ask for more; and `KnownOptima` where there are any. Where values are steep all of it is in `Focused`, without a
-focus and with one. With one start and one structure there is no race.
+With more than `BEFORE_REDUCING` steps of L-BFGS those that are left follow Reduce, as a Curved of their own. With
+`FitConfig.context_units` Slope and Everything are in `Bend`, which runs them twice: as they are, and once offsets and
+weights bend with the context. Before the larger structures of a dense model come those with one centre (`OneCentre`),
+where the fit ends if the data do not ask for more; and `KnownOptima` where there are any. Where values are steep all
+of it is in `Focused`, without a focus and with one, and where few values tell with one both projecting and not. With
+one start and one structure there is no race.
 `print(recipe_for(...))` shows a model's; `FitConfig` holds every number and a switch for every part.
 """
 
@@ -62,6 +64,8 @@ have found something small to fit, and are no longer left out."""
 
 BENT, BENT_STARTS = 300, 2
 """Iterations of L-BFGS with units of the context, and draws of these that are tried."""
+BENT_STEPS, BENT_LAST_STEPS = 30, 20
+"""Levenberg-Marquardt steps from every draw, and from the best one before L-BFGS."""
 
 LEVEL_PATIENCE = 3
 """L-BFGS on b0 alone, which is cheap, is given this many times as long to improve."""
@@ -207,9 +211,9 @@ class _Maker:
 
     def refine(self) -> Recipe:
         if self.apart:
-            phases: Recipe = (*self.curved(), *self.follow())
+            phases: Recipe = (*self.curved(), *self.bend((Slope(), self.polish(1.0, self.config.rows))))
         else:
-            phases = self.shape(1.0)
+            phases = (*self.shape(1.0), *self.bend(()))
         return (*phases, self.level()) if self.regressed else phases
 
     def curved(self) -> Recipe:
@@ -229,14 +233,28 @@ class _Maker:
         others = (Curved(self.lbfgs_steps(late), self.rows),) if late > 0 else ()
         return (first, Curved(self.lbfgs_steps(early), self.rows), smaller, *others)
 
-    def follow(self) -> Recipe:
-        """Return the phases for v and then for all, with offsets and weights that bend with the context or without."""
-        config, units, after = self.config, self.units, (Slope(), self.polish(1.0, self.config.rows))
+    def bend(self, after: Recipe) -> Recipe:
+        """Return the phases that follow the curved part, with offsets and weights that bend with the context if asked.
+
+        Args:
+            after: those that follow whether they bend or not.
+        """
+        config, units = self.config, self.units
         if units is None or units.context_dim == 0 or units.count > 0 or config.context_units == 0:
             return after
+        newton = (LevenbergMarquardt(steps, config.penalty) for steps in (BENT_STEPS, BENT_LAST_STEPS))
         longer = self.lbfgs_steps(min(BENT, config.lbfgs_iterations))
-        sizes = config.context_units, BENT_STARTS, self.rows
-        return (Bend(*sizes, config.penalty, config.newton_weights, longer, after, self.level_weight),)
+        pairs = zip(newton, (longer, None), strict=True)
+        draw, last = (Suited(method, config.newton_weights, other) for method, other in pairs)
+        then = self.with_units(last), self.with_units(longer), *([self.polish(1.0, self.rows)] if self.few else [])
+        sizes = config.context_units, BENT_STARTS
+        return (Bend(*sizes, self.with_units(draw), then, after, self.rows, self.level_weight),)
+
+    def with_units(self, method: Optimizer) -> Phase:
+        """Return the phase that hidden units of the context are learned by."""
+        if self.apart:
+            return Curved(method, self.rows)
+        return Everything((method,), self.rows, self.level_weight, networks=not self.few)
 
     def level(self) -> Level:
         config = self.config

@@ -114,6 +114,23 @@ def test_members_are_saved_as_their_mean_and_the_structure_is_said(tmp_path: Pat
     assert len(mean.models) == 2
 
 
+def test_hidden_units_of_the_context_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Costs whose best decision swings with the context, and costs of which it is none of their business."""
+    random, log = np.random.default_rng(0), tmp_path / "log.csv"
+    table = pd.DataFrame(random.uniform(-1, 1, size=(900, 3)), columns=["context_a", "x_0", "x_1"])
+    swing = 0.5 * np.sin(6 * table["context_a"])
+    for kept, moved in (("are kept", swing), ("are not kept", random.normal(size=900))):
+        table["value"] = np.hypot(table["x_0"] - moved, table["x_1"] + moved)
+        table.to_csv(log, index=False)
+        assert main(["fit", str(log), "--context-units", "8"]) == 0
+        assert f"hidden units of the context {kept}" in capsys.readouterr().out
+        assert (soctk.load(tmp_path / "log.safetensors").config()["context_units"] == 8) == (kept == "are kept")
+    with pytest.raises(SystemExit):
+        main(["fit", str(log), "--context-units", "many"])
+    assert main(["fit", str(log), "--context-units", "-1"]) != 0
+    assert "context_units: expected an integer of at least 0, got -1" in capsys.readouterr().err
+
+
 def test_known_optima_are_learned_from(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", str(files / "optima.npz"), "--model", "quad", *SET, "--output", str(files / "m.st")]) == 0
     assert "mean distance from held-out optima" in capsys.readouterr().out

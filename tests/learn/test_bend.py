@@ -11,8 +11,9 @@ import torch
 from tolerances import DOUBLE
 
 import soctk
-from soctk.learn.optimizers import LBFGS
+from soctk.learn.optimizers import LBFGS, LevenbergMarquardt, Suited
 from soctk.learn.phases.bend import Bend
+from soctk.learn.phases.curved import Curved
 from soctk.learn.phases.slope import Slope
 from soctk.learn.recipe import recipe_for
 from soctk.learn.trainer import Trainer
@@ -21,15 +22,19 @@ from soctk_baselines import DCP, ICKAN
 DIM, P = 3, 2
 RECIPE = soctk.FitConfig(starts=1, epochs=2, rows=2400, lbfgs_iterations=100)
 BENDING = dataclasses.replace(RECIPE, context_units=6)
-PHASE = Bend(6, 1, 2400, 1e-7, 3000, LBFGS(100, 20, 20, 3), (Slope(),), 0.0)
+LONGER = Curved(LBFGS(100, 20, 20, 3), 2400)
+DRAW = Curved(Suited(LevenbergMarquardt(30, 1e-7), 3000, LONGER.optimizer), 2400)
+PHASE = Bend(6, 1, DRAW, (LONGER,), (Slope(),), 2400, 0.0)
 GAIN = 0.1
 """What is left of the squared error at most where true centres bend."""
 
 
-def data(bend: float = 1.5, noise: float = 0.0, seed: int = 0, instances: int = 150) -> soctk.ValueData:
+def data(
+    bend: float = 1.5, noise: float = 0.0, seed: int = 0, instances: int = 150, candidates: int = 16
+) -> soctk.ValueData:
     """Return a norm and a quadratic about centres that swing with the context, or follow it, with `bend` 0."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = (instances, P), (instances, 16, DIM), (instances, 16)
+    shapes = (instances, P), (instances, candidates, DIM), (instances, candidates)
     theta, x, error = (torch.randn(shape, generator=generator, dtype=DOUBLE) for shape in shapes)
     moved = torch.sin(bend * theta) if bend > 0 else 0.5 * theta
     one, other = (x - (moved @ torch.full((P, DIM), each, dtype=DOUBLE)).unsqueeze(1) for each in (0.5, -0.4))
@@ -60,20 +65,29 @@ def state_of(model: soctk.ConvexSurrogate) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def test_a_response_that_bends_is_found() -> None:
+@pytest.mark.parametrize(("instances", "candidates"), [(150, 16), (1500, 1)])
+def test_a_response_that_bends_is_found(instances: int, candidates: int) -> None:
+    """With the affine function of every instance projected out, and from single values, where it is not."""
     models, held_out = {}, data(seed=2)
+    train, validation = (data(seed=seed, instances=instances, candidates=candidates) for seed in (0, 1))
     for name, recipe in (("affine", RECIPE), ("bending", BENDING)):
         models[name] = soc()
-        soctk.fit(models[name], data(), recipe, validation=data(seed=1))
+        soctk.fit(models[name], train, recipe, validation=validation)
     assert (models["affine"].context_units, models["bending"].context_units) == (0, 6)
     assert shape_error(models["bending"], held_out) < GAIN * shape_error(models["affine"], held_out)
 
 
-@pytest.mark.parametrize(("bend", "noise"), [(0.0, 0.0), (0.0, 0.1), (1.5, 3.0)])
-def test_where_nothing_bends_or_noise_hides_it_the_fit_is_the_one_without(bend: float, noise: float) -> None:
+@pytest.mark.parametrize(
+    ("candidates", "bend", "noise"),
+    [(16, 0.0, 0.0), *((candidates, *law) for law in ((0.0, 0.1), (1.5, 3.0)) for candidates in (16, 3, 1))],
+)
+def test_where_nothing_bends_or_noise_hides_it_the_fit_is_the_one_without(
+    candidates: int, bend: float, noise: float
+) -> None:
     fits = [soc(), soc()]
+    train, validation = (data(bend, noise, seed, candidates=candidates) for seed in (0, 1))
     for model, recipe in zip(fits, (RECIPE, BENDING), strict=True):
-        soctk.fit(model, data(bend, noise), recipe, validation=data(bend, noise, seed=1))
+        soctk.fit(model, train, recipe, validation=validation)
     assert fits[1].context_units == 0
     torch.testing.assert_close(fits[1].state_dict(), fits[0].state_dict(), rtol=0, atol=0)
 
@@ -107,12 +121,13 @@ def test_what_begins_with_units_is_learned_with_them_from_the_start() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: soctk.SOCICNN(DIM, 0), lambda: soc(conditioning="additive"), lambda: soctk.make_surrogate("pcf", DIM, P)],
+    [lambda: soctk.SOCICNN(DIM, 0), lambda: soctk.make_surrogate("pcf", DIM, P)],
 )
 def test_there_is_no_such_phase_where_nothing_could_bend(make: Any) -> None:
-    assert "Bend(" not in repr(recipe_for(make(), BENDING, 16))
-    assert "Bend(" in repr(recipe_for(soc(), BENDING, 16))
-    assert "Bend(" not in repr(recipe_for(soc(), RECIPE, 16))
+    for candidates in (16, 3, 1):
+        assert "Bend(" not in repr(recipe_for(make(), BENDING, candidates))
+        assert "Bend(" in repr(recipe_for(soc(), BENDING, candidates))
+        assert "Bend(" not in repr(recipe_for(soc(), RECIPE, candidates))
 
 
 def test_units_begin_as_nothing_and_leave_nothing() -> None:

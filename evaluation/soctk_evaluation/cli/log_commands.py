@@ -66,6 +66,8 @@ class Fit:
         max_parameters: the most weights the model may have.
         members: models to learn from samples of the rows, whose mean is saved (bagging); side by side, in processes
             of this machine or on a cluster.
+        context_units: hidden units of the context to try for coefficients that bend with it, 16 for instance; kept
+            where held-out values ask for them.
         seed: of the initial weights and of what is held out.
         time_limit: seconds for the fit.
         feasible: what the optima are optimal in; by default the smallest box that holds them, with their common sum.
@@ -86,6 +88,7 @@ class Fit:
     output: Path | None = None
     max_parameters: int | None = None
     members: int = 1
+    context_units: int = 0
     seed: int = 0
     time_limit: float | None = None
     scheduler: str | None = None

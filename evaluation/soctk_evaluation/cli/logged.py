@@ -77,6 +77,9 @@ def fit_logged(command: Fit) -> int:
         print(f"the mean of {len(model.members)} of {command.members} members")
     elif report.focus > 0:
         print("values near the best of each context counted most: held-out decisions are better for it")
+    if command.context_units > 0 and (units := model.traits.units) is not None:
+        kept = "are" if units.count > 0 else "are not"
+        print(f"hidden units of the context {kept} kept: held-out values decide")
     if (structure := _structure(model)) and report.status not in ("time_limit", "stopped"):
         print(f"structure: {structure}")
     models = {command.model: model, "least-squares quadratic": _quadratic(parts.train)}
@@ -96,7 +99,8 @@ def _learn(command: Fit, model: ConvexSurrogate, parts: Parts, known: Mapping[st
     told = "stopping with the best state so far; Ctrl-C again ends at once"
     with _workers(command.scheduler) as executor, first_interrupt(told) as interrupted:
         jobs = None if executor is None else executor.workers
-        given = {"members": command.members, "seed": command.seed, "time_limit": command.time_limit}
+        names = ("members", "context_units", "seed", "time_limit")
+        given = {name: getattr(command, name) for name in names}
         config = FitConfig(**given, jobs=jobs, progress=True)
         more = {**known, "stop": interrupted, "executor": executor}
         return soctk.fit(model, parts.train, config, parts.validation, **more)
