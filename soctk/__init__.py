@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from soctk.learn.report import FitReport
     from soctk.models.average import AverageSurrogate, average
     from soctk.models.conv import ConvSOCICNN
-    from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
+    from soctk.models.dense import SOCICNN
     from soctk.models.exact import ExactSurrogate
+    from soctk.models.family import NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
     from soctk.models.frozen import freeze
     from soctk.models.recurrent import RecurrentSOCICNN
     from soctk.registry import make_surrogate, register_surrogate_class, surrogate_names
@@ -164,7 +165,8 @@ _NAMES = {
     "learn.report": "FitReport",
     "models.average": "AverageSurrogate average",
     "models.conv": "ConvSOCICNN",
-    "models.dense": "SOCICNN NormICNN QuadICNN ReLUICNN SoftplusICNN",
+    "models.dense": "SOCICNN",
+    "models.family": "NormICNN QuadICNN ReLUICNN SoftplusICNN",
     "models.exact": "ExactSurrogate",
     "models.frozen": "freeze",
     "models.recurrent": "RecurrentSOCICNN",

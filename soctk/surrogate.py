@@ -22,8 +22,8 @@ class ConvexSurrogate(ConvexFunction):
     def traits(self) -> TrainingTraits:
         """What `soctk.fit` may know of the surrogate; overridden where there is more to say than the default.
 
-        An attribute `affine` (`soctk.conditioning.AffinePart`) is taken as its b0 and v, and `units` (`ContextUnits`
-        there) as the hidden units of the context that all else may follow.
+        An attribute `affine` (`soctk.conditioning.AffinePart`) is taken as its b0 and v, and `units`
+        (`soctk.context_units`) as the hidden units of the context that all else may follow.
         """
         return TrainingTraits(affine=getattr(self, "affine", None), units=getattr(self, "units", None))
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from soctk.conditioning import AffinePart, ContextUnits
+from soctk.conditioning import AffinePart
+from soctk.context_units import ContextUnits
 from soctk.forms.context_map import Part
 
 
@@ -83,7 +84,7 @@ class TrainingTraits:
         centred: of the first structures, those that are learned with one centre for all branches
             (`soctk.learn.centred`), the branches.
         place_centred: takes on one of these by its index, with weights.
-        units: the hidden units of the context that offsets and weights share (`soctk.conditioning.ContextUnits`).
+        units: the hidden units of the context that offsets and weights share (`soctk.context_units`).
         set_range: told the least and largest x of the training data, (n,) each in standardised units.
         windowed: the model where it is one of branches over windows.
         own: a training of its own instead of the recipe, such as a closed form or another package's: given a

@@ -37,6 +37,7 @@ FLOORS = {
     "maps": 1,
     "simd": 1,
     "conditioning": 1,
+    "context_units": 1,
     "sets": 2,
     "terms": 2,
     "forms": 3,

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from soctk import ConicForm, ConvexSurrogate
 from soctk.checks import as_counts, check_count, seeded
-from soctk.conditioning import AffinePart, ContextUnits, NonNegative, Offset
+from soctk.conditioning import AffinePart, NonNegative, Offset
+from soctk.context_units import ContextUnits
 from soctk.maps.linear import DenseMap
 from soctk.terms import Logistic, Norms, Quadratic, Term
 

@@ -37,7 +37,8 @@ from torch.nn.functional import softplus
 
 from soctk import ConicForm, ConvexSurrogate
 from soctk.checks import as_counts, check_count, seeded
-from soctk.conditioning import AffineInContext, AffinePart, ContextUnits, NonNegative, inverse_softplus
+from soctk.conditioning import AffineInContext, AffinePart, NonNegative, inverse_softplus
+from soctk.context_units import ContextUnits
 from soctk.maps.linear import DenseMap
 from soctk.terms import Network
 from soctk.traits import TrainingTraits

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
 from soctk.checks import to_numpy
-from soctk.conditioning import AffinePart, ContextUnits, NonNegative, Offset, Perceptron, Ridges, Squares
+from soctk.conditioning import AffinePart, NonNegative, Offset, Perceptron, Ridges, Squares
+from soctk.context_units import ContextUnits
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.responses import Elementary, Responses, responses
 from soctk.maps.linear import DenseMap

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from soctk.conditioning import AffinePart, ContextUnits, Derivative, NonNegative
+from soctk.conditioning import AffinePart, Derivative, NonNegative
+from soctk.context_units import ContextUnits
 from soctk.forms.context_map import Part
 from soctk.maps.linear import DenseMap
 

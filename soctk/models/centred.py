@@ -119,5 +119,5 @@ def place_constants(module: NonNegative, index: slice, values: Tensor) -> None:
 
 
 def _widened(slope: Tensor, like: Tensor) -> Tensor:
-    """Return E in the context, (..., p), with zeros for the other columns (`soctk.conditioning.ContextUnits`)."""
+    """Return E in the context, (..., p), with zeros for the other columns (`soctk.context_units`)."""
     return torch.nn.functional.pad(slope, (0, like.shape[-1] - slope.shape[-1]))

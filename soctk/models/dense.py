@@ -24,7 +24,8 @@ from torch import nn
 from torch.nn.functional import softplus
 
 from soctk.checks import as_counts, as_index, check_choice, check_count, check_flag, check_sequence, seeded
-from soctk.conditioning import AffinePart, Conditioning, ContextUnits, inverse_softplus, weights_of
+from soctk.conditioning import AffinePart, Conditioning, inverse_softplus, weights_of
+from soctk.context_units import ContextUnits
 from soctk.forms.context_map import ContextMap, Part
 from soctk.models.centred import (
     CentredShape,
@@ -392,28 +393,3 @@ class SOCICNN(ConvexSurrogate):
         )
         names = ("dim", "context_dim", *blocks, *more, "seed", "structures", "centred", "structure", "without")
         return {name: getattr(self, name) for name in names}
-
-
-class ReLUICNN(SOCICNN):
-    """The ReLU ICNN: the backbone alone."""
-
-
-class SoftplusICNN(SOCICNN):
-    """The softplus ICNN: the backbone alone, softplus activations."""
-
-    def __init__(self, dim: int, context_dim: int = 0, **options: Any) -> None:
-        super().__init__(dim, context_dim, **{"activation": "softplus", **options})
-
-
-class QuadICNN(SOCICNN):
-    """ReLU backbone and quadratic branch; one full block by default."""
-
-    def __init__(self, dim: int, context_dim: int = 0, **options: Any) -> None:
-        super().__init__(dim, context_dim, **{"quadratics": (dim,), **options})
-
-
-class NormICNN(SOCICNN):
-    """ReLU backbone and conic branch; one full norm by default."""
-
-    def __init__(self, dim: int, context_dim: int = 0, **options: Any) -> None:
-        super().__init__(dim, context_dim, **{"norms": (dim,), **options})

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from soctk.models.dense import SOCICNN, NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
+from soctk.models.dense import SOCICNN
+from soctk.models.family import NormICNN, QuadICNN, ReLUICNN, SoftplusICNN
 from soctk.surrogate import ConvexSurrogate
 
 Model = TypeVar("Model", bound=ConvexSurrogate)

@@ -2,7 +2,7 @@
 
 Up to here offsets and the arguments of weights are affine in the context. Where those of the values are not, as the
 centre of a norm that follows the hour of the day, the branches stay at some distance from what they should be, however
-long they are learned. So hidden units of the context are put beside it (`soctk.conditioning.ContextUnits`), shared by
+long they are learned. So hidden units of the context are put beside it (`soctk.context_units`), shared by
 all offsets and weights, none of which has a part in them at first; from several draws of them the weights of the curved
 part are learned on, where there is enough to tell it with the best affine function of every instance projected out.
 A structure without what it does not
