@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import soctk
+from soctk.learn.report import FitReport, FitStatus
+from soctk_baselines import DCP
 from soctk_evaluation.cli.commands import Leaderboard
 from soctk_evaluation.experiments import recipes
 from soctk_evaluation.experiments.leaderboard import (
@@ -22,7 +24,7 @@ from soctk_evaluation.experiments.leaderboard import (
 )
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.names import decision_methods
-from soctk_evaluation.harness.recipe import recipe_config
+from soctk_evaluation.harness.recipe import fit_fields, recipe_config
 from soctk_evaluation.harness.store import problem_of
 
 RESULTS = Path(__file__).resolve().parents[2] / "evaluation" / "results"
@@ -204,3 +206,25 @@ def test_a_row_says_how_its_fit_ended_and_which_structure_it_has() -> None:
     assert set(blocks) == set(model.traits.blocks)
     assert run_cell(one_cell("relu"))["structure"] == "backbone"
     assert run_cell(one_cell("oracle"))["fit_status"] is None
+
+
+def test_a_row_says_how_many_units_of_the_context_were_kept() -> None:
+    model = soctk.SOCICNN(4, 3, hidden=(), diagonal=True, context_units=5)
+    plain, unnamed = (DCP(4, 3, context_units=count) for count in (0, 7))
+    found = [fit_fields(FitReport(FitStatus.CONVERGED, model=each))["structure"] for each in (model, plain, unnamed)]
+    assert found == ["diagonal units5", None, "units7"]
+    config = dict(config_of("soc+units", "box_socp", 10))
+    assert config["fit.context_units"] > 0
+    assert {name for name in config if config[name] != dict(config_of("soc", "box_socp", 10)).get(name)} == {
+        "fit.context_units"
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "dim", "projects"), [("box_socp", 10, False), ("box_socp", 50, True), ("voltage", 8, True)]
+)
+def test_the_template_of_pcf_is_learned_whole_below_50_where_values_are_not_steep(
+    task: str, dim: int, projects: bool
+) -> None:
+    """The field is there only where it is not the recipe's default, which is to project."""
+    assert dict(config_of("pcf_template", task, dim)).get("fit.project_affine", True) == projects

@@ -70,8 +70,9 @@ def learn(
 def fit_fields(report: FitReport) -> dict[str, str | None]:
     """Return `FIT_FIELDS`: how the fit ended, and the structure taken, "2: diagonal norm0" where 2 is its number.
 
-    The number is there where there are several structures to choose from; None where a surrogate names no blocks. Of
-    an average, the members' structures, each once; how its first member's fit ended.
+    The number is there where there are several structures to choose from; behind the blocks stands "units16" where so
+    many hidden units of the context were kept; None where a surrogate names no blocks and has no units. Of an average,
+    the members' structures, each once; how its first member's fit ended.
     """
     model = report.model
     taken = [_structure(member) for member in (model.members if isinstance(model, AverageSurrogate) else [model])]
@@ -82,4 +83,4 @@ def _structure(surrogate: ConvexSurrogate) -> str | None:
     traits = surrogate.traits
     number = [f"{traits.structure}:"] if traits.structures > 1 else []
     units = [f"units{traits.units.count}"] if traits.units is not None and traits.units.count > 0 else []
-    return " ".join([*number, *traits.blocks, *units]) if traits.blocks else None
+    return " ".join([*number, *traits.blocks, *units]) if traits.blocks or units else None
