@@ -242,10 +242,9 @@ class _Maker:
         config, units = self.config, self.units
         if units is None or units.context_dim == 0 or units.count > 0 or config.context_units == 0:
             return after
-        newton = (LevenbergMarquardt(steps, config.penalty) for steps in (BENT_STEPS, BENT_LAST_STEPS))
         longer = self.lbfgs_steps(min(BENT, config.lbfgs_iterations))
-        pairs = zip(newton, (longer, None), strict=True)
-        draw, last = (Suited(method, config.newton_weights, other) for method, other in pairs)
+        draw = Suited(LevenbergMarquardt(BENT_STEPS, config.penalty), config.newton_weights, longer)
+        last = Suited(LevenbergMarquardt(BENT_LAST_STEPS, config.penalty), config.newton_weights)
         then = self.with_units(last), self.with_units(longer), *([self.polish(1.0, self.rows)] if self.few else [])
         sizes = config.context_units, BENT_STARTS
         return (Bend(*sizes, self.with_units(draw), then, after, self.rows, self.level_weight),)

@@ -73,10 +73,8 @@ class Trainer:
         self.model, self.data, self.validation = model, data, validation
         self.deadline, self.own_split, self.focus = deadline or Deadline(), own_split, focus
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        self._home, self._before = (
-            model.dtype,
-            Weights(model.traits.structure, model.traits.without, before, _units_of(model)),
-        )
+        self._home = model.dtype
+        self._before = Weights(model.traits.structure, model.traits.without, before, _units_of(model))
         standardize(model, data)
         # The units stay exact while the weights visit float32.
         self._units = {name: buffer.double().clone() for name, buffer in model.named_buffers(recurse=False)}
@@ -308,5 +306,6 @@ class Trainer:
 
 
 def _units_of(model: ConvexSurrogate) -> int:
+    """Return how many hidden units of the context the model's coefficients follow."""
     units = model.traits.units
     return 0 if units is None else units.count
