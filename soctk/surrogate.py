@@ -27,6 +27,12 @@ class ConvexSurrogate(ConvexFunction):
         """
         return TrainingTraits(affine=getattr(self, "affine", None), units=getattr(self, "units", None))
 
+    @property
+    def context_units(self) -> int:
+        """The number of hidden units of the context that coefficients follow (`soctk.context_units`)."""
+        units = self.traits.units
+        return 0 if units is None else units.count
+
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments as JSON data, so that `soctk.save` can rebuild the model."""
         raise NotImplementedError(f"{type(self).__name__} cannot be saved: it has no config()")

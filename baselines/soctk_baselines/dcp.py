@@ -74,11 +74,6 @@ class DCP(ConvexSurrogate):
         self.units = ContextUnits(context_dim, dtype=dtype)
         self.units.resize(context_units, self, seed)
 
-    @property
-    def context_units(self) -> int:
-        """The number of hidden units of the context."""
-        return self.units.count
-
     def _conic_form(self, context: Tensor) -> ConicForm:
         b0, v = self.affine(context)
         context = self.units(context)

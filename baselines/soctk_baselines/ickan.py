@@ -113,11 +113,6 @@ class ICKAN(ConvexSurrogate):
         self.units.resize(context_units, self, seed)
 
     @property
-    def context_units(self) -> int:
-        """The number of hidden units of the context."""
-        return self.units.count
-
-    @property
     def traits(self) -> TrainingTraits:
         """ReLU units throughout, so no Gauss-Newton steps; the first layer's intervals hold the data."""
         return TrainingTraits(affine=self.affine, gauss_newton=False, units=self.units, set_range=self.set_range)
@@ -201,17 +196,8 @@ class ICKAN(ConvexSurrogate):
 
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        names = (
-            "dim",
-            "context_dim",
-            "hidden",
-            "segments",
-            "ridges",
-            "affine_hidden",
-            "slope_hidden",
-            "context_units",
-            "seed",
-        )
+        affine = ("ridges", "affine_hidden", "slope_hidden")
+        names = ("dim", "context_dim", "hidden", "segments", *affine, "context_units", "seed")
         return {name: getattr(self, name) for name in names}
 
 

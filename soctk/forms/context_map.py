@@ -244,7 +244,8 @@ def _with_units(
         curved: E and e of the offsets and the weights, E in the context and the units.
     """
     count, after = len(weights), mixing.shape[1] - before
-    inner.insert(len(inner) - int(after > 0), (weights[:, :-1], weights[:, -1]))
+    place = len(inner) - int(after > 0)
+    inner = [*inner[:place], (weights[:, :-1], weights[:, -1]), *inner[place:]]
     rows = torch.cat([slope[:, -count:] for slope, _ in curved])
     left, right = mixing.split([before, after], dim=1)
     top = torch.cat([left, left.new_zeros(len(mixing), count), right], dim=1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -74,7 +75,7 @@ class Trainer:
         self.deadline, self.own_split, self.focus = deadline or Deadline(), own_split, focus
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         self._home = model.dtype
-        self._before = Weights(model.traits.structure, model.traits.without, before, _units_of(model))
+        self._before = Weights(model.traits.structure, model.traits.without, before, model.context_units)
         standardize(model, data)
         # The units stay exact while the weights visit float32.
         self._units = {name: buffer.double().clone() for name, buffer in model.named_buffers(recurse=False)}
@@ -141,18 +142,36 @@ class Trainer:
     def present(self) -> Weights:
         """Return a copy of the model's weights with its structure."""
         traits = self.model.traits
-        return Weights(traits.structure, traits.without, self.state(), _units_of(self.model))
+        return Weights(traits.structure, traits.without, self.state(), self.model.context_units)
 
     def take(self, weights: Weights) -> None:
         """Give the model weights with their structure."""
         self._set_structure(weights)
         self.load(weights.state)
 
+    @contextmanager
+    def attempt(self) -> Iterator[Callable[[], None]]:
+        """Yield what says that what is tried inside is better; else all is as it was, after an interruption too.
+
+        So weights, structure and units always go together.
+        """
+        begun, focus, report = self.present(), self.focus, self.report
+        reached = report.status, report.best_validation, report.decision_errors
+        better: list[bool] = []
+        try:
+            yield lambda: better.append(True)
+        finally:
+            if not better:
+                self.take(begun)
+                self.focus = focus
+                report.status, report.best_validation, report.decision_errors = reached
+            self.keep()
+
     def _set_structure(self, weights: Weights) -> None:
         traits = self.model.traits
         if traits.structures > 1:
             traits.set_structure(weights.structure, *([weights.without] if weights.without else []))
-        if traits.units is not None and weights.units is not None and weights.units != traits.units.count:
+        if traits.units is not None and weights.units not in (None, traits.units.count):
             traits.units.resize(weights.units, self.model)
 
     # -- the data --------------------------------------------------------------------------------------
@@ -303,9 +322,3 @@ class Trainer:
         self._set_structure(self._before)
         self.model.load_state_dict(self._before.state)
         self.report.status = FitStatus.DIVERGED
-
-
-def _units_of(model: ConvexSurrogate) -> int:
-    """Return how many hidden units of the context the model's coefficients follow."""
-    units = model.traits.units
-    return 0 if units is None else units.count

@@ -195,11 +195,6 @@ class SOCICNN(ConvexSurrogate):
             for weight in self._block_weights(block):
                 weight.requires_grad_(block not in self._off)
 
-    @property
-    def context_units(self) -> int:
-        """The number of hidden units of the context that offsets and weights share."""
-        return self.units.count
-
     def reductions(self) -> list[Reduction]:
         """Return the next smaller structures: without hyperbolic blocks, or without the least direction of a norm."""
         on = [block for block in self.blocks if block not in self._off]
@@ -381,15 +376,7 @@ class SOCICNN(ConvexSurrogate):
     def config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         blocks = ("hidden", "quadratics", "diagonal", "diagonal_weights", "norms", "hyperbolics", "activation")
-        more = (
-            "passthrough",
-            "linear",
-            "conditioning",
-            "ridges",
-            "affine_hidden",
-            "slope_hidden",
-            "level_squares",
-            "context_units",
-        )
+        affine = ("linear", "ridges", "affine_hidden", "slope_hidden", "level_squares")
+        more = ("passthrough", *affine, "conditioning", "context_units")
         names = ("dim", "context_dim", *blocks, *more, "seed", "structures", "centred", "structure", "without")
         return {name: getattr(self, name) for name in names}

@@ -66,7 +66,7 @@ class Fit:
         max_parameters: the most weights the model may have.
         members: models to learn from samples of the rows, whose mean is saved (bagging); side by side, in processes
             of this machine or on a cluster.
-        context_units: hidden units of the context to try for coefficients that bend with it, 16 for instance; kept
+        context_units: hidden units of the context to try for coefficients nonlinear in it, 16 for instance; kept
             where held-out values ask for them.
         seed: of the initial weights and of what is held out.
         time_limit: seconds for the fit.

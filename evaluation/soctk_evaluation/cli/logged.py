@@ -77,8 +77,8 @@ def fit_logged(command: Fit) -> int:
         print(f"the mean of {len(model.members)} of {command.members} members")
     elif report.focus > 0:
         print("values near the best of each context counted most: held-out decisions are better for it")
-    if command.context_units > 0 and (units := model.traits.units) is not None:
-        kept = "are" if units.count > 0 else "are not"
+    if command.context_units > 0 and model.traits.units is not None:
+        kept = "are" if model.context_units > 0 else "are not"
         print(f"hidden units of the context {kept} kept: held-out values decide")
     if (structure := _structure(model)) and report.status not in ("time_limit", "stopped"):
         print(f"structure: {structure}")

@@ -82,5 +82,5 @@ def fit_fields(report: FitReport) -> dict[str, str | None]:
 def _structure(surrogate: ConvexSurrogate) -> str | None:
     traits = surrogate.traits
     number = [f"{traits.structure}:"] if traits.structures > 1 else []
-    units = [f"units{traits.units.count}"] if traits.units is not None and traits.units.count > 0 else []
+    units = [f"units{surrogate.context_units}"] if surrogate.context_units > 0 else []
     return " ".join([*number, *traits.blocks, *units]) if traits.blocks or units else None

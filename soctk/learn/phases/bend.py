@@ -2,11 +2,11 @@
 
 Up to here offsets and the arguments of weights are affine in the context. Where those of the values are not, as the
 centre of a norm that follows the hour of the day, the branches stay at some distance from what they should be, however
-long they are learned. So hidden units of the context are put beside it (`soctk.context_units`), shared by
-all offsets and weights, none of which has a part in them at first; from several draws of them the weights of the curved
-part are learned on, where there is enough to tell it with the best affine function of every instance projected out.
-A structure without what it does not
-need (`soctk.learn.phases.reduce`) comes first: with branches to spare there is too much that can bend.
+long they are learned. So hidden units of the context are put beside it (`soctk.context_units`), shared by all offsets
+and weights, none of which has a part in them at first; from several draws of them the weights of the curved part are
+learned on, with the best affine function of every instance projected out where values can spare it. A structure
+without what it does not need (`soctk.learn.phases.reduce`) comes first: with branches to spare there is too much that
+can bend.
 
 What the curved part gains v may lose, which has to follow it: with contexts of heavy tails it could not. And where v
 limits both, what is gained shows only once all weights are learned together. So the phases that follow are run both
@@ -53,25 +53,20 @@ class Bend(Phase):
         return self.starts * self.draw.steps(trainer) + steps_of((*self.then, *self.after, *self.after), trainer)
 
     def run(self, trainer: Trainer) -> None:
-        begun, report = trainer.present(), trainer.report
+        begun = trainer.present()
         for phase in self.after:  # whatever the time: v has to follow the curved part
             phase.run(trainer)
-        affine, loss, before = trainer.present(), self._loss(trainer), (report.status, report.best_validation)
+        loss = self._loss(trainer)
         if loss <= LEAST or not trainer.time_left:
             return
-        better = False
-        try:
+        with trainer.attempt() as better:
             best = self._best(trainer, begun)
             if best is not None:
                 trainer.take(best)
                 trainer.keep()
                 run_in_turn((*self.then, *self.after), trainer)
-                better = trainer.time_left and self._loss(trainer) < BETTER * loss
-        finally:  # an interruption, too, leaves weights and units that go together
-            if not better:
-                trainer.take(affine)
-                report.status, report.best_validation = before
-            trainer.keep()
+                if trainer.time_left and self._loss(trainer) < BETTER * loss:
+                    better()
 
     def run_late(self, trainer: Trainer) -> None:
         for phase in self.after:

@@ -67,21 +67,14 @@ class Focused(Phase):
 
     def _try(self, trainer: Trainer, begun: Weights, phases: tuple[Phase, ...], least: float) -> float:
         """Learn with the focus; keep what was there unless the picks fall below `least`, and return the least."""
-        report, found, focus = trainer.report, trainer.present(), trainer.focus
-        reached = report.status, report.best_validation, report.decision_errors
-        better = False
-        try:
+        with trainer.attempt() as better:
             trainer.begin_again(begun, FOCUS)
             run_in_turn(phases, trainer)
             mean = picked(trainer)
-            better = trainer.time_left and not trainer.settled and mean < least
-        finally:
-            if not better:
-                trainer.take(found)
-                trainer.keep()
-                trainer.focus = focus
-                report.status, report.best_validation, report.decision_errors = reached
-        return mean if better else least
+            if trainer.time_left and not trainer.settled and mean < least:
+                better()
+                least = mean
+        return least
 
     def run_late(self, trainer: Trainer) -> None:
         for phase in self.alike:

@@ -70,18 +70,12 @@ class Reduce(Phase):
         curved = sum(weight.numel() for weight in trainer.curved_weights())
         if not trainer.model.traits.reductions() or curved > MOST_WEIGHTS:
             return
-        first, report = self._reached(trainer, self._loss(trainer)), trainer.report
-        before, better = (report.status, report.best_validation), False
-        try:
-            start = self._settle(trainer, first.loss, math.inf)
+        with trainer.attempt() as better:
+            start = self._settle(trainer, self._loss(trainer), math.inf)
             reached = self._descend(trainer, start)
             self._load(trainer, reached)
-            better = self._converge(trainer, reached.loss) < BETTER * start.loss
-        finally:  # an interruption, too, leaves weights and structure that go together
-            if not better:
-                self._load(trainer, first)
-                report.status, report.best_validation = before
-            trainer.keep()
+            if self._converge(trainer, reached.loss) < BETTER * start.loss:
+                better()
 
     def _descend(self, trainer: Trainer, start: _Reached) -> _Reached:
         """Return the smallest structure that does as well, all blocks tried in turn until none can become less."""
