@@ -49,6 +49,15 @@ def test_cells_are_all_combinations_long_ones_first() -> None:
     assert [cell.method for cell in cells[:8]] == ["dcp"] * 4 + ["constant"] * 4
 
 
+def test_dimensions_that_are_not_asked_for_are_the_papers_or_the_tasks_own() -> None:
+    tasks = ("box_socp", *recipes.OWN_DIMS)
+    for quick, usual in ((False, recipes.DIMS), (True, (10,))):
+        asked = Leaderboard(tasks=tasks, methods=("soc",), seeds=(0,), quick=quick)
+        found = {(cell.task, cell.dim) for cell in leaderboard_cells(asked)}
+        expected = {"box_socp": usual, **recipes.OWN_DIMS}
+        assert found == {(name, dim) for name, dims in expected.items() for dim in dims}
+
+
 def test_the_recipe_and_the_sizes_are_in_the_key_and_its_progress_bar_is_not() -> None:
     def key(**changes: object) -> str:
         config = soctk.FitConfig(**changes)  # type: ignore[arg-type]

@@ -15,11 +15,12 @@ from task_contract import TaskContract, set_of
 from tolerances import DOUBLE
 from torch import Tensor
 
+from soctk_evaluation.experiments.recipes import OWN_DIMS
 from soctk_tasks import Task, make_task
 from soctk_tasks.grid import kept
 from soctk_tasks.grid.ac_flow import admittances, flows, power_flow
 from soctk_tasks.grid.case import Case, load_case
-from soctk_tasks.grid.dispatch import ac_dispatch
+from soctk_tasks.grid.dispatch import ac_dispatch, choose_buses
 from soctk_tasks.grid.feeder import PowerFlowError
 from soctk_tasks.grid.network import network_of, pairs_of
 from soctk_tasks.grid.opf import CASES, Opf
@@ -225,3 +226,12 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="no conic form"):
         task.form(torch.ones(1, task.context_dim))
     assert load_case(CASES["opf_case14"]).buses == 14
+
+
+@needs_grid
+@pytest.mark.parametrize("name", CASES)
+def test_a_leaderboard_decides_all_set_points_unless_told_otherwise(name: str) -> None:
+    (dim,) = OWN_DIMS[name]
+    assert choose_buses(load_case(CASES[name]), dim).shape == (dim,)
+    with pytest.raises(ValueError, match=f"expected at most {dim}, the buses of {CASES[name]} with power to set, got"):
+        make_task(name, dim + 1)

@@ -34,7 +34,7 @@ class Leaderboard(Grid):
 
     Attributes:
         tasks: names of tasks, those of other packages too; the paper's six by default.
-        dims: decision dimensions; 10 20 50 by default.
+        dims: decision dimensions; 10 20 50 by default, 10 with --quick, of tasks on networks their own.
         protocol: decide to a certificate, by the paper's 5 restarts of 200 projected Adam steps, or by cvxpylayers.
         html: where to write a sortable page that needs no other file.
         csv: where to write one line for each method and task.

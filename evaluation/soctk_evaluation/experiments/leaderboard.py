@@ -18,7 +18,7 @@ import soctk
 from soctk import ConvexSurrogate, Decision, FitConfig, ValueData
 from soctk.decide.minimize import Method
 from soctk.decide.solver import Solver
-from soctk_evaluation.experiments.recipes import OWN_SIZES, SIZES, own_recipe
+from soctk_evaluation.experiments.recipes import DIMS, OWN_DIMS, OWN_SIZES, SIZES, own_recipe
 from soctk_evaluation.harness.cell import Cell, Config, make_config
 from soctk_evaluation.harness.experiment import Experiment
 from soctk_evaluation.harness.from_decisions import learn_from_decisions, setting_config
@@ -58,13 +58,13 @@ def leaderboard_cells(asked: Any, sizes: Mapping[str, int] | None = None, fit: F
     check_methods(asked.methods, decision_methods())
     check_names(asked.tasks, task_names(), "task")
     check_names([asked.protocol], list(PROTOCOLS), "protocol")
-    dims, seeds = ((10,), (0,)) if asked.quick else ((10, 20, 50), (0, 1, 2))
-    methods = asked.methods or default_methods()
-    grid = itertools.product(asked.dims or dims, methods, asked.seeds or seeds, asked.tasks or TASKS)
+    dims, seeds = (DIMS[:1], (0,)) if asked.quick else (DIMS, (0, 1, 2))
+    grid = itertools.product(asked.methods or default_methods(), asked.seeds or seeds, asked.tasks or TASKS)
     cells = []
-    for dim, method, seed, task in grid:
-        config = config_of(method, task, dim, asked.protocol, sizes, fit)
-        cells.append(Cell("leaderboard", task, dim, method, seed, asked.protocol, config))
+    for method, seed, task in grid:
+        for dim in asked.dims or OWN_DIMS.get(task, dims):
+            config = config_of(method, task, dim, asked.protocol, sizes, fit)
+            cells.append(Cell("leaderboard", task, dim, method, seed, asked.protocol, config))
     return sorted(cells, key=lambda cell: (-cell.dim, -RELATIVE_COST.get(base_of(cell.method), 0)))
 
 

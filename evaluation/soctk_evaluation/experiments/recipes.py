@@ -20,6 +20,10 @@ OWN_SIZES = {
     "opf_case118": {"train": 1000, "validation": 250, "test": 100, "candidates": 40},
 }
 """Departures where every value is a cone program: few decide case14 and case30, and one of case118 takes 14 ms."""
+DIMS = (10, 20, 50)
+"""Decision dimensions (the paper's)."""
+OWN_DIMS = {"voltage": (8,), "opf_case14": (1,), "opf_case24": (9,), "opf_case30": (5,), "opf_case118": (18,)}
+"""Those of tasks on networks: of an `opf` task all set-points that it has."""
 
 RECIPE = FitConfig(starts=2, level_iterations=100, rows=24_000, lbfgs_iterations=1000)
 """The recipe of every method: `soctk.fit`'s with half the starts, few iterations of b0, which decides nothing, as many

@@ -139,7 +139,11 @@ def one_line(error: BaseException) -> str:
 
 @cache
 def machine() -> str:
-    """Return this machine in words: processor, cores, a GPU if there is one, system. No name or address."""
+    """Return this machine in words: processor, cores, a GPU if there is one, system. No name or address.
+
+    The vector instructions stand beside the processor, because libraries choose their code by them: sums are taken
+    in another order, and a fit ends at slightly other weights.
+    """
     import torch  # takes a second
 
     info = Path("/proc/cpuinfo")
@@ -147,8 +151,9 @@ def machine() -> str:
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     processor = models[0] if models else platform.processor() or platform.machine()
     gpu = (torch.cuda.get_device_name(),) if torch.cuda.is_available() else ()
-    parts = (processor, f"{os.cpu_count()} cores", *gpu, platform.system(), f"Python {platform.python_version()}")
-    return ", ".join(parts)
+    vectors = torch.backends.cpu.get_cpu_capability()
+    system = (platform.system(), f"Python {platform.python_version()}")
+    return ", ".join((f"{processor} ({vectors})", f"{os.cpu_count()} cores", *gpu, *system))
 
 
 _is_worker = False
