@@ -14,7 +14,7 @@ from torch import Tensor
 
 from soctk.checks import check_sequence
 from soctk.lazy import pandas as pd
-from soctk.learn.data import ValueData
+from soctk.learn.data import ValueData, groups_of
 from soctk.tables.arrays import Arrays, read_arrays
 from soctk.tables.columns import Columns
 from soctk.tables.errors import TableError
@@ -173,10 +173,10 @@ def _from_arrays(path: Path, columns: Columns | None, more: tuple[str, ...]) -> 
         beside = [part for part in (optima, Arrays(path).numbers(more) if more else None) if part is not None]
         apart = np.concatenate(beside, axis=1) if beside else None
         return _by_context(context, x, value, optima, columns, Arrays(path), None, apart)
-    contexts, ids = _different(context)
-    shape = f"{contexts} contexts of {data.context_dim} numbers, {data.candidates} decision(s) in each row"
+    ids = groups_of(data.context)
+    shape = f"{int(ids.max()) + 1} contexts of {data.context_dim} numbers, {data.candidates} decision(s) in each row"
     known = None if optima is None else torch.from_numpy(optima)
-    return Log(data, columns, known, torch.from_numpy(ids), torch.arange(len(ids)), shape, Arrays(path))
+    return Log(data, columns, known, ids, torch.arange(len(ids)), shape, Arrays(path))
 
 
 def _by_context(
@@ -219,11 +219,11 @@ class Groups:
     @classmethod
     def of(cls, context: np.ndarray, beside: np.ndarray | None = None) -> Groups:
         """Return the groups of contexts (rows, p), which share optima and right-hand sides (rows, any) where given."""
-        contexts, of_rows = _different(context)
-        ids = of_rows if beside is None else _different(np.concatenate([context, beside], axis=1))[1]
+        of_rows = _numbered(context)
+        ids = of_rows if beside is None else _numbered(np.concatenate([context, beside], axis=1))
         counts = np.bincount(ids)
         least, most = int(counts.min()), int(counts.max())
-        told = f"{contexts} contexts of {context.shape[1]} numbers, "
+        told = f"{of_rows.max() + 1} contexts of {context.shape[1]} numbers, "
         if most > MOST_REPEATS * least or least == 1 < most:
             rows, told = np.arange(len(ids))[:, None], told + f"{least} to {most} decisions each, taken one by one"
             counts = np.ones_like(ids)
@@ -245,10 +245,8 @@ class Groups:
         return _value_data(context[self.first], x[self.rows], value[self.rows], counts)
 
 
-def _different(context: np.ndarray) -> tuple[int, np.ndarray]:
-    """Return the number of different contexts and which of them each row has."""
-    ids = np.unique(context, axis=0, return_inverse=True)[1].reshape(-1)
-    return int(ids.max(initial=-1)) + 1, ids
+def _numbered(rows: np.ndarray) -> np.ndarray:
+    return groups_of(torch.from_numpy(rows)).numpy()
 
 
 def _value_data(context: np.ndarray, x: np.ndarray, value: np.ndarray, counts: torch.Tensor | None = None) -> ValueData:
