@@ -19,7 +19,7 @@ from soctk.learn.deadline import Deadline
 from soctk.learn.members import Members, side_by_side
 from soctk.learn.optimality import Optima
 from soctk.learn.phases.focused import FOCUS, can_compare
-from soctk.learn.phases.phase import run_in_turn, steps_of
+from soctk.learn.phases.phase import leave_whole, run_in_turn, steps_of
 from soctk.learn.progress import Progress
 from soctk.learn.recipe import Recipe, recipe_for
 from soctk.learn.report import FitReport
@@ -68,7 +68,7 @@ def fit(
     of the optima is held out, and what is kept decides best there; that may be the fit without them. Of steep values
     both fits have this phase before their picks are compared.
 
-    An interrupted fit leaves the model with the best state of the start that it was at.
+    A fit that is interrupted (Ctrl-C, an error in `stop`) leaves the model as one that a time limit ends does.
 
     Args:
         model: the surrogate; its weights and units are changed.
@@ -151,7 +151,14 @@ def _run(recipe: Recipe, trainer: Trainer, *, progress: bool) -> None:
         nullcontext() if windowed is None else windowed.coarse(),
         Progress(steps_of(recipe, trainer), enabled=progress) as trainer.progress,
     ):
-        run_in_turn(recipe, trainer)
+        try:
+            run_in_turn(recipe, trainer)
+        except BaseException as error:
+            try:
+                leave_whole(recipe, trainer)
+            except Exception as other:  # what stopped the fit is what to tell
+                error.add_note(f"soctk.fit: what was learned is not whole ({type(other).__name__}: {other})")
+            raise
 
 
 def _check_kinds(data: ValueData, validation: ValueData | None, config: FitConfig) -> None:

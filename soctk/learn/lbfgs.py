@@ -46,6 +46,9 @@ def lbfgs(search: Search, losses: Sequence[Callable[[], Tensor]], *, history: in
         return search.finish()
     start = search.position()[0].cpu().numpy()
     options = {"maxiter": search.iterations, "maxfun": 10**9, "maxcor": history, "ftol": 0.0, "gtol": 1e-10}
-    result = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", callback=after_iteration, options=options)
+    with search:
+        result = optimize.minimize(
+            objective, start, jac=True, method="L-BFGS-B", callback=after_iteration, options=options
+        )
     search.move_to(torch.from_numpy(result.x.copy()).unsqueeze(0))
     return search.finish()

@@ -54,31 +54,32 @@ def levenberg_marquardt(
     damping, rise = torch.full_like(loss, FIRST_DAMPING), torch.full_like(loss, 2.0)
     curvature = gradient = scale = torch.empty(0)
     moved, rejections = True, 0
-    while rejections < MAX_REJECTIONS and search.iterations > 0:
-        if moved:
-            slopes = jacobian()
-            curvature = gram(slopes)
-            curvature.diagonal(dim1=-2, dim2=-1).add_(weight)
-            gradient = slopes.mT @ current.unsqueeze(-1) + weight * search.position().unsqueeze(-1)
-            scale = curvature.diagonal(dim1=-2, dim2=-1)
-            scale = torch.maximum(scale, SMALLEST_CURVATURE * scale.amax(dim=-1, keepdim=True))
-        position = search.position()
-        factor, failed = torch.linalg.cholesky_ex(curvature + torch.diag_embed(damping.unsqueeze(-1) * scale))
-        step = -torch.cholesky_solve(gradient, factor)
-        predicted = -(2 * gradient + curvature @ step).mul(step).sum(dim=(-2, -1)) / current.shape[-1]
-        search.move_to(position + step.squeeze(-1))
-        trial = residual()
-        trial_loss = total(trial)
-        accepted = (trial_loss < loss) & (failed == 0)
-        search.move_to(torch.where(accepted.unsqueeze(-1), position + step.squeeze(-1), position))
-        ratio = ((loss - trial_loss) / predicted.clamp(min=1e-300)).clamp(max=1.0)
-        fall = (1 - (2 * ratio - 1) ** 3).clamp(min=LARGEST_FALL)
-        damping = torch.where(accepted, damping * fall, damping * rise).clamp(min=SMALLEST_DAMPING)
-        rise = torch.where(accepted, 2.0, 2 * rise)
-        current = torch.where(accepted.unsqueeze(-1), trial, current)
-        loss = torch.where(accepted, trial_loss, loss)
-        moved = bool(accepted.any())
-        rejections = 0 if moved else rejections + 1
-        if moved and (search.step(float(loss.mean())) or bool((predicted <= CONVERGED * loss).all())):
-            break
+    with search:
+        while rejections < MAX_REJECTIONS and search.iterations > 0:
+            if moved:
+                slopes = jacobian()
+                curvature = gram(slopes)
+                curvature.diagonal(dim1=-2, dim2=-1).add_(weight)
+                gradient = slopes.mT @ current.unsqueeze(-1) + weight * search.position().unsqueeze(-1)
+                scale = curvature.diagonal(dim1=-2, dim2=-1)
+                scale = torch.maximum(scale, SMALLEST_CURVATURE * scale.amax(dim=-1, keepdim=True))
+            position = search.position()
+            factor, failed = torch.linalg.cholesky_ex(curvature + torch.diag_embed(damping.unsqueeze(-1) * scale))
+            step = -torch.cholesky_solve(gradient, factor)
+            predicted = -(2 * gradient + curvature @ step).mul(step).sum(dim=(-2, -1)) / current.shape[-1]
+            search.move_to(position + step.squeeze(-1))
+            trial = residual()
+            trial_loss = total(trial)
+            accepted = (trial_loss < loss) & (failed == 0)
+            search.move_to(torch.where(accepted.unsqueeze(-1), position + step.squeeze(-1), position))
+            ratio = ((loss - trial_loss) / predicted.clamp(min=1e-300)).clamp(max=1.0)
+            fall = (1 - (2 * ratio - 1) ** 3).clamp(min=LARGEST_FALL)
+            damping = torch.where(accepted, damping * fall, damping * rise).clamp(min=SMALLEST_DAMPING)
+            rise = torch.where(accepted, 2.0, 2 * rise)
+            current = torch.where(accepted.unsqueeze(-1), trial, current)
+            loss = torch.where(accepted, trial_loss, loss)
+            moved = bool(accepted.any())
+            rejections = 0 if moved else rejections + 1
+            if moved and (search.step(float(loss.mean())) or bool((predicted <= CONVERGED * loss).all())):
+                break
     return search.finish()

@@ -57,6 +57,14 @@ class Search:
         self.best, self.misses = self.position(), 0
         self._check()
 
+    def __enter__(self) -> Search:
+        """Begin: should an error or an interruption end the search, the weights are left at the best state."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.move_to(self.best)
+
     def position(self) -> Tensor:
         """Return the weights as one vector for each problem, (B, P)."""
         return torch.cat([weight.detach().reshape(self.problems, -1) for weight in self.weights], dim=-1)

@@ -54,8 +54,9 @@ class Trainer:
         progress: told of every step.
         start: the number of the initial weights that are tried (`Race`).
         settled: whether the model is as it should be, so that there is nothing to refine.
-        whole: weights that are all learned, to fall back on where time is up before those that follow are; None where
-            there are none yet.
+        refined: whether `best` has been through all phases that follow the start chosen.
+        whole: the best weights so far that are all learned, to fall back on where a fit ends before those that follow
+            are; None where there are none yet.
 
     Raises:
         ValueError: numbers that the model's cannot hold; the model stays as it was.
@@ -84,7 +85,7 @@ class Trainer:
         self.report = FitReport(FitStatus.ITERATION_LIMIT)
         self.progress = Progress(0, enabled=False)
         self.start = self._done = 0
-        self.settled = False
+        self.settled = self.refined = False
         self.whole: Weights | None = None
         self._contest: tuple[Residuals, float, Weights] | None = None
         self._expired = False
@@ -155,7 +156,8 @@ class Trainer:
 
         So weights, structure and units always go together.
         """
-        begun, focus, report = self.present(), self.focus, self.report
+        begun, report = self.present(), self.report
+        before = self.focus, self.whole, self.refined
         reached = report.status, report.best_validation, report.decision_errors
         better: list[bool] = []
         try:
@@ -163,7 +165,7 @@ class Trainer:
         finally:
             if not better:
                 self.take(begun)
-                self.focus = focus
+                self.focus, self.whole, self.refined = before
                 report.status, report.best_validation, report.decision_errors = reached
             self.keep()
 
@@ -280,27 +282,48 @@ class Trainer:
             self.report.status, self.report.best_validation = FitStatus.CONVERGED, float(held_out.total(self.model))
 
     @torch.no_grad()
+    def keep_whole(self, level_weight: float = 1.0) -> None:
+        """Fall back on the present state, all of which is learned, from now on unless `whole` is better.
+
+        Args:
+            level_weight: of the squared mean residual of an instance; 0 where b0 is still to follow.
+        """
+        if self.whole is None or self._error(self.focus, level_weight) < self._whole_error(level_weight):
+            self.whole = self.present()
+
+    @torch.no_grad()
     def keep_better(self) -> None:
         """Keep the present state, or `whole` if its mean squared error on validation data is smaller."""
-        error = self._error()
-        if self.whole is not None:
-            present = self.present()
+        if self.whole is not None and self._whole_error() < self._error(self.focus):
             self.take(self.whole)
-            if not self._error() < error:
-                self.take(present)
         self.keep()
+
+    def interrupt(self) -> bool:
+        """Go back to the best state, with no time left; return whether it is refined."""
+        self.load(self.best)
+        self._expired = True
+        return self.settled or self.refined
 
     def begin_again(self, begun: Weights, focus: float) -> None:
         """Go back to the weights that a fit began with, to learn with another focus."""
-        self.focus, self.settled, self.whole, self._contest = focus, False, None, None
+        self.focus, self.settled, self.refined, self.whole, self._contest = focus, False, False, None, None
         self._residuals.clear()
         self.take(begun)
         self.keep()
         self.report.best_validation, self.report.status = math.inf, FitStatus.ITERATION_LIMIT
 
-    def _error(self) -> float:
-        """Return the mean squared error on validation data, whatever their weights."""
-        return float(Residuals.weighted(self.standardized()[1], 1.0).total(self.model))
+    def _error(self, focus: float = 0.0, level_weight: float = 1.0) -> float:
+        """Return the mean squared error on validation data, with the weights that a focus gives."""
+        held_out = self.standardized()[1].focused(focus)
+        return float(Residuals.weighted(held_out, level_weight).total(self.model))
+
+    def _whole_error(self, level_weight: float = 1.0) -> float:
+        present = self.present()
+        assert self.whole is not None
+        self.take(self.whole)
+        error = self._error(self.focus, level_weight)
+        self.take(present)
+        return error
 
     @property
     def time_left(self) -> bool:

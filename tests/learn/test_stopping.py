@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 import soctk
 from soctk.learn import progress
 from soctk.losses import relative_error
+from soctk_tasks import make_task
 
 QUICK = soctk.FitConfig(starts=2, epochs=2, newton_iterations=6, lbfgs_iterations=40, level_iterations=40)
 
@@ -69,3 +71,31 @@ def test_without_a_terminal_progress_is_lines(monkeypatch: pytest.MonkeyPatch, c
     assert shares == sorted(shares)
     assert 0 < shares[-1] <= 100
     assert said.out == ""
+
+
+@pytest.mark.parametrize("method", ["soc", "dcp", "pcf_template", "norm"])
+def test_what_a_fit_leaves_is_whole_whenever_it_ends_and_never_much_worse_than_before(method: str) -> None:
+    task = make_task("box_socp", dim=4)
+    data, held_out = task.sample(60, 16, seed=1), task.sample(20, 16, seed=2)
+    config = soctk.FitConfig(starts=2, epochs=1, lbfgs_iterations=20, newton_iterations=6, level_iterations=10)
+
+    def left(raising: bool, last: int) -> float:
+        model, calls = soctk.make_surrogate(method, 4, task.context_dim, seed=0), itertools.count(1)
+
+        def stop() -> bool:
+            ended = next(calls) >= last
+            if ended and raising:
+                raise KeyboardInterrupt
+            return ended
+
+        with nullcontext() if not raising else pytest.raises(KeyboardInterrupt):
+            soctk.fit(model, data, config, held_out, stop=stop)
+        assert model.support is not None
+        with torch.no_grad():
+            value = values_of(model, held_out)
+        return float((value - held_out.value).square().mean())
+
+    for raising in (False, True):
+        errors = [left(raising, last) for last in (1, 6, 20, 60)]
+        assert all(later <= 1.2 * min(errors[: k + 1]) for k, later in enumerate(errors)), errors
+        assert errors[0] < held_out.value.var()

@@ -51,7 +51,7 @@ class Adam(Phase):
         train, held_out = trainer.standardized(torch.float32)
         trainer.model.to(torch.float32).train()
         descent = _Descent(self, trainer, train)
-        run, best = Run(FitStatus.ITERATION_LIMIT), trainer.best
+        run = Run(FitStatus.ITERATION_LIMIT)
         for _ in range(self.epochs):
             loss = descent.epoch()
             run.iterations = descent.steps
@@ -63,13 +63,17 @@ class Adam(Phase):
             run.train.append((run.iterations, loss))
             run.validation.append((run.iterations, reached))
             if reached < run.best:
-                run.best, best = reached, trainer.state()
+                run.best = reached
+                trainer.keep()
             if trainer.deadline.passed:
                 run.status = trainer.deadline.status
                 break
-        trainer.load(best)
+        trainer.load(trainer.best)
         trainer.keep()
         trainer.record(run)
+
+    def keep_whole(self, trainer: Trainer) -> None:
+        trainer.keep_whole(self.level_weight)
 
     def loss(self, model: ConvexSurrogate, part: Standardized) -> Tensor:
         """Return the loss on standardised data."""

@@ -31,8 +31,10 @@ class Curved(Phase):
     def run(self, trainer: Trainer) -> None:
         weights = trainer.curved_weights()
         train, held_out = trainer.projected(self.rows)
-        if weights:
-            self.optimizer.run(trainer, weights, train, held_out)
-        else:
-            trainer.report.best_validation = float(held_out.loss(trainer.model).detach())
-        trainer.keep()
+        try:
+            if weights:
+                self.optimizer.run(trainer, weights, train, held_out)
+            else:
+                trainer.report.best_validation = float(held_out.loss(trainer.model).detach())
+        finally:
+            trainer.keep()

@@ -43,9 +43,14 @@ class Everything(Phase):
         parts = trainer.weighted(self.rows, self.level_weight)
         part = None if self.networks else trainer.model.traits.affine
         waiting = set() if part is None else {id(weight) for weight in part.network_parameters()}
-        with whitened(trainer.windowed, *parts) if self.whitened else nullcontext(parts) as (train, held_out):
-            for optimizer in self.optimizers:
-                if trainer.time_left:
-                    weights = [weight for weight in trainer.weights() if id(weight) not in waiting]
-                    optimizer.run(trainer, weights, train, held_out)
-        trainer.keep()
+        try:
+            with whitened(trainer.windowed, *parts) if self.whitened else nullcontext(parts) as (train, held_out):
+                for optimizer in self.optimizers:
+                    if trainer.time_left:
+                        weights = [weight for weight in trainer.weights() if id(weight) not in waiting]
+                        optimizer.run(trainer, weights, train, held_out)
+        finally:
+            trainer.keep()
+
+    def keep_whole(self, trainer: Trainer) -> None:
+        trainer.keep_whole(self.level_weight)

@@ -20,6 +20,10 @@ class Phase(ABC):
         """Do what the model cannot go without, though time is up before `run`; nothing by default."""
         return
 
+    def keep_whole(self, trainer: Trainer) -> None:
+        """Have a fit that ends early fall back on the present state, if all of it is learned; not by default."""
+        return
+
     def held_out(self, trainer: Trainer) -> Residuals | None:
         """Return the residuals that the phase validates by; None for a phase that has none."""
         return None
@@ -33,6 +37,14 @@ def run_in_turn(phases: Iterable[Phase], trainer: Trainer) -> None:
     """Run phases, each while time is left; what has to be done even then of the others."""
     for phase in phases:
         (phase.run if trainer.time_left else phase.run_late)(trainer)
+
+
+def leave_whole(phases: Iterable[Phase], trainer: Trainer) -> None:
+    """Leave an interrupted model as a deadline would: b0 and v follow what is learned of the curved part."""
+    if not trainer.interrupt():
+        for phase in phases:
+            phase.run_late(trainer)
+        trainer.keep_better()
 
 
 def steps_of(phases: Iterable[Phase], trainer: Trainer) -> int:

@@ -141,6 +141,7 @@ class Race(Phase):
             trainer.keep()
             trainer.report.best_validation = math.inf
             run_in_turn(phases, trainer)
+            phases[-1].keep_whole(trainer)
             report = trainer.report
             found = {"state": trainer.best, "status": report.status, "without": trainer.model.traits.without}
             reached.append(replace(one, loss=report.best_validation, **found))

@@ -37,10 +37,20 @@ class Refine(Phase):
         trainer.decide_contest()
         if not trainer.time_left:
             trainer.keep_better()
+        trainer.refined = True
 
     def run_late(self, trainer: Trainer) -> None:
         if trainer.settled:
             return
+        self._follow(trainer)
+        if trainer.whole is not None:
+            present = trainer.present()
+            trainer.take(trainer.whole)
+            self._follow(trainer)
+            trainer.keep_whole()
+            trainer.take(present)
+        trainer.keep_better()
+
+    def _follow(self, trainer: Trainer) -> None:
         for phase in self.phases:
             phase.run_late(trainer)
-        trainer.keep_better()
