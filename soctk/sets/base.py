@@ -138,8 +138,8 @@ class FeasibleSet(ABC):
 
     @cached_property
     def reach(self) -> tuple[Tensor, float]:
-        """The largest |x_i| in the set, (n,), float64 on the CPU, and a bound of |x|_1: for products with x."""
-        lo, hi = self.hull()
+        """Bounds of |x_i| in the set, (n,), float64 on the CPU, and of |x|_1: for products with x."""
+        lo, hi = self._around()
         largest = torch.maximum(lo.abs(), hi.abs())
         most = -self.linear_minimum(-torch.ones_like(lo))
         return largest, min(float(largest.sum()), float(most + 2 * (-lo).clamp(min=0).sum()))
@@ -156,6 +156,10 @@ class FeasibleSet(ABC):
         return max(1.0, float(lo.abs().max()), float(hi.abs().max()))
 
     # -- for sets to override ----------------------------------------------------------------------------
+
+    def _around(self) -> tuple[Tensor, Tensor]:
+        """Return (lo, hi), each (n,): a box that holds the set, wider than its hull where that would take long."""
+        return self.hull()
 
     def _sample(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Return `count` points, float64 (count, n)."""

@@ -16,6 +16,8 @@ from soctk.sets.oracles import Oracles
 from soctk.sets.polyhedral_walk import Directions, uniform_points
 from soctk.sets.rows import Rows
 
+MOST_PROGRAMS = 100
+"""Coordinates beyond which two linear programmes for each are not solved only for how far rounding may reach."""
 MOVES = 1e-9
 """A coordinate moves that has more than this of some direction of length one in the affine hull."""
 
@@ -60,6 +62,12 @@ class General(Oracles):
         axes = torch.eye(len(self.rows.lower), dtype=torch.float64)
         lo, hi = self.linear_minimum(axes), -self.linear_minimum(-axes)
         return torch.maximum(lo, self.rows.lower), torch.minimum(hi, self.rows.upper)
+
+    def around(self) -> tuple[Tensor, Tensor]:
+        if len(self.rows.lower) <= MOST_PROGRAMS:
+            return self.hull()
+        lo, hi = (torch.from_numpy(self.system.unit * end) for end in self.box)
+        return lo, hi
 
     def free(self) -> Tensor:
         axes = np.eye(len(self.rows.lower))

@@ -44,6 +44,10 @@ class Oracles(ABC):
     def hull(self) -> tuple[Tensor, Tensor]:
         """Return the smallest box around the set, float64 (n,) each."""
 
+    def around(self) -> tuple[Tensor, Tensor]:
+        """Return a box around the set, float64 (n,) each, that is found soon."""
+        return self.hull()
+
     @abstractmethod
     def free(self) -> Tensor:
         """Return which coordinates can move, bool (n,)."""

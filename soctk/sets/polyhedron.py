@@ -257,6 +257,9 @@ class Polyhedron(FeasibleSet):
         lo, hi = (end.to(dtype=dtype, device=device, copy=True) for end in self._hull)
         return lo, hi
 
+    def _around(self) -> tuple[Tensor, Tensor]:
+        return self._oracles.around()
+
     def rows(self) -> Rows:
         return self._rows
 

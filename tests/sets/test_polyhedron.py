@@ -18,6 +18,7 @@ from scipy.stats import kstest
 from set_contract import SetContract, points
 from tolerances import CONJUGATE, DOUBLE, GENERAL_PROJECTION, LINEAR_PROGRAM, VALUE, close
 
+import soctk
 from soctk import Box, Budget, FeasibleSet, Polyhedron, Simplex
 from soctk.sets.general import General
 
@@ -263,6 +264,20 @@ def test_what_is_no_matrix_is_refused() -> None:
 def test_the_sets_of_the_library_are_final(kind: type) -> None:
     with pytest.raises(TypeError, match=r"final.*soctk\.Polyhedron.*soctk\.FeasibleSet"):
         type("Mine", (kind,), {})
+
+
+def test_of_many_coordinates_no_programs_are_solved_for_how_far_rounding_reaches() -> None:
+    n, rng = 150, np.random.default_rng(0)
+    G = np.abs(rng.normal(size=(4, n)))
+    feasible_set = Polyhedron(n, 0.0, np.inf, E=np.ones((1, n)), f=[1.0], G=G, h=G.max(axis=1))
+    model = soctk.ReLUICNN(n, 0, hidden=(4,), seed=0)
+    found = soctk.minimize(model, feasible_set, method="newton", tol=1e-6)
+    assert found.status == "optimal"
+    assert "_hull" not in vars(feasible_set)
+    largest, total = feasible_set.reach
+    lo, hi = feasible_set.hull()
+    assert bool((largest >= torch.maximum(lo.abs(), hi.abs())).all())
+    assert total >= 1.0
 
 
 def test_rows_without_entries_that_hold_are_no_harm() -> None:
