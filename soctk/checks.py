@@ -114,6 +114,14 @@ def check_finite(tensor: Tensor, name: str) -> None:
     raise ValueError(f"{name}: expected finite numbers, got {tensor[index].item()}{place}")
 
 
+def check_learns(name: str) -> None:
+    """Raise RuntimeError if a function that learns is called within `torch.inference_mode()`."""
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            f"{name}: expected to be called outside of torch.inference_mode(), where nothing can be learned"
+        )
+
+
 def check_last_dim(tensor: Tensor, size: int, name: str) -> None:
     """Raise ValueError unless the last dimension of `tensor` is `size`."""
     if tensor.ndim == 0 or tensor.shape[-1] != size:

@@ -30,6 +30,8 @@ from soctk.tables.log import Groups
 from soctk.tables.table import Table, listed
 
 Column = str | int
+NUMBERS = "fiub"
+"""Kinds of NumPy's types that are numbers."""
 
 
 class ConvexRegressor(RegressorMixin, BaseEstimator):
@@ -83,7 +85,7 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
         self.features_: tuple[Feature, ...] = tuple(
             learned_feature(table, name, category=name in category) for name in context
         )
-        self._decision = decision
+        self._decision, self._numbers = decision, not _has_texts(X)
         x, z = self._parts(table)
         fixed = isinstance(self.random_state, numbers.Integral)
         seed = int(self.random_state if fixed else check_random_state(self.random_state).randint(2**31 - 1))
@@ -123,6 +125,8 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
             if array.ndim != 2 or array.shape[1] != len(names):
                 raise ValueError(f"context: expected shape (N, {len(names)}), got {array.shape}")
             context = pd.DataFrame(array, columns=names)
+        elif self._numbers:
+            context = context.astype({name: float for name, kind in context.dtypes.items() if kind.kind in NUMBERS})
         return minimize(self.model_, feasible_set, torch.from_numpy(self._encoded(Table.of(context))), **options)
 
     def _checked_both(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
@@ -199,4 +203,4 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
 
 def _has_texts(X: Any) -> bool:
     """Return whether X is a data frame with columns that are not numbers."""
-    return isinstance(X, pd.DataFrame) and any(kind.kind not in "fiub" for kind in X.dtypes)
+    return isinstance(X, pd.DataFrame) and any(kind.kind not in NUMBERS for kind in X.dtypes)

@@ -66,6 +66,21 @@ def test_texts_and_dates_are_learned_from(estimator: ConvexRegressor, frame: pd.
         estimator.predict(X.drop(columns="site"))
 
 
+@pytest.mark.parametrize(
+    "codes", [np.array([False, True]), np.array([0.1, 0.2], np.float32), np.array([10**16, 10**16 + 2])]
+)
+def test_numbers_that_are_categories_are_the_same_to_learn_from_and_to_decide_for(codes: np.ndarray) -> None:
+    random = np.random.default_rng(0)
+    night = random.integers(0, 2, 100)
+    log = pd.DataFrame({"x": random.normal(size=100), "night": codes[night]})
+    estimator = ConvexRegressor(decision=["x"], category=["night"], model="quadratic")
+    estimator.fit(log, (log["x"] - 0.5 * night) ** 2)
+    found = estimator.decide(soctk.Box(1, -1.0, 1.0), log)
+    np.testing.assert_allclose(found.x[:, 0], 0.5 * night, atol=1e-3)
+    with pytest.raises(ValueError, match="expected a category that the model knows"):
+        estimator.decide(soctk.Box(1, -1.0, 1.0), log.assign(night=7))
+
+
 def test_the_estimator_decides(estimator: ConvexRegressor, frame: pd.DataFrame) -> None:
     contexts = frame.head(20)
     decision = estimator.decide(soctk.Box(2, -1.0), contexts)

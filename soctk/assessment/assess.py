@@ -26,7 +26,7 @@ from soctk.assessment.quadratic import (
 from soctk.assessment.regret import expected_regret
 from soctk.assessment.rows import Axes, Rows
 from soctk.assessment.verdict import FEWEST_ROWS, judge
-from soctk.checks import ArrayLike
+from soctk.checks import ArrayLike, check_learns
 from soctk.function import check_function, on_processor
 from soctk.learn.data import ValueData
 from soctk.learn.optimality import spanned_set
@@ -72,7 +72,9 @@ def assess(
         TypeError: a model that is no surrogate.
         ValueError: data, or a set, of other dimensions than the model's; sets that are empty; a decision and a context
             of more than 200 numbers.
+        RuntimeError: within `torch.inference_mode()`.
     """
+    check_learns("assess")
     check_function(model)
     model = on_processor(model)
     if model.dim + model.context_dim > MOST_NUMBERS:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from soctk.checks import check_learns
 from soctk.function import check_function
 from soctk.learn.config import FitConfig
 from soctk.learn.data import ValueData
@@ -88,7 +89,9 @@ def fine_tune(
         TypeError: a model that is no surrogate.
         ValueError: a model without weights, data or instances of other dimensions than the model's.
         NotImplementedError: a model without a conic form.
+        RuntimeError: within `torch.inference_mode()`.
     """
+    check_learns("fine_tune")
     check_function(model)
     _check(model, data, loss)
     started, config = time.perf_counter(), config or FitConfig()
@@ -96,7 +99,8 @@ def fine_tune(
     home, training = model.dtype, model.training
     model.to(torch.float64).train()
     try:
-        report = _Tuning(model, data, loss, config).run(deadline)
+        with torch.enable_grad():
+            report = _Tuning(model, data, loss, config).run(deadline)
     finally:
         model.to(home).train(training)
     report.seconds = time.perf_counter() - started

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 import torch
 
-from soctk.checks import ArrayLike
+from soctk.checks import ArrayLike, check_learns
 from soctk.function import check_function
 from soctk.learn.config import FitConfig
 from soctk.learn.data import ValueData
@@ -100,8 +100,7 @@ def fit(
         RuntimeWarning: the fit diverged and the model is as it was (`FitStatus.DIVERGED`).
     """
     check_function(model)
-    if torch.is_inference_mode_enabled():
-        raise RuntimeError("fit: expected to be called outside of torch.inference_mode(), where nothing can be learned")
+    check_learns("fit")
     config = config or FitConfig()
     _check_kinds(data, validation, config)
     if config.members > 1:

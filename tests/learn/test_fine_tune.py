@@ -198,6 +198,18 @@ def test_gradients_through_cvxpylayers_are_those_of_our_layer():
     assert float((slopes[0] - slopes[1]).norm()) <= 1e-3 * float(slopes[0].norm())
 
 
+def test_gradients_are_enabled_for_it_and_inference_mode_is_refused(fitted):
+    model, task, data, best = fitted
+    model, loss = copy.deepcopy(model), soctk.Suboptimality(data.context, task.feasible_set, best.x)
+    with torch.no_grad():
+        report = soctk.fine_tune(model, data, loss, soctk.FitConfig(optima_iterations=2))
+    assert report.steps > 0
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"^fine_tune: .*inference_mode"):
+        soctk.fine_tune(model, data, loss)
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"^assess: .*inference_mode"):
+        soctk.assess(model, data)
+
+
 def test_wrong_arguments_say_so(fitted):
     model, task, data, best = fitted
     where = task.feasible_set
