@@ -10,8 +10,8 @@ With more than `BEFORE_REDUCING` steps of L-BFGS those that are left follow Redu
 `FitConfig.context_units` Slope and Everything are in `Bend`, which runs them twice: as they are, and once offsets and
 weights bend with the context. Before the larger structures of a dense model come those with one centre (`OneCentre`),
 where the fit ends if the data do not ask for more; and `KnownOptima` where there are any. Where values are steep all
-of it is in `Focused`, without a focus and with one, and where few values tell with one both projecting and not. With
-one start and one structure there is no race.
+of it is in `Focused`, without a focus and with one, and where few values tell with one both projecting, with v affine
+in the context, and not. With one start and one structure there is no race.
 `print(recipe_for(...))` shows a model's; `FitConfig` holds every number and a switch for every part.
 """
 
@@ -104,9 +104,11 @@ def recipe_for(
     if not (steep and second_order and model.traits.windowed is None):
         return recipe
     weighed = replace(config, penalty=max(config.penalty, FOCUSED_PENALTY))
-    makers = [_Maker(model, weighed, candidates, instances, tell) for tell in (effective, candidates)]
-    if makers[0].apart == makers[1].apart:
-        del makers[1]
+    makers = [_Maker(model, weighed, candidates, instances, effective)]
+    if not makers[0].apart:
+        makers.append(_Maker(model, weighed, candidates, instances, candidates, affine=True))
+        if not makers[1].apart:
+            del makers[1]
     return (Focused(recipe, tuple(maker.recipe(known) for maker in makers)),)
 
 
@@ -134,8 +136,10 @@ class _Maker:
         candidates: int,
         instances: int | None,
         effective: float,
+        *,
+        affine: bool = False,
     ) -> None:
-        traits = model.traits
+        traits, self.affine = model.traits, affine
         self.config, self.windowed, self.units = config, traits.windowed, traits.units
         self.whitened = config.structured and self.windowed is not None and len(self.windowed.branches) > 0
         self.apart = config.project_affine and can_project(model, effective)
@@ -207,11 +211,15 @@ class _Maker:
     def polish(self, share: float, rows: int) -> Everything:
         """Return the phase for all weights from where those of the curved part have their place."""
         newton = self.config.optimizer == "levenberg_marquardt"
-        return Everything((self.newton(share, 0.0) if newton else self.lbfgs(share),), rows, self.level_weight)
+        optimizer = self.newton(share, 0.0) if newton else self.lbfgs(share)
+        return Everything((optimizer,), rows, self.level_weight, networks=not self.affine)
 
     def refine(self) -> Recipe:
         if self.apart:
-            phases: Recipe = (*self.curved(), *self.bend((Slope(), self.polish(1.0, self.config.rows))))
+            phases: Recipe = (
+                *self.curved(),
+                *self.bend((Slope(affine=self.affine), self.polish(1.0, self.config.rows))),
+            )
         else:
             phases = (*self.shape(1.0), *self.bend(()))
         return (*phases, self.level()) if self.regressed else phases

@@ -17,7 +17,7 @@ from tolerances import DOUBLE, VALUE
 import soctk
 from soctk.learn import residuals
 from soctk.learn.phases.focused import FOCUS, FOCUSED_PENALTY, Focused, can_compare, is_steep
-from soctk.learn.phases.phase import Phase
+from soctk.learn.phases.phase import Phase, run_in_turn
 from soctk.learn.phases.refine import Refine
 from soctk.learn.recipe import recipe_for
 from soctk.learn.residuals import Residuals
@@ -267,10 +267,29 @@ def test_where_a_focus_leaves_few_candidates_both_is_tried_projecting_and_not() 
     assert few.alike == enough.alike == recipe_for(model, soctk.FitConfig(), 20)
     projecting = recipe_for(model, config, 20)
     assert enough.focused == (projecting,)
-    assert few.focused == (recipe_for(model, config, 20, effective=4.0), projecting)
-    phases = repr(few.focused[0])
-    assert "Curved(" not in phases
-    assert "networks=False" in phases
+    assert few.focused[0] == recipe_for(model, config, 20, effective=4.0)
+    apart, together = repr(few.focused[0]), repr(few.focused[1])
+    assert "Curved(" not in apart
+    assert "networks=False" in apart
+    affine = (
+        repr(projecting).replace("Slope(affine=False", "Slope(affine=True").replace("networks=True", "networks=False")
+    )
+    assert together == affine != repr(projecting)
+
+
+@pytest.mark.parametrize("name", ["soc", "dcp"])
+def test_v_is_affine_where_it_follows_slopes_of_few_values_that_count(name: str) -> None:
+    """What bends with the context in slopes like these is mostly noise, in held-out ones too."""
+    part, model = penalised(), soctk.make_surrogate(name, DIM, P, seed=0)
+    trainer = Trainer(model, *part.split(seed=0), focus=FOCUS)
+    (focused,) = recipe_for(model, BRIEF, 20, steep=True, effective=4.0)
+    assert isinstance(focused, Focused)
+    run_in_turn(focused.focused[1], trainer)
+    v, ones = trainer.affine.v(part.context)[:, 0].detach(), torch.ones(part.instances, 1, dtype=DOUBLE)
+    features = torch.cat([ones, part.context], dim=1)
+    left = v - features @ torch.linalg.lstsq(features, v).solution
+    assert float(left.abs().max()) <= 1e-9 * float(v.abs().max())
+    assert float(v.std(dim=0).min()) > 1e-3
 
 
 @pytest.mark.parametrize("means", list(permutations((1.0, 2.0, 3.0))))

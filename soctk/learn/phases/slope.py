@@ -34,6 +34,8 @@ class Slope(Phase):
     Each coordinate keeps what is best on validation data, and all keep what they had if time runs out before.
 
     Attributes:
+        affine: whether v stays affine in the context: where the slopes are of few values that count, those held out
+            are no better, and cannot tell what bends from what is noise.
         iterations: Levenberg-Marquardt steps.
         patience: steps without a better validation loss before it stops.
         counts: how few.
@@ -44,6 +46,7 @@ class Slope(Phase):
         decay: penalty of its squared weights, those inside in units of the slopes' variance.
     """
 
+    affine: bool = False
     iterations: int = 40
     patience: int = 5
     counts: tuple[int, ...] = (0, 1, 2, 4)
@@ -54,6 +57,9 @@ class Slope(Phase):
     decay: float = 1e-6
 
     def run(self, trainer: Trainer) -> None:
+        if self.affine:
+            self.run_late(trainer)
+            return
         part, regression = trainer.affine, Regression.of(trainer)
         before, error = copy.deepcopy(part.state_dict()), regression.errors(part).sum()
         if part.slope_network is not None:
