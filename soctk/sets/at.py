@@ -295,6 +295,8 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
     if count == 0:
         raise ValueError(f"{name}: the set has no such rows")
     side = _bound(value, name) if name in ("lower", "upper") else as_tensor(value, name).to(torch.float64)
+    if side is value:  # the caller may go on writing into it
+        side = side.clone()
     if side.ndim == 0:
         return side.expand(count)
     if side.shape[-1] != count:

@@ -280,6 +280,17 @@ def test_of_many_coordinates_no_programs_are_solved_for_how_far_rounding_reaches
     assert total >= 1.0
 
 
+@pytest.mark.parametrize("make", [torch.from_numpy, np.array])
+def test_right_hand_sides_are_the_sets_own(make) -> None:
+    sides = {"f": (1, 1.0), "h": (1, 0.5), "lower": (3, 0.0), "upper": (3, 1.0)}
+    buffers = {name: make(np.full((2, count), value)) for name, (count, value) in sides.items()}
+    sets = Polyhedron(3, 0.0, 1.0, E=[[1.0] * 3], f=[1.0], G=[[1.0, -1.0, 0.0]], h=[0.5]).at(**buffers)
+    before = sets.one(0).center()
+    for buffer in buffers.values():
+        buffer += 7
+    torch.testing.assert_close(sets.one(0).center(), before, rtol=0, atol=0)
+
+
 def test_rows_without_entries_that_hold_are_no_harm() -> None:
     polyhedron = Polyhedron(2, 0.0, 1.0, E=[[0.0, 0.0]], f=[0.0], G=[[0.0, 0.0], [1.0, 1.0]], h=[1.0, 1.5])
     y = torch.tensor([2.0, 2.0], dtype=DOUBLE)
