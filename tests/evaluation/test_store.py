@@ -69,12 +69,6 @@ def test_a_failed_row_undoes_done_and_a_quarantined_one_does_not(store: ResultsS
     assert store.done() == {"a", "c"}
 
 
-def test_a_cell_that_took_too_long_is_done_but_for_those_who_give_it_longer(store: ResultsStore) -> None:
-    store.append(support.row(key="late", status="failed: took too long", cell_time_limit=2.0))
-    assert store.done(1.0) == store.done(2.0) == {"late"}
-    assert store.done(3.0) == store.done() == set()
-
-
 def test_nan_and_infinity_are_written_as_null(store: ResultsStore) -> None:
     store.append(support.row(gap_max=math.inf, regret_mean=math.nan, config={"deep": [math.nan, 1.0]}))
     text = store.path.read_text()

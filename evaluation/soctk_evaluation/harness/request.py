@@ -26,7 +26,7 @@ class Run:
     Attributes:
         store: the results file, made where it does not exist.
         any_code: take cells that another version of the code measured as done.
-        cell_time_limit: seconds that a cell may take; one that took longer is tried again with a larger limit or none.
+        cell_time_limit: seconds that a cell may take; one that took longer is tried again only with a larger limit.
         markdown: where to write the tables.
         figure: where to draw the results, SVG or PNG.
     """

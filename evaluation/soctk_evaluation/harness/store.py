@@ -111,8 +111,8 @@ class ResultsStore:
 
 def is_done(row: Row, time_limit: float | None = None) -> bool:
     """Return whether a row needs no further run: it is measured, quarantined, or took too long and gets no longer."""
-    given, longest = row.get(TIME_LIMIT), math.inf if time_limit is None else time_limit
-    return not row["status"].startswith("failed") or (given is not None and given >= longest)
+    given = row.get(TIME_LIMIT)
+    return not row["status"].startswith("failed") or (given is not None and given >= (time_limit or 0.0))
 
 
 def is_measured(row: Row) -> bool:
