@@ -34,16 +34,17 @@ def main(args: Sequence[str] | None = None) -> int:
     args = sys.argv[1:] if args is None else args
     commands = _commands(args[:1])
     try:
-        request = tyro.extras.subcommand_cli_from_dict(
-            commands,
-            prog="soctk",
-            args=args,
-            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),
-            description="Learn a convex objective and decide with it.",
-        )
-        code = _carry_out(next(name for name, kind in commands.items() if type(request) is kind), request)
-        sys.stdout.flush()
-        return code
+        try:
+            request = tyro.extras.subcommand_cli_from_dict(
+                commands,
+                prog="soctk",
+                args=args,
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),
+                description="Learn a convex objective and decide with it.",
+            )
+            return _carry_out(next(name for name, kind in commands.items() if type(request) is kind), request)
+        finally:
+            sys.stdout.flush()  # after --help too, which ends by SystemExit
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except (UsageError, TableError) as error:
