@@ -104,11 +104,10 @@ def recipe_for(
     if not (steep and second_order and model.traits.windowed is None):
         return recipe
     weighed = replace(config, penalty=max(config.penalty, FOCUSED_PENALTY))
-    makers = [_Maker(model, weighed, candidates, instances, effective)]
-    if not makers[0].apart:
-        makers.append(_Maker(model, weighed, candidates, instances, candidates, affine=True))
-        if not makers[1].apart:
-            del makers[1]
+    tries = ((effective, False), (candidates, True))
+    makers = [_Maker(model, weighed, candidates, instances, tell, affine=affine) for tell, affine in tries]
+    if makers[0].apart == makers[1].apart:
+        del makers[1]
     return (Focused(recipe, tuple(maker.recipe(known) for maker in makers)),)
 
 

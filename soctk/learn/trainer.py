@@ -298,11 +298,10 @@ class Trainer:
             self.take(self.whole)
         self.keep()
 
-    def interrupt(self) -> bool:
-        """Go back to the best state, with no time left; return whether it is refined."""
+    def interrupt(self) -> None:
+        """Go back to the best state, with no time left."""
         self.load(self.best)
         self._expired = True
-        return self.settled or self.refined
 
     def begin_again(self, begun: Weights, focus: float) -> None:
         """Go back to the weights that a fit began with, to learn with another focus."""

@@ -279,7 +279,7 @@ def test_where_a_focus_leaves_few_candidates_both_is_tried_projecting_and_not() 
 
 @pytest.mark.parametrize("name", ["soc", "dcp"])
 def test_v_is_affine_where_it_follows_slopes_of_few_values_that_count(name: str) -> None:
-    """What bends with the context in slopes like these is mostly noise, in held-out ones too."""
+    """A nonlinear response to the context in slopes like these is mostly noise, in held-out ones too."""
     part, model = penalised(), soctk.make_surrogate(name, DIM, P, seed=0)
     trainer = Trainer(model, *part.split(seed=0), focus=FOCUS)
     (focused,) = recipe_for(model, BRIEF, 20, steep=True, effective=4.0)

@@ -34,17 +34,7 @@ def main(args: Sequence[str] | None = None) -> int:
     args = sys.argv[1:] if args is None else args
     commands = _commands(args[:1])
     try:
-        try:
-            request = tyro.extras.subcommand_cli_from_dict(
-                commands,
-                prog="soctk",
-                args=args,
-                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),
-                description="Learn a convex objective and decide with it.",
-            )
-            return _carry_out(next(name for name, kind in commands.items() if type(request) is kind), request)
-        finally:
-            sys.stdout.flush()  # after --help too, which ends by SystemExit
+        return _answer(args, commands)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except (UsageError, TableError) as error:
@@ -54,6 +44,21 @@ def main(args: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be written has no reader
             return 141
         return _fail(str(error), 1)
+
+
+def _answer(args: Sequence[str], commands: dict[str, type]) -> int:
+    """Carry out what is asked for and return the exit code; all that is printed has been written then."""
+    try:
+        request = tyro.extras.subcommand_cli_from_dict(
+            commands,
+            prog="soctk",
+            args=args,
+            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),
+            description="Learn a convex objective and decide with it.",
+        )
+        return _carry_out(next(name for name, kind in commands.items() if type(request) is kind), request)
+    finally:
+        sys.stdout.flush()  # after --help too, which ends by SystemExit
 
 
 def _carry_out(name: str, request: object) -> int:

@@ -69,7 +69,6 @@ class Adam(Phase):
                 run.status = trainer.deadline.status
                 break
         trainer.load(trainer.best)
-        trainer.keep()
         trainer.record(run)
 
     def keep_whole(self, trainer: Trainer) -> None:

@@ -41,7 +41,8 @@ def run_in_turn(phases: Iterable[Phase], trainer: Trainer) -> None:
 
 def leave_whole(phases: Iterable[Phase], trainer: Trainer) -> None:
     """Leave an interrupted model as a deadline would: b0 and v follow what is learned of the curved part."""
-    if not trainer.interrupt():
+    trainer.interrupt()
+    if not (trainer.settled or trainer.refined):
         for phase in phases:
             phase.run_late(trainer)
         trainer.keep_better()

@@ -35,7 +35,7 @@ class Slope(Phase):
 
     Attributes:
         affine: whether v stays affine in the context: where the slopes are of few values that count, those held out
-            are no better, and cannot tell what bends from what is noise.
+            are no better, and cannot tell a nonlinear response from noise.
         iterations: Levenberg-Marquardt steps.
         patience: steps without a better validation loss before it stops.
         counts: how few.
