@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
+from threadpoolctl import threadpool_info
+
 from soctk.processes import end_workers
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.compiling import wait_for_compiled_code
@@ -141,8 +143,8 @@ def one_line(error: BaseException) -> str:
 def machine() -> str:
     """Return this machine in words: processor, cores, a GPU if there is one, system. No name or address.
 
-    The vector instructions stand beside the processor, because libraries choose their code by them: sums are taken
-    in another order, and a fit ends at slightly other weights.
+    Beside the processor stand the vector instructions that PyTorch uses and the processor whose code OpenBLAS uses
+    (which `OPENBLAS_CORETYPE` chooses): other code sums in another order, and a fit ends at slightly other weights.
     """
     import torch  # takes a second
 
@@ -151,7 +153,8 @@ def machine() -> str:
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     processor = models[0] if models else platform.processor() or platform.machine()
     gpu = (torch.cuda.get_device_name(),) if torch.cuda.is_available() else ()
-    vectors = torch.backends.cpu.get_cpu_capability()
+    code = {f"OpenBLAS {library['architecture']}" for library in threadpool_info() if "architecture" in library}
+    vectors = ", ".join((torch.backends.cpu.get_cpu_capability(), *sorted(code)))
     system = (platform.system(), f"Python {platform.python_version()}")
     return ", ".join((f"{processor} ({vectors})", f"{os.cpu_count()} cores", *gpu, *system))
 
