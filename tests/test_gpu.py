@@ -178,6 +178,27 @@ def test_fits_learn_there_as_well(name: str) -> None:
     assert errors[1] <= max(2 * errors[0], 1e-4)
 
 
+def test_units_of_the_context_are_found_there(tmp_path) -> None:
+    """A norm about a centre that swings with the context: decided, saved and loaded with the units found."""
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(200, 2, generator=generator, dtype=DOUBLE)
+    x = torch.rand(200, 16, 3, generator=generator, dtype=DOUBLE)
+    centre = torch.sin(1.5 * context) @ torch.full((2, 3), 0.5, dtype=DOUBLE)
+    data = soctk.ValueData(context, x, (x - centre.unsqueeze(1)).norm(dim=-1))
+    recipe = soctk.FitConfig(starts=1, epochs=2, lbfgs_iterations=100, context_units=6)
+    model = soctk.SOCICNN(3, 2, hidden=(), diagonal=True, norms=(3,)).to(DEVICE)
+    soctk.fit(model, data, recipe)
+    assert model.context_units == 6
+    assert all(there(weight) for weight in model.parameters())
+    decision = soctk.minimize(model, soctk.Box(3), context.to(DEVICE))
+    assert there(decision.x)
+    soctk.save(model, tmp_path / "model.safetensors")
+    expected = soctk.minimize(soctk.load(tmp_path / "model.safetensors"), soctk.Box(3), context)
+    for each in (decision, expected):
+        assert (each.status == "optimal").all()
+    torch.testing.assert_close(decision.value.cpu(), expected.value, rtol=CERTIFIED, atol=CERTIFIED)
+
+
 @pytest.mark.parametrize("loss", ["Regret", "Suboptimality", "Optimality", "SPOPlus"])
 def test_learning_from_decisions_there(loss: str) -> None:
     task = make_task("box_socp", dim=4, seed=0)
