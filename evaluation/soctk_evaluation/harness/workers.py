@@ -153,10 +153,16 @@ def machine() -> str:
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     processor = models[0] if models else platform.processor() or platform.machine()
     gpu = (torch.cuda.get_device_name(),) if torch.cuda.is_available() else ()
-    code = {f"OpenBLAS {library['architecture']}" for library in threadpool_info() if "architecture" in library}
-    vectors = ", ".join((torch.backends.cpu.get_cpu_capability(), *sorted(code)))
+    vectors = ", ".join((torch.backends.cpu.get_cpu_capability(), *_openblas()))
     system = (platform.system(), f"Python {platform.python_version()}")
     return ", ".join((f"{processor} ({vectors})", f"{os.cpu_count()} cores", *gpu, *system))
+
+
+def _openblas() -> list[str]:
+    """Return whose code OpenBLAS uses: in the wheels of NumPy and SciPy, if it is there; some solvers bring another."""
+    libraries = [library for library in threadpool_info() if library["internal_api"] == "openblas"]
+    theirs = [library for library in libraries if library["prefix"] == "libscipy_openblas"]
+    return sorted({f"OpenBLAS {library['architecture']}" for library in theirs or libraries})
 
 
 _is_worker = False

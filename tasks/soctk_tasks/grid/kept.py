@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def kept_values(
 ) -> Tensor:
     """Return the values of candidates, (N, M); those that were computed before are read, the others are written.
 
-    Progress is shown on stderr, if it takes longer than ten seconds.
+    Progress is shown on stderr, if it takes longer than ten seconds. Files are computed in an order that is each
+    process's own: of two that want the same values at the same time, each computes about half of them.
 
     Args:
         name: of the function.
@@ -39,12 +41,13 @@ def kept_values(
         context: (N, p), float64.
         compute: candidates and contexts of some instances -> their values.
     """
-    place, parts = folder() / name, []
+    place, pieces = folder() / name, list(zip(x.split(INSTANCES), context.split(INSTANCES), strict=True))
+    parts: dict[int, Tensor] = {}
     with Progress(context.shape[0], enabled=True, name=name, figure="mean value", unit="instances") as progress:
-        for points, theta in zip(x.split(INSTANCES), context.split(INSTANCES), strict=True):
-            parts.append(_one(place, identity, points, theta, compute))
-            progress.advance(float(parts[-1].mean()), len(points))
-    return torch.cat(parts)
+        for index in random.Random(os.getpid()).sample(range(len(pieces)), len(pieces)):
+            parts[index] = _one(place, identity, *pieces[index], compute)
+            progress.advance(float(parts[index].mean()), len(pieces[index][1]))
+    return torch.cat([parts[index] for index in range(len(pieces))])
 
 
 def _one(place: Path, identity: str, x: Tensor, context: Tensor, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
