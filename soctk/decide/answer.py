@@ -15,8 +15,7 @@ from soctk.checks import as_array
 from soctk.decide.choice import NEWTON
 from soctk.decide.decision import Decision, Prices, Ray
 from soctk.decide.fallback import put_points
-from soctk.decide.newton import SmoothingNewton
-from soctk.decide.pieces import PIECE, side_by_side
+from soctk.decide.pieces import side_by_side
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.ranges import solve_in_range
 from soctk.decide.result import Result
@@ -66,13 +65,14 @@ def answer(
         started: the `time.perf_counter()` value at the user's call.
     """
     assert problem.model is not None
-    if isinstance(solver, SmoothingNewton) and problem.size > PIECE and problem.device.type == "cpu":
+    most = None if solver is None else solver.at_once(problem)
+    if most is not None and problem.size > most:
 
         def one(part: slice) -> Decision:
             begin = None if start is None else start[part]
             return answer(problem.piece(part), solver, limits, begin, (part.stop - part.start,), started)
 
-        return Decision.joined(list(side_by_side(one, problem.size)), batch, time.perf_counter() - started)
+        return Decision.joined(list(side_by_side(one, problem.size, most)), batch, time.perf_counter() - started)
     dtype = torch.promote_types(problem.contexts.dtype, problem.model.dtype)
     if solver is None or problem.size == 0:
         result = Result.unanswered(torch.zeros(0, problem.dim, dtype=problem.dtype, device=problem.device))

@@ -12,20 +12,26 @@ from soctk.sets import SetAt
 
 NEWTON_DIM = 500
 """Beyond this many variables the n by n systems of Newton steps cost more than iterative methods."""
+FINISHED_DIM = 2000
+"""Up to this many variables Newton steps finish what iterative methods leave: seconds for each decision."""
+FEW_STEPS = 2000
+"""Gradient steps before that: where they reach the tolerance, some hundreds do."""
 NEWTON, NEWTON_CG, FIRST_ORDER, EXTERNAL = SmoothingNewton(), NewtonCG(), FirstOrder(), External(second=FirstOrder())
+FINISHED = FirstOrder(FEW_STEPS, second=NEWTON)
+CG_FINISHED = NewtonCG(second=FINISHED)
 
 
 def default_solver(problem: Problem) -> Solver:
     """Return the solver for a problem: Newton steps while n by n systems are cheap.
 
     Beyond that by conjugate gradients between bounds, which the many kinks of a network slow down, and by projected
-    gradients elsewhere. Small sets that Newton steps do not know are left to an outside solver, and so is a surrogate
-    that asks for it.
+    gradients elsewhere; what kinks keep them from certifying is left to Newton steps, up to `FINISHED_DIM`. Small sets
+    that Newton steps do not know are left to an outside solver, and so is a surrogate that asks for it.
     """
     if problem.model is not None and problem.model.decision_method == EXTERNAL.name:
         return EXTERNAL
     if problem.dim <= NEWTON_DIM or isinstance(problem.feasible_set, SetAt):
         return EXTERNAL if problem.has_form and NEWTON.refuses(problem) is not None else NEWTON
     if problem.has_form and NEWTON_CG.refuses(problem) is None and problem.form.network is None:
-        return NEWTON_CG
-    return FIRST_ORDER
+        return CG_FINISHED if problem.dim <= FINISHED_DIM else NEWTON_CG
+    return FINISHED if problem.dim <= FINISHED_DIM else FIRST_ORDER

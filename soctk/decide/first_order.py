@@ -24,7 +24,7 @@ from soctk.decide.loop import State, iterate
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
 from soctk.decide.smoothing import first_width, smooth_at, smoothed_dual, smoothed_value
-from soctk.decide.solver import FormSolver
+from soctk.decide.solver import FormSolver, Solver
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
 
@@ -46,11 +46,13 @@ class FirstOrder(FormSolver):
 
     Attributes:
         max_iter: the most gradient steps for each instance, where the limits say nothing.
+        second: solves again what this one left short of the tolerance, unless an instance ran into a limit below
+            `max_iter`; None for no other.
     """
 
     name: ClassVar[str] = "first_order"
     max_iter: int = 20_000
-    second: ClassVar[None] = None
+    second: Solver | None = None
 
     def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:
         form = problem.form

@@ -90,8 +90,9 @@ def minimize(
             `infeasible` and prices, in float64. Met to 1e-7 of the numbers that g(x) is a sum of.
             `Decision.multipliers` say what it costs to tighten one.
 
-    What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order"; but
-    not an instance that ran into a `max_iter` below the default. `Decision.solver` says whose answer each one has.
+    What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order", and
+    up to 2,000 variables what the default has left after 2,000 gradient steps by "newton"; but not an instance that ran
+    into a `max_iter` below the default. `Decision.solver` says whose answer each one has.
     The Newton method is compiled when it is first needed, and once more for 32 contexts or more; the code is kept on
     disk (`soctk.decide.compiled.first_use`).
 

@@ -26,6 +26,7 @@ from soctk.decide.batched import solve_batched
 from soctk.decide.compiled.form import Packed, compilable, kinds_of, pack, supported
 from soctk.decide.external import External
 from soctk.decide.packed_model import PackedModel
+from soctk.decide.pieces import piece
 from soctk.decide.polyhedral import solve_polyhedral
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.ready import MOST_BY_A_SOLVER, MOST_BY_PYTORCH, is_ready, kernels_of_others
@@ -70,6 +71,10 @@ class SmoothingNewton(FormSolver):
         if refused is not None:
             return f'method "newton": {refused}; use "cvxpy" or "first_order"'
         return super().refuses(problem)
+
+    def at_once(self, problem: Problem) -> int | None:
+        """Return how many instances are best solved in one call: on a processor those whose systems caches hold."""
+        return piece(problem.dim) if problem.device.type == "cpu" else None
 
     def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
         """Minimise every function of the problem: see `Solver.solve`.

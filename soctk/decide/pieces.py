@@ -14,22 +14,29 @@ from typing import TypeVar
 import torch
 
 PIECE = 8192
-"""Instances decided at a time: 10 to 100 megabytes."""
+"""Instances decided at a time: 10 to 100 megabytes in few variables."""
+NUMBERS = 1 << 25
+"""In the n by n systems of all instances of a piece: 256 megabytes each time that they are held."""
 Answer = TypeVar("Answer")
 
 
-def pieces(size: int, threads: int) -> list[slice]:
-    """Return slices of about equal size, `PIECE` at most, a multiple of `threads` of them."""
-    count = -(-size // PIECE)
+def piece(dim: int) -> int:
+    """Return how many instances in so many variables are decided at a time where each has an n by n system."""
+    return min(PIECE, max(NUMBERS // dim**2, 1))
+
+
+def pieces(size: int, threads: int, most: int) -> list[slice]:
+    """Return slices of about equal size, `most` at most, a multiple of `threads` of them."""
+    count = -(-size // most)
     count = -(-count // threads) * threads
     step = -(-size // count)
     return [slice(first, min(first + step, size)) for first in range(0, size, step)]
 
 
-def side_by_side(decide: Callable[[slice], Answer], size: int) -> Iterator[Answer]:
+def side_by_side(decide: Callable[[slice], Answer], size: int, most: int) -> Iterator[Answer]:
     """Yield the answers to the pieces of a batch in their order; what is not begun is dropped with the iterator."""
     threads = torch.get_num_threads()
-    parts = pieces(size, threads)
+    parts = pieces(size, threads, most)
     if threads == 1:
         yield from map(decide, parts)
         return

@@ -30,6 +30,10 @@ class Solver(ABC):
     def refuses(self, problem: Problem) -> str | None:
         """Return the reason why it cannot solve the problem, a sentence with a remedy; None where it can."""
 
+    def at_once(self, problem: Problem) -> int | None:
+        """Return how many instances of the problem are best solved in one call, None for all of them."""
+        return None
+
     @abstractmethod
     def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
         """Minimise every function of the problem.
@@ -101,13 +105,14 @@ class FormSolver(Solver):
 
 def finish(second: Solver, problem: Problem, limits: Limits, result: Result, rows: np.ndarray) -> None:
     """Solve the instances `rows` again, from where they are, and keep whatever point and whatever bound are better."""
-    if rows.size == 0 or limits.late:
-        return
-    index = torch.from_numpy(rows).to(result.x.device)
-    part = problem.select(index)
-    if second.refuses(part) is not None:
-        return
-    merge(result, index, second.solve(part, Limits(limits.tol, None, limits.deadline), result.x[index]), limits.tol)
+    most = second.at_once(problem) or max(rows.size, 1)
+    for some in (rows[first : first + most] for first in range(0, rows.size, most)):
+        index = torch.from_numpy(some).to(result.x.device)
+        part = problem.select(index)
+        if limits.late or second.refuses(part) is not None:
+            return
+        again = second.solve(part, Limits(limits.tol, None, limits.deadline), result.x[index])
+        merge(result, index, again, limits.tol)
 
 
 def merge(result: Result, index: Tensor, again: Result, tol: float) -> None:

@@ -10,7 +10,8 @@ from reference import clarabel_optimum
 from tolerances import DOUBLE, FIRST_ORDER, TIGHT_CLARABEL
 from zoo import MODELS, SETS, shaken
 
-from soctk import SOCICNN, Box, Simplex, minimize
+from soctk import SOCICNN, Box, Budget, FirstOrder, Simplex, SmoothingNewton, minimize
+from soctk.sets import FeasibleSet
 
 CURVED = [name for name in MODELS if name not in ("relu", "ickan", "affine", "norms_only", "no_passthrough")]
 
@@ -55,3 +56,20 @@ def test_limits_return_the_best_point_and_an_honest_gap():
         assert float(feasible_set.violation(decision.x).max()) <= 1e-9
         assert bool((decision.lower_bound <= tight.value + 1e-9).all())
         assert bool((decision.value >= tight.lower_bound - 1e-9).all())
+
+
+@pytest.mark.parametrize("most", [8192, 1])
+@pytest.mark.parametrize("feasible_set", [Box(520), Budget(520, 130.0)], ids=["box", "budget"])
+def test_what_kinks_keep_from_being_certified_takes_newton_steps(
+    feasible_set: FeasibleSet, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together, or one after the other where their systems are large."""
+    monkeypatch.setattr("soctk.decide.pieces.PIECE", most)
+    monkeypatch.setattr("soctk.decide.choice.FINISHED", FirstOrder(200, second=SmoothingNewton(second=None)))
+    model = shaken(SOCICNN(520, 3, hidden=(32,), quadratics=(130,), norms=(130,), seed=0))
+    rows = torch.randn(2, 3, generator=torch.Generator().manual_seed(2), dtype=DOUBLE)
+    first = minimize(model, feasible_set, rows, method=FirstOrder(200))
+    decision = minimize(model, feasible_set, rows)
+    assert set(first.status) == {"iteration_limit"}
+    assert set(decision.status) == {"optimal"}
+    assert set(decision.solver) == {"newton"}

@@ -12,7 +12,7 @@ from tolerances import DOUBLE
 from zoo import MODELS, SETS, shaken
 
 import soctk
-from soctk.decide import answer, pieces
+from soctk.decide import pieces
 from soctk.decide.pieces import side_by_side
 from soctk_tasks.polyhedra import POLYHEDRA
 
@@ -22,8 +22,7 @@ def small_pieces(request, monkeypatch: pytest.MonkeyPatch):
     """Pieces of eight, on one thread and on two."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
-    for module in (pieces, answer):
-        monkeypatch.setattr(module, "PIECE", 8)
+    monkeypatch.setattr(pieces, "PIECE", 8)
     yield
     torch.set_num_threads(before)
 
@@ -32,7 +31,7 @@ def test_threads_that_begin_later_have_the_number_of_before() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        list(side_by_side(lambda part: part, 2 * pieces.PIECE))
+        list(side_by_side(lambda part: part, 40, 20))
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(torch.get_num_threads).result() == 2
     finally:
@@ -84,6 +83,14 @@ def test_units_starts_and_limits_are_cut_with_their_instances(small_pieces) -> N
     assert bool((feasible_set.violation(late.x) <= 1e-9).all())
 
 
+@pytest.mark.parametrize("dim", [10, 500, 3000])
+def test_systems_of_a_piece_are_of_bounded_size(dim: int) -> None:
+    parts = pieces.pieces(20_000, 3, pieces.piece(dim))
+    assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
+    assert (parts[0].start, parts[-1].stop) == (0, 20_000)
+    assert all((part.stop - part.start) * dim**2 <= pieces.NUMBERS for part in parts)
+
+
 def test_an_error_in_a_piece_is_the_caller_s(small_pieces) -> None:
     def fails(part: slice) -> int:
         if part.start >= 16:
@@ -91,4 +98,4 @@ def test_an_error_in_a_piece_is_the_caller_s(small_pieces) -> None:
         return part.start
 
     with pytest.raises(ValueError, match="no"):
-        list(side_by_side(fails, 40))
+        list(side_by_side(fails, 40, 8))
