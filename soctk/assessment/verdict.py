@@ -66,7 +66,7 @@ def judge(
     if quadratic.score < SIGNIFICANT:
         return Verdict.QUADRATIC, f"its error is {quadratic.rms:.3g}, the model's {errors['model'].rms:.3g}"
     found = [costs.difference] if costs.on_mean is None else [costs.difference, costs.on_mean]
-    better = f"its error is smaller, {errors['model'].rms:.3g} beside {quadratic.rms:.3g}"
+    better = f"the model's error is smaller, {errors['model'].rms:.3g} beside {quadratic.rms:.3g}"
     if all(each.is_nothing(variance**0.5) for each in found):
         return Verdict.QUADRATIC, f"{better}, but it decides as the quadratic does"
     estimate = sum(each.estimate for each in found) / len(found)

@@ -65,10 +65,14 @@ def test_it_is_run_limited_and_reported(added, tmp_path, capsys) -> None:
     assert "scores [0.0, 1.0, None] of 3 in own" in shown.out.replace("1.0, None, 1.0", "0.0, 1.0, None")
     assert "1 cells reached the time limit; a larger one tries them again" in shown.err
     assert main(asked(tmp_path)) == 0
-    assert "3 of 3 cells were in" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "3 of 3 cells were in" in said
+    assert "1 of them without a result, a time limit having ended them: a larger one tries them again" in said
     (tmp_path / "quick").touch()
     assert main(asked(tmp_path, "--cell-time-limit", "30")) == 0
-    assert "2 of 3 cells were in" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "2 of 3 cells were in" in said
+    assert "without a result" not in said
     assert {row["status"] for row in ResultsStore(tmp_path / "own.jsonl").read().newest()} == {"ok"}
     assert main(["report", str(tmp_path / "own.jsonl"), "--markdown", "page.md"]) == 0
     assert "scores [1.0, 1.0, 1.0] of 0 in own, {'markdown': PosixPath('page.md')}" in capsys.readouterr().out

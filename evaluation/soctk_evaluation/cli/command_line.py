@@ -18,7 +18,7 @@ from soctk_evaluation.cli.report import show
 from soctk_evaluation.experiments import experiment_names, find_experiment
 from soctk_evaluation.harness.experiment import Experiment
 from soctk_evaluation.harness.request import Run, Sweep, UsageError, check_request
-from soctk_evaluation.harness.store import ResultsStore, StoreError, cell_of, is_done
+from soctk_evaluation.harness.store import ResultsStore, StoreError, cell_of, is_done, is_late
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -93,7 +93,8 @@ def run_experiment(experiment: Experiment, request: Run) -> int:
     # A cluster's workers have other folders to begin at: what they are told is the whole path.
     store = ResultsStore(request.store.resolve() if _on_cluster(request) else request.store)
     limit = request.cell_time_limit
-    rows = store.read().newest() if request.any_code else []
+    before = store.read()
+    rows = before.newest() if request.any_code else []
     earlier = {cell_of(row): row["key"] for row in rows if is_done(row, limit)}
     asked = {cell: earlier.get(cell_of(cell.identity)) for cell in cells}
     missing = [cell for cell, key in asked.items() if key is None]
@@ -108,7 +109,9 @@ def run_experiment(experiment: Experiment, request: Run) -> int:
         return _fail(f"interrupted: {stored} of {len(asked)} cells are in {store.path}; run it again for the rest", 130)
     stored = len(asked) - len(missing) + report.skipped
     if stored:
-        print(f"{stored} of {len(asked)} cells were in {store.path} already", file=sys.stderr)
+        late = sum(is_late(row) and is_done(row, limit) for key, row in before.latest().items() if key in keys)
+        over = f", {late} of them without a result, a time limit having ended them: a larger one tries them again"
+        print(f"{stored} of {len(asked)} cells were in {store.path} already{over if late else ''}", file=sys.stderr)
     show(experiment, store, request, cells, keys)
     remedies = {
         "failed; the same command tries them again": report.failed,

@@ -137,7 +137,7 @@ class Decide:
         feasible: where to decide.
         output: the decisions' file, .csv, .parquet or .npz, or the name of a new folder, for a .parquet file of each
             piece, in the order of their names; the model's name with .decisions.csv by default.
-        keep: columns of the contexts' file to copy beside the decisions, such as a date.
+        keep: columns of the contexts' file to copy beside the decisions, such as a date; of a .csv file as text.
         rows_at_once: contexts of a piece.
         tol: the gap to reach, relative to max(1, |value|), or in units of the scale.
         scale: the unit that gaps are measured in, such as the standard deviation of the values in question.

@@ -111,8 +111,12 @@ class ResultsStore:
 
 def is_done(row: Row, time_limit: float | None = None) -> bool:
     """Return whether a row needs no further run: it is measured, quarantined, or took too long and gets no longer."""
-    given = row.get(TIME_LIMIT)
-    return not row["status"].startswith("failed") or (given is not None and given >= (time_limit or 0.0))
+    return not row["status"].startswith("failed") or (is_late(row) and row[TIME_LIMIT] >= (time_limit or 0.0))
+
+
+def is_late(row: Row) -> bool:
+    """Return whether a row has no result because its cell reached its time limit."""
+    return row.get(TIME_LIMIT) is not None
 
 
 def is_measured(row: Row) -> bool:
