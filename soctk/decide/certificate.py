@@ -10,12 +10,13 @@ doubt is solved, for the bound of its solution.
 from __future__ import annotations
 
 import dataclasses
+import time
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor, check_last_dim
+from soctk.checks import ArrayLike, as_tensor, check_last_dim, check_positive
 from soctk.decide.bounds import best_bound, frank_wolfe_gap
 from soctk.decide.choice import default_solver
 from soctk.decide.decision import certified_gap, relative_gap
@@ -59,6 +60,7 @@ def certify(
     context: ArrayLike | None = None,
     *,
     tol: float = 1e-6,
+    time_limit: float | None = None,
 ) -> Certificate:
     """Return the certificate of decisions x that came from anywhere.
 
@@ -69,15 +71,20 @@ def certify(
         context: (*batch, p), or None where p = 0.
         tol: relative gap below which closed-form bounds are good enough; above it the minimum itself is looked for.
             `inf` for closed-form bounds alone.
+        time_limit: seconds after which no minimum is looked for any longer; bounds are as rigorous then, only lower.
 
     Returns:
         `Certificate` with tensors (*batch). The gap is rigorous for any x; it is an optimality gap of x only
         where `violation` is negligible.
 
     Raises:
-        ValueError: a bad x or context.
+        ValueError: a bad x, context or time limit.
     """
+    started = time.perf_counter()
     check_function(model)
+    if time_limit is not None:
+        check_positive(time_limit, "time_limit")
+    limits = Limits(BOUND_TOLERANCE, None, float("inf") if time_limit is None else started + time_limit)
     points = as_tensor(x, "x")
     check_last_dim(points, feasible_set.dim, "x")
     points = points.to(torch.promote_types(points.dtype, model.dtype))
@@ -107,17 +114,18 @@ def certify(
     lower = lower.reshape(value.shape)
     doubtful = relative_gap(value, lower) > tol
     if bool(doubtful.any()):
-        lower = torch.where(doubtful, torch.maximum(lower, _solved_bound(form, feasible_set, doubtful)), lower)
+        lower = torch.where(doubtful, torch.maximum(lower, _solved_bound(form, feasible_set, doubtful, limits)), lower)
     return Certificate(directed(value, points.dtype, torch.inf), directed(lower, points.dtype, -torch.inf), violation)
 
 
-def _solved_bound(form: ConicForm, feasible_set: FeasibleSet | SetAt, wanted: Tensor) -> Tensor:
+def _solved_bound(form: ConicForm, feasible_set: FeasibleSet | SetAt, wanted: Tensor, limits: Limits) -> Tensor:
     """Return bounds from solving the wanted instances, -inf for the others; points of one function share its bound."""
     shared = form.batch_shape == ()
     index = torch.nonzero(wanted.reshape(-1)).squeeze(-1)
     sets = feasible_set.select(index) if isinstance(feasible_set, SetAt) else feasible_set
     problem = Problem(form if shared else form.select(index), sets)
-    solved = default_solver(problem).solve(problem, Limits(BOUND_TOLERANCE))
+    solver = default_solver(problem)
+    parts = torch.arange(problem.size, device=wanted.device).split(solver.at_once(problem) or problem.size)
     bound = torch.full(wanted.shape, -torch.inf, dtype=form.dtype, device=wanted.device).reshape(-1)
-    bound[index] = solved.lower_bound
+    bound[index] = torch.cat([solver.solve(problem.select(part), limits).lower_bound for part in parts])
     return bound.reshape(wanted.shape)

@@ -162,6 +162,20 @@ def test_the_certificate_of_a_smooth_functions_optimum_is_small(context, feasibl
     assert float(certificate.violation.max()) <= 1e-9
 
 
+def test_a_certificate_can_be_limited_in_time_and_is_found_in_pieces(model, context, monkeypatch) -> None:
+    """A limit leaves bounds that are lower; pieces change nothing."""
+    x = Simplex(5).sample(4, torch.Generator().manual_seed(0))
+    whole, late = certify(model, Simplex(5), x, context), certify(model, Simplex(5), x, context, time_limit=1e-9)
+    closed = certify(model, Simplex(5), x, context, tol=float("inf"))
+    assert bool((closed.lower_bound < whole.lower_bound).all())
+    assert bool((closed.lower_bound <= late.lower_bound).all())
+    assert bool((late.lower_bound <= whole.lower_bound).all())
+    monkeypatch.setattr("soctk.decide.pieces.PIECE", 1)
+    assert torch.equal(certify(model, Simplex(5), x, context).lower_bound, whole.lower_bound)
+    with pytest.raises(ValueError, match="time_limit: expected a positive number, got 0"):
+        certify(model, Simplex(5), x, context, time_limit=0)
+
+
 def test_a_certificate_shows_the_violation_and_keeps_its_bound(model, context) -> None:
     x = torch.full((4, 5), 0.5, dtype=DOUBLE)
     certificate = certify(model, Simplex(5), x, context)
