@@ -8,6 +8,7 @@ from soctk.decide.newton import SmoothingNewton
 from soctk.decide.newton_cg import NewtonCG
 from soctk.decide.problem import Problem
 from soctk.decide.solver import Solver
+from soctk.maps.linear import LARGEST_OUTER
 from soctk.sets import SetAt
 
 NEWTON_DIM = 500
@@ -32,6 +33,14 @@ def default_solver(problem: Problem) -> Solver:
         return EXTERNAL
     if problem.dim <= NEWTON_DIM or isinstance(problem.feasible_set, SetAt):
         return EXTERNAL if problem.has_form and NEWTON.refuses(problem) is not None else NEWTON
+    finished = _can_be_finished(problem)
     if problem.has_form and NEWTON_CG.refuses(problem) is None and problem.form.network is None:
-        return CG_FINISHED if problem.dim <= FINISHED_DIM else NEWTON_CG
-    return FINISHED if problem.dim <= FINISHED_DIM else FIRST_ORDER
+        return CG_FINISHED if finished else NEWTON_CG
+    return FINISHED if finished else FIRST_ORDER
+
+
+def _can_be_finished(problem: Problem) -> bool:
+    """Return whether Newton steps can finish a problem: its size, its set and its maps, which need dense copies."""
+    if problem.dim > FINISHED_DIM or NEWTON.refuses(problem) is not None:
+        return False
+    return all(term.map.rows * problem.dim <= LARGEST_OUTER for term in problem.form.terms)

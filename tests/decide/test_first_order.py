@@ -5,13 +5,19 @@ from __future__ import annotations
 import time
 
 import pytest
+import scipy.sparse as sp
 import torch
+from ball import Ball
 from reference import clarabel_optimum
 from tolerances import DOUBLE, FIRST_ORDER, TIGHT_CLARABEL
 from zoo import MODELS, SETS, shaken
 
-from soctk import SOCICNN, Box, Budget, FirstOrder, Simplex, SmoothingNewton, minimize
+from soctk import SOCICNN, Box, Budget, ConicForm, FirstOrder, NormICNN, Simplex, SmoothingNewton, minimize
+from soctk.decide.choice import default_solver
+from soctk.decide.problem import Problem
+from soctk.maps.linear import SparseMap
 from soctk.sets import FeasibleSet
+from soctk.terms import Norms
 
 CURVED = [name for name in MODELS if name not in ("relu", "ickan", "affine", "norms_only", "no_passthrough")]
 
@@ -73,3 +79,22 @@ def test_what_kinks_keep_from_being_certified_takes_newton_steps(
     assert set(first.status) == {"iteration_limit"}
     assert set(decision.status) == {"optimal"}
     assert set(decision.solver) == {"newton"}
+
+
+def test_newton_steps_finish_only_what_they_can() -> None:
+    """Others get all gradient steps: on sets without rows, and of maps that are too large for a dense copy."""
+    model = SOCICNN(520, 0, hidden=(4,), norms=(3,), seed=0)
+    large = SparseMap.of(sp.eye_array(33_000, 520))
+    zero = torch.zeros(1, 1, 33_000, dtype=DOUBLE)
+    term = Norms(large, zero, zero + 1.0, zero + 1.0, 1)
+    sparse = ConicForm(zero[0, :, :1], zero[..., :520], (term,), (1,))
+    for problem, steps in (
+        (Problem(model.conic_form(), Box(520)), 2000),
+        (Problem(model.conic_form(), Ball(520, 1.0, 0.2)), 20_000),
+        (Problem(sparse, Simplex(520)), 20_000),
+        (Problem(NormICNN(2001, 0, seed=0).conic_form(), Box(2001)), 20_000),
+    ):
+        solver = default_solver(problem)
+        assert isinstance(solver, FirstOrder)
+        assert solver.max_iter == steps
+    assert minimize(model, Ball(520, 1.0, 0.2), max_iter=30).solver == "first_order"
