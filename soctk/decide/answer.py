@@ -65,8 +65,7 @@ def answer(
         started: the `time.perf_counter()` value at the user's call.
     """
     assert problem.model is not None
-    most = None if solver is None else solver.at_once(problem)
-    if most is not None and problem.size > most:
+    if solver is not None and problem.size > (most := solver.at_once(problem)):
 
         def one(part: slice) -> Decision:
             begin = None if start is None else start[part]

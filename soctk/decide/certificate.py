@@ -84,7 +84,7 @@ def certify(
     check_function(model)
     if time_limit is not None:
         check_positive(time_limit, "time_limit")
-    limits = Limits(BOUND_TOLERANCE, None, float("inf") if time_limit is None else started + time_limit)
+    limits = Limits.of(started, BOUND_TOLERANCE, time_limit=time_limit)
     points = as_tensor(x, "x")
     check_last_dim(points, feasible_set.dim, "x")
     points = points.to(torch.promote_types(points.dtype, model.dtype))
@@ -125,7 +125,7 @@ def _solved_bound(form: ConicForm, feasible_set: FeasibleSet | SetAt, wanted: Te
     sets = feasible_set.select(index) if isinstance(feasible_set, SetAt) else feasible_set
     problem = Problem(form if shared else form.select(index), sets)
     solver = default_solver(problem)
-    parts = torch.arange(problem.size, device=wanted.device).split(solver.at_once(problem) or problem.size)
+    parts = torch.arange(problem.size, device=wanted.device).split(solver.at_once(problem))
     bound = torch.full(wanted.shape, -torch.inf, dtype=form.dtype, device=wanted.device).reshape(-1)
     bound[index] = torch.cat([solver.solve(problem.select(part), limits).lower_bound for part in parts])
     return bound.reshape(wanted.shape)

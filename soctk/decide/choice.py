@@ -8,7 +8,6 @@ from soctk.decide.newton import SmoothingNewton
 from soctk.decide.newton_cg import NewtonCG
 from soctk.decide.problem import Problem
 from soctk.decide.solver import Solver
-from soctk.maps.linear import LARGEST_OUTER
 from soctk.sets import SetAt
 
 NEWTON_DIM = 500
@@ -43,4 +42,4 @@ def _can_be_finished(problem: Problem) -> bool:
     """Return whether Newton steps can finish a problem: its size, its set and its maps, which need dense copies."""
     if problem.dim > FINISHED_DIM or NEWTON.refuses(problem) is not None:
         return False
-    return all(term.map.rows * problem.dim <= LARGEST_OUTER for term in problem.form.terms)
+    return all(term.map.fits_densely for term in problem.form.terms)

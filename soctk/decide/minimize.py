@@ -129,7 +129,7 @@ def minimize(
                 "each context one is"
             )
         constraints = check_constraints(subject_to, model, batch)
-    limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
+    limits = Limits.of(started, tol, max_iter, time_limit)
     if constraints:
         return decide_under(problem, constraints, limits, batch, started)
     start = check_start(x0, problem, batch)

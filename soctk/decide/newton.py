@@ -72,9 +72,9 @@ class SmoothingNewton(FormSolver):
             return f'method "newton": {refused}; use "cvxpy" or "first_order"'
         return super().refuses(problem)
 
-    def at_once(self, problem: Problem) -> int | None:
-        """Return how many instances are best solved in one call: on a processor those whose systems caches hold."""
-        return piece(problem.dim) if problem.device.type == "cpu" else None
+    def at_once(self, problem: Problem) -> int:
+        """Return how many instances are best solved in one call: on a processor a piece (`soctk.decide.pieces`)."""
+        return piece(problem.dim) if problem.device.type == "cpu" else problem.size
 
     def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
         """Minimise every function of the problem: see `Solver.solve`.

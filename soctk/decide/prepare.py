@@ -108,7 +108,7 @@ class Prepared:
             problem.packed = None  # it is of one function
         if isinstance(sets, SetAt) and solver is not None and not solver.takes_sets_at:
             solver = chosen_solver(problem, default_solver)
-        limits = Limits(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
+        limits = Limits.of(started, tol, max_iter, time_limit)
         return answer(problem, solver, limits, check_start(x0, problem, batch), batch, started)
 
 

@@ -34,6 +34,11 @@ class Limits:
     max_iter: int | None = None
     deadline: float = float("inf")
 
+    @classmethod
+    def of(cls, started: float, tol: float, max_iter: int | None = None, time_limit: float | None = None) -> Limits:
+        """Return the limits of a call that began at a `time.perf_counter()` value and may take so many seconds."""
+        return cls(tol, max_iter, float("inf") if time_limit is None else started + time_limit)
+
     @property
     def late(self) -> bool:
         """Whether the deadline has passed."""

@@ -30,9 +30,9 @@ class Solver(ABC):
     def refuses(self, problem: Problem) -> str | None:
         """Return the reason why it cannot solve the problem, a sentence with a remedy; None where it can."""
 
-    def at_once(self, problem: Problem) -> int | None:
-        """Return how many instances of the problem are best solved in one call, None for all of them."""
-        return None
+    def at_once(self, problem: Problem) -> int:
+        """Return how many instances of the problem are best solved in one call: here, all of them."""
+        return problem.size
 
     @abstractmethod
     def solve(self, problem: Problem, limits: Limits, start: Tensor | None = None) -> Result:
@@ -105,14 +105,13 @@ class FormSolver(Solver):
 
 def finish(second: Solver, problem: Problem, limits: Limits, result: Result, rows: np.ndarray) -> None:
     """Solve the instances `rows` again, from where they are, and keep whatever point and whatever bound are better."""
-    most = second.at_once(problem) or max(rows.size, 1)
-    for some in (rows[first : first + most] for first in range(0, rows.size, most)):
-        index = torch.from_numpy(some).to(result.x.device)
-        part = problem.select(index)
-        if limits.late or second.refuses(part) is not None:
+    if rows.size == 0 or second.refuses(problem) is not None:
+        return
+    for index in torch.from_numpy(rows).to(result.x.device).split(second.at_once(problem)):
+        if limits.late:
             return
-        again = second.solve(part, Limits(limits.tol, None, limits.deadline), result.x[index])
-        merge(result, index, again, limits.tol)
+        part, inner = problem.select(index), Limits(limits.tol, None, limits.deadline)
+        merge(result, index, second.solve(part, inner, result.x[index]), limits.tol)
 
 
 def merge(result: Result, index: Tensor, again: Result, tol: float) -> None:

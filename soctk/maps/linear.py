@@ -45,6 +45,11 @@ class LinearMap(ABC):
     def dim(self) -> int:
         """The input dimension n."""
 
+    @property
+    def fits_densely(self) -> bool:
+        """Whether the matrix is small enough for a dense copy."""
+        return self.rows * self.dim <= LARGEST_OUTER
+
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
         """Return A x: (N, M, n) -> (N, M, K)."""
@@ -281,7 +286,7 @@ class SparseMap(LinearMap):
         Raises:
             NotImplementedError: the matrix is too large for that.
         """
-        if self.rows * self.dim > LARGEST_OUTER:
+        if not self.fits_densely:
             raise NotImplementedError(
                 f'no dense copy is made of a {self.rows} by {self.dim} map; use method="newton_cg" or "first_order"'
             )
