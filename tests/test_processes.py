@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from concurrent.futures import Future
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from joblib.externals.loky import ProcessPoolExecutor
 
-from soctk.processes import end_workers
+from soctk.processes import end_workers, interrupts_held
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -47,3 +48,30 @@ def test_an_executor_whose_workers_have_died_is_ended_too() -> None:
     call = executor.submit(os._exit, 1)
     assert call.exception() is not None
     end_workers(executor, [call])
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_ctrl_c_while_workers_start_is_held_back_and_not_lost(others: int) -> None:
+    """Also where another thread, which has not blocked the signal, takes it."""
+    ended, reached = threading.Event(), False
+    threads = [threading.Thread(target=ended.wait) for _ in range(others)]
+    for thread in threads:
+        thread.start()
+
+    def start_workers() -> None:
+        nonlocal reached
+        with interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+            reached = True
+
+    # A suite that runs in the background inherits an ignored Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start_workers()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        ended.set()
+    assert reached
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

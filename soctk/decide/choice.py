@@ -25,7 +25,8 @@ def default_solver(problem: Problem) -> Solver:
     """Return the solver for a problem: Newton steps while n by n systems are cheap.
 
     Beyond that by conjugate gradients between bounds, which the many kinks of a network slow down, and by projected
-    gradients elsewhere; what kinks keep them from certifying is left to Newton steps, up to `FINISHED_DIM`. Small sets
+    gradients elsewhere; what kinks keep them from certifying is left to Newton steps, up to `FINISHED_DIM`. These come
+    first over polyhedra with more rows than a sum, onto which a projection costs as much as many of them. Small sets
     that Newton steps do not know are left to an outside solver, and so is a surrogate that asks for it.
     """
     if problem.model is not None and problem.model.decision_method == EXTERNAL.name:
@@ -33,6 +34,9 @@ def default_solver(problem: Problem) -> Solver:
     if problem.dim <= NEWTON_DIM or isinstance(problem.feasible_set, SetAt):
         return EXTERNAL if problem.has_form and NEWTON.refuses(problem) is not None else NEWTON
     finished = _can_be_finished(problem)
+    rows = problem.feasible_set.rows() if finished else None
+    if rows is not None and not rows.at_most_a_sum:
+        return NEWTON
     if problem.has_form and NEWTON_CG.refuses(problem) is None and problem.form.network is None:
         return CG_FINISHED if finished else NEWTON_CG
     return FINISHED if finished else FIRST_ORDER

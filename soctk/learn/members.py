@@ -7,13 +7,14 @@ nothing but what `Members` holds and its number, so that who learns it, and how 
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -26,7 +27,7 @@ from soctk.learn.phases.race import can_redraw, redrawn
 from soctk.learn.progress import Progress
 from soctk.learn.report import FitReport, FitStatus
 from soctk.models.average import average
-from soctk.processes import end_workers
+from soctk.processes import end_workers, ignore_interrupts, interrupts_held
 from soctk.sets import SetAt
 from soctk.surrogate import ConvexSurrogate
 
@@ -186,8 +187,9 @@ def _in_processes(fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop
                 mark.set()
             return mark.is_set()
 
-        executor = get_reusable_executor(max_workers=processes - 1)
-        others = [executor.submit(_elsewhere, fit, members, numbers, mark) for numbers in theirs]
+        with interrupts_held():
+            executor = get_reusable_executor(max_workers=processes - 1, initializer=ignore_interrupts)
+            others = [executor.submit(_elsewhere, fit, members, numbers, mark) for numbers in theirs]
         try:
             learned = _in_turn(fit, members, mine, None if stop is None else stopped, model)
             return learned | _collect(others, stopped, mark, Progress(0, enabled=False))
@@ -261,15 +263,16 @@ def _elsewhere(fit: Fit, members: Members, numbers: Iterable[int], mark: Mark | 
 
 @dataclass(frozen=True)
 class _FileMark:
-    """A mark that processes of one machine see."""
+    """A mark that processes of one machine see, set for those whose parent is gone too."""
 
     path: Path
+    parent: int = field(default_factory=os.getpid)
 
     def set(self) -> None:
         self.path.touch()
 
     def is_set(self) -> bool:
-        return self.path.exists()
+        return self.path.exists() or self.parent not in (os.getpid(), os.getppid())
 
 
 def _never() -> bool:

@@ -23,6 +23,8 @@ DEPENDENT = 1e-9
 """Singular values of unit rows below this are none."""
 HOLDS = 1e-7
 """Multipliers, which sum to one, above this are positive."""
+FEW_NUMBERS = 100_000
+"""Of rows, bounds among them: beyond, the dual simplex method, for which most of them tie, takes up to minutes."""
 CENTERING_STEPS = 100
 CENTERED = 0.1
 
@@ -81,7 +83,8 @@ class Interior:
             m, n = normals.shape
             rows, more = np.column_stack([normals, np.ones(m)]), np.column_stack([equal, np.zeros(len(equal))])
             goal = np.append(np.zeros(n), -1.0)
-            answer = linear_program(goal, rows, heights, more, levels, (None, None))
+            simplex = rows.size <= FEW_NUMBERS
+            answer = linear_program(goal, rows, heights, more, levels, (None, None), simplex=simplex)
             if answer.status == 2:
                 raise ValueError("expected a set with a point, got an empty one: its equalities contradict one another")
             if answer.status != 0:

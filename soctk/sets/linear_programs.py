@@ -21,6 +21,8 @@ from soctk.sets.implied import SingleRows
 from soctk.sets.rows import Rows
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+METHODS = ("highs-ds", TIGHT), ("highs-ds", {}), ("highs-ds", {"presolve": False}), ("highs-ipm", {})
+INTERIOR_POINTS = (("highs-ipm", TIGHT),)
 EPS = float(np.finfo(float).eps)
 IMPLICATIONS = 3
 """Rounds in which bounds may follow from others."""
@@ -178,16 +180,23 @@ class System:
         return linear_program(g, self.G, self.h, self.E, self.f, np.stack([self.lower, self.upper], axis=1))
 
 
-def linear_program(g: np.ndarray, G: np.ndarray, h: np.ndarray, E: np.ndarray, f: np.ndarray, bounds: Any) -> Any:
-    """Return SciPy's answer to min g'x, G x <= h, E x = f between bounds: a vertex, with multipliers."""
+def linear_program(
+    g: np.ndarray, G: np.ndarray, h: np.ndarray, E: np.ndarray, f: np.ndarray, bounds: Any, *, simplex: bool = True
+) -> Any:
+    """Return SciPy's answer to min g'x, G x <= h, E x = f between bounds: a vertex, with multipliers.
+
+    Args:
+        g: (n,).
+        G: (m, n).
+        h: (m,).
+        E: (k, n).
+        f: (k,).
+        bounds: as SciPy takes them.
+        simplex: whether to begin with the dual simplex method; else with interior points, then a vertex near them.
+    """
     answer: Any = None
     rows = sparse_if_large(G), h, sparse_if_large(E), f
-    for method, options in (
-        ("highs-ds", TIGHT),
-        ("highs-ds", {}),
-        ("highs-ds", {"presolve": False}),
-        ("highs-ipm", {}),
-    ):
+    for method, options in (*(() if simplex else INTERIOR_POINTS), *METHODS):
         answer = optimize.linprog(g, *rows, bounds, method=method, options=options)
         if answer.status in (0, 2, 3):
             break

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ import support
 from soctk_evaluation.harness.limits import TimeLimitError, time_limit
 from soctk_evaluation.harness.store import ResultsStore, StoreError
 from soctk_evaluation.harness.sweep import run_cells
-from soctk_evaluation.harness.workers import interrupts_held
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -230,30 +228,3 @@ def test_the_next_sweep_removes_what_a_killed_one_left_and_nothing_of_one_that_r
         killed.kill()
         running.kill()
     assert left() == []
-
-
-@pytest.mark.parametrize("others", [0, 1])
-def test_ctrl_c_while_workers_start_is_held_back_and_not_lost(others: int) -> None:
-    """Also where another thread, which has not blocked the signal, takes it."""
-    ended, reached = threading.Event(), False
-    threads = [threading.Thread(target=ended.wait) for _ in range(others)]
-    for thread in threads:
-        thread.start()
-
-    def start_workers() -> None:
-        nonlocal reached
-        with interrupts_held():
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.05)
-            reached = True
-
-    # A suite that runs in the background inherits an ignored Ctrl-C.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            start_workers()
-    finally:
-        signal.signal(signal.SIGINT, before)
-        ended.set()
-    assert reached
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

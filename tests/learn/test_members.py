@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from joblib.externals.loky import get_reusable_executor
 
 import soctk
 from soctk import FitConfig, FitReport, ValueData
@@ -172,6 +177,25 @@ def test_an_interrupt_ends_the_processes_of_many_members_without_a_word() -> Non
 
     with pytest.raises(KeyboardInterrupt):
         soctk.fit(made(), data(), replace(BRIEF, members=9, jobs=2, epochs=1000), stop=interrupted)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")
+def test_an_interrupt_that_a_terminal_sends_to_all_processes_leaves_their_members_alone() -> None:
+    """Those that are still starting too: the whole of the fit goes on, and it is this process that ends it."""
+    sent: set[int] = set()
+
+    def interrupt_workers() -> bool:
+        children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+        for child in {int(number) for found in children for number in found} - sent:
+            os.kill(child, signal.SIGINT)
+            sent.add(child)
+        return False
+
+    get_reusable_executor().shutdown(wait=True)
+    report = soctk.fit(made(), data(), replace(BRIEF, members=4, jobs=2), stop=interrupt_workers)
+    assert sent
+    assert report.status != FitStatus.STOPPED
+    assert len(members_of(report)) == 4
 
 
 def test_processes_share_members_evenly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import os
 import platform
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -17,12 +16,11 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from types import FrameType
 from typing import Any, cast
 
 from threadpoolctl import threadpool_info
 
-from soctk.processes import end_workers
+from soctk.processes import end_workers, ignore_interrupts, interrupts_held
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.compiling import wait_for_compiled_code
 from soctk_evaluation.harness.limits import TimeLimitError, time_limit
@@ -176,37 +174,11 @@ def prepare_worker(parent: int) -> None:
     """
     global _is_worker
     _is_worker = True
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-
-
-@contextlib.contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back for the moment in which workers are started, and let it come after that.
-
-    Workers and the threads that start further ones inherit the blocked signal, so that a Ctrl-C, which a terminal
-    sends to all of them, never meets a worker that is still starting. Another thread of this process may still take
-    the signal for all of it: the handler remembers that.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    from joblib.externals.loky.backend import resource_tracker
-
-    resource_tracker.ensure_running()  # its start unblocks the signal
-    pressed: list[tuple[int, FrameType | None]] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append((number, frame)))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, before)
-        if pressed and callable(before):
-            before(*pressed[0])
 
 
 def run_here(work: Work, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
