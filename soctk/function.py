@@ -228,8 +228,10 @@ class ConvexFunction(nn.Module, ABC):
         if isinstance(context, cp.Expression):
             if context.shape != (self.context_dim,) or self.context_dim == 0:
                 raise ValueError(f"context: expected a parameter of shape ({self.context_dim},), got {context.shape}")
-            probes = affine_probes(self.context_dim).to(self.x_mean)
-            return affine_expression(self.conic_form(probes).detach(), probes, x, context)
+            mean, scale = (unit.detach().double() for unit in self._context_units())
+            probes = affine_probes(self.context_dim).to(mean)
+            form = self.conic_form(mean + scale * probes).detach()
+            return affine_expression(form, probes, x, cp.multiply(to_numpy(1 / scale), context - to_numpy(mean)))
         contexts = self.check_context(context)
         if contexts.ndim != 1:
             raise ValueError(
@@ -275,6 +277,10 @@ class ConvexFunction(nn.Module, ABC):
 
     def _standard_context(self, context: Tensor) -> Tensor:
         return (context - self.context_mean) / self.context_scale
+
+    def _context_units(self) -> tuple[Tensor, Tensor]:
+        """Return mean and scale (p,) of the contexts that the function is made for."""
+        return self.context_mean, self.context_scale
 
     # -- small things ----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from soctk_baselines import DCP, PCF
 
 n, p = 4, 3
 CONTEXTS = torch.tensor([[0.4, -1.2, 0.3], [1.0, 0.2, -0.5], [-0.7, 0.9, 2.0]], dtype=DOUBLE)
+SMALL = {"hidden": (3,), "quadratics": (2,), "norms": (2,)}
 EVERY = MODELS | {"dcp": lambda n: DCP(n, 3, seed=1), "pcf": lambda n: PCF(n, 3, seed=2)}
 
 
@@ -125,6 +126,59 @@ def test_a_context_that_is_a_parameter_is_dpp_where_it_enters_affinely() -> None
 def test_a_parameter_is_refused_where_it_enters_otherwise(name: str) -> None:
     with pytest.raises(ValueError, match=r"(?s)DPP.*Embedding"):
         shaken(EVERY[name](n), 0.1).to_cvxpy(cp.Variable(n), cp.Parameter(p))
+
+
+def test_a_parameter_is_refused_where_the_context_bends_the_function_far_from_zero() -> None:
+    """Contexts in large units, by which a unit looks affine between 0 and 1; of a mean, those of its members."""
+    model = shaken(SOCICNN(n, p, **SMALL, conditioning="additive", affine_hidden=0, context_units=4, seed=4), 0.3)
+    model.set_standardization(context=(torch.full((p,), 3e5), torch.full((p,), 1e5)))
+    for refused in (model, average([model])):
+        with pytest.raises(ValueError, match="DPP"):
+            refused.to_cvxpy(cp.Variable(n), cp.Parameter(p))
+
+
+def test_a_parameter_far_from_zero_keeps_its_digits() -> None:
+    """Milliseconds since 1970, and data of some days."""
+    model, x, theta = additive(), cp.Variable(n), cp.Parameter(p)
+    model.set_standardization(context=(torch.full((p,), 1.7e12), torch.full((p,), 8.64e7)))
+    for parametric in (model, average([model])):
+        problem = cp.Problem(cp.Minimize(parametric.to_cvxpy(x, theta)), ramp(x))
+        for context in 1.7e12 + 8.64e7 * CONTEXTS:
+            theta.value = context.numpy()
+            problem.solve(solver=cp.CLARABEL)
+            assert float(model(x.value, context)) == pytest.approx(problem.value, abs=CLARABEL, rel=CLARABEL)
+
+
+def test_weights_that_are_constants_of_the_problem_may_not_change(model: ConvexSurrogate) -> None:
+    """What would be solved then is neither the function before nor the one after. With `trained` all may."""
+    x = cp.Variable(n)
+    embedded, trained = Embedding(model, x), Embedding(model, x, trained=True)
+    shaken(model, 0.2)
+    form = model.form_at(CONTEXTS)
+    assert trained.changed(form) is None
+    for one in (embedded, trained):
+        problem = cp.Problem(cp.Minimize(one.value), one.constraints + ramp(x))
+        assert problem.is_dpp()
+        if one.changed(form) is not None:
+            with pytest.raises(RuntimeError, match="embed it again"):
+                one.set_context(CONTEXTS[0])
+            with pytest.raises(RuntimeError, match="embed it again"):
+                one.coefficients(CONTEXTS)
+            continue
+        for context in CONTEXTS:
+            one.set_context(context)
+            problem.solve(solver=cp.CLARABEL)
+            assert float(model(x.value, context)) == pytest.approx(problem.value, abs=CLARABEL, rel=CLARABEL)
+
+
+def test_trained_coefficients_are_differentiable_in_all_weights() -> None:
+    model = shaken(SOCICNN(n, p, **SMALL, seed=3), 0.1)
+    found = Embedding(model, cp.Variable(n), trained=True).coefficients(CONTEXTS)
+    slopes = torch.autograd.grad(sum(part.square().sum() for part in found), list(model.parameters()))
+    assert all(bool((slope != 0).any()) for slope in slopes)
+    left = Embedding(model, cp.Variable(n)).coefficients(CONTEXTS)
+    slopes = torch.autograd.grad(sum(part.sum() for part in left), list(model.parameters()), allow_unused=True)
+    assert any(slope is None for slope in slopes)
 
 
 def test_shapes_are_checked() -> None:

@@ -24,23 +24,30 @@ class Embedding(FormEmbedding):
     Args:
         model: a surrogate with a conic form.
         x: the decision, a CVXPY expression of shape (n,).
+        trained: whether weights will change, as those of a `CvxpyLayer` that is trained do: coefficients that no
+            context moves are parameters then, too. Matrices of convolutions and other maps that are not dense stay
+            constants. By default whatever no context moves is a constant, which is quicker.
 
     Raises:
         ValueError: x has another shape, or weights that make the function non-convex.
         NotImplementedError: the surrogate has no conic form.
     """
 
-    def __init__(self, model: ConvexSurrogate, x: cp.Expression) -> None:
+    def __init__(self, model: ConvexSurrogate, x: cp.Expression, *, trained: bool = False) -> None:
         check_function(model)
         # Two contexts make the coefficients that depend on the context show; only the structure is used.
         contexts = torch.zeros(2, model.context_dim, dtype=model.dtype, device=model.device)
-        super().__init__(model.conic_form(contexts if model.context_dim else None).detach(), x)
+        super().__init__(model.conic_form(contexts if model.context_dim else None), x, trained=trained)
         self._model = model
 
     def coefficients(self, context: ArrayLike) -> list[Tensor]:
         """Return the values of `parameters` at contexts (*batch, p), each (N, ...), differentiable.
 
         What a `CvxpyLayer` made of the problem takes as its arguments.
+
+        Raises:
+            ValueError: bad contexts.
+            RuntimeError: a weight has changed that is a constant of the problem.
         """
         return self._values(self._model.check_context(context))
 
@@ -49,6 +56,7 @@ class Embedding(FormEmbedding):
 
         Raises:
             ValueError: a bad context, or several.
+            RuntimeError: as `coefficients`.
         """
         checked = self._model.check_context(context)
         if checked.ndim != 1:
@@ -64,5 +72,10 @@ class Embedding(FormEmbedding):
         """
         alone = self._model.context_dim > 0 and context.shape[:-1].numel() == 1
         form = self._model.form_at(context.reshape(1, -1).expand(2, -1) if alone else context)
+        if (name := self.changed(form)) is not None:
+            raise RuntimeError(
+                f"{name}: the model's weights have changed since it was embedded, where they are constants; embed it "
+                "again, or with trained=True for all weights but those of convolutions to be parameters"
+            )
         values = self.parameter_values(form.check().detach() if checked else form)
         return [value[:1] for value in values] if alone else values

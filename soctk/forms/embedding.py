@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from soctk.terms import Term
 from soctk.terms.base import Coefficient
 
 AFFINE_TOLERANCE = 1e-9
+PROBE_SIZES = 1.0, 1e3, 1e6
 
 
 class FormEmbedding:
@@ -31,7 +33,8 @@ class FormEmbedding:
     Args:
         form: any form of the structure to embed; its shared coefficients are baked in.
         x: the decision, a CVXPY expression of shape (n,).
-        trained: makes parameters of shared coefficients too where they require a gradient.
+        trained: makes parameters of shared coefficients too where they require a gradient, but of matrices that are
+            not dense, such as those of convolutions.
 
     Attributes:
         value: f(x) where it is minimised or bounded from above; together with `constraints`.
@@ -44,13 +47,16 @@ class FormEmbedding:
         if x.shape != (form.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({form.dim},), got {x.shape}")
         self._batched, self._trained = form.size > 1, trained
-        self._varies: list[bool] = []
+        self._constants: list[np.ndarray | None] = []
+        self._matrices: dict[int, Any] = {}
         self.parameters: list[cp.Parameter] = []
         self.links: list[cp.Constraint] = []
         epigraphs: list[cp.Constraint] = []
         total: Any = self._coefficient(form.constant, "b0")[0] + self._coefficient(form.linear[:, 0], "v") @ x
         for index, term in enumerate(form.terms):
-            part, more = self._term(term, x, f"{type(term).__name__.lower()}{index}")
+            if "A" not in term.coefficients():
+                self._matrices[index] = term.map.to_sparse()
+            part, more = self._term(term, x, _name(term, index))
             total = total + part
             epigraphs += more
         self.value: cp.Expression = total
@@ -66,18 +72,44 @@ class FormEmbedding:
         return term.epigraph(u, data)
 
     def _coefficient(self, tensor: Tensor, name: str, *, nonneg: bool = False) -> Any:
-        self._varies.append((self._batched and tensor.shape[0] > 1) or (self._trained and tensor.requires_grad))
-        if not self._varies[-1]:
-            return to_numpy(tensor[0])
+        if not ((self._batched and tensor.shape[0] > 1) or (self._trained and tensor.requires_grad)):
+            self._constants.append(to_numpy(tensor[0]).copy())
+            return self._constants[-1]
+        self._constants.append(None)
         parameter = cp.Parameter(tuple(tensor.shape[1:]), name=name, nonneg=nonneg)
         self.parameters.append(parameter)
         return parameter
 
     def parameter_values(self, form: SumOfTerms) -> list[Tensor]:
         """Return the tensors of `parameters` at the functions of a form, in their order, each (N, ...)."""
-        tensors = [form.constant, form.linear[:, 0]] + [t for term in form.terms for t in term.coefficients().values()]
-        varying = [tensor for tensor, varies in zip(tensors, self._varies, strict=True) if varies]
+        pairs = zip(_coefficients(form), self._constants, strict=True)
+        varying = [tensor for (_, tensor), constant in pairs if constant is None]
         return [tensor.expand(form.size, *tensor.shape[1:]) for tensor in varying]
+
+    def changed(self, form: SumOfTerms) -> str | None:
+        """Return the name of a constant that a form has otherwise than the one embedded, None where there is none."""
+        for (name, tensor), constant in zip(_coefficients(form), self._constants, strict=True):
+            if constant is not None and not np.array_equal(to_numpy(tensor[0].detach()), constant):
+                return name
+        for index, matrix in self._matrices.items():
+            term = form.terms[index]
+            if (abs(term.map.to_sparse() - matrix)).max() != 0:
+                return f"{_name(term, index)}.A"
+        return None
+
+
+def _name(term: Term, index: int) -> str:
+    return f"{type(term).__name__.lower()}{index}"
+
+
+def _coefficients(form: SumOfTerms) -> list[tuple[str, Tensor]]:
+    """Return the tensors of a form in the order in which they are embedded, each with its name."""
+    of_terms = [
+        (f"{_name(term, index)}.{key}", tensor)
+        for index, term in enumerate(form.terms)
+        for key, tensor in term.coefficients().items()
+    ]
+    return [("b0", form.constant), ("v", form.linear[:, 0]), *of_terms]
 
 
 def expression(form: SumOfTerms, x: cp.Expression) -> cp.Expression:
@@ -98,9 +130,12 @@ def expression(form: SumOfTerms, x: cp.Expression) -> cp.Expression:
 
 
 def affine_probes(p: int) -> Tensor:
-    """Return contexts (p + 3, p) that tell whether a coefficient is affine: zero, the unit vectors and two others."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.cat([torch.zeros(1, p), torch.eye(p), torch.randn(2, p, generator=generator)])
+    """Return contexts (p + 7, p) that tell whether a coefficient is affine: zero, the unit vectors and some others.
+
+    What bends only far away, as a unit does whose weights are small, is not affine either.
+    """
+    others = torch.randn(2, p, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.cat([torch.zeros(1, p), torch.eye(p), *(size * others for size in PROBE_SIZES)])
 
 
 def affine_expression(form: SumOfTerms, probes: Tensor, x: cp.Expression, context: cp.Expression) -> cp.Expression:
@@ -111,9 +146,9 @@ def affine_expression(form: SumOfTerms, probes: Tensor, x: cp.Expression, contex
 
     Args:
         form: the function at `probes`.
-        probes: `affine_probes`, (p + 3, p).
+        probes: `affine_probes`, (p + 7, p).
         x: the decision, a CVXPY expression of shape (n,).
-        context: a parameter (p,).
+        context: an expression (p,), affine in a parameter, in the units of the probes.
 
     Raises:
         ValueError: a coefficient depends on the context in another way; the message names it.
@@ -121,10 +156,9 @@ def affine_expression(form: SumOfTerms, probes: Tensor, x: cp.Expression, contex
     total: Any = _affine(form.constant, probes, context, "b0")[0]
     total = total + _affine(form.linear[:, 0], probes, context, "v") @ x
     for index, term in enumerate(form.terms):
-        name = f"{type(term).__name__.lower()}{index}"
-        data: dict[str, Any] = {}
+        name, data = _name(term, index), dict[str, Any]()
         for key, tensor in term.coefficients().items():
-            if key != "offset" and _variation(tensor) > AFFINE_TOLERANCE:
+            if key != "offset" and not _variation(tensor) <= AFFINE_TOLERANCE:  # of a NaN too
                 raise _not_dpp(f"{name}.{key}", "depends on the context")
             data[key] = to_numpy(tensor[0]) if key != "offset" else _affine(tensor, probes, context, f"{name}.offset")
         total = total + term.expression(term.inner_expression(x, data), data)
@@ -132,12 +166,12 @@ def affine_expression(form: SumOfTerms, probes: Tensor, x: cp.Expression, contex
 
 
 def _affine(tensor: Tensor, probes: Tensor, context: cp.Expression, name: str) -> Any:
-    """Return a coefficient (K,) as an affine expression of the context from its values (p + 3, K) at the probes."""
+    """Return a coefficient (K,) as an affine expression of the context from its values (p + 7, K) at the probes."""
     if _variation(tensor) == 0.0:
         return to_numpy(tensor[0])
     slope = tensor[1 : context.size + 1] - tensor[0]
-    error = (tensor - tensor[0] - probes @ slope).abs().amax()
-    if float(error) > AFFINE_TOLERANCE * float(tensor.abs().amax()):
+    errors = (tensor - tensor[0] - probes @ slope).abs().amax(dim=1)
+    if not bool((errors <= AFFINE_TOLERANCE * tensor.abs().amax(dim=1)).all()):
         raise _not_dpp(name, "is not affine in the context")
     return to_numpy(tensor[0]) + to_numpy(slope).T @ context
 

@@ -94,6 +94,10 @@ class AverageSurrogate(ConvexSurrogate):
         values = torch.stack([model(points, theta) for model in self.members])
         return self.value_scale * values.std(dim=0, correction=0)
 
+    def _context_units(self) -> tuple[Tensor, Tensor]:
+        mean, scale = self.members[0]._context_units()
+        return self.context_mean + self.context_scale * mean, self.context_scale * scale
+
     @property
     def members(self) -> list[ConvexSurrogate]:
         """The models as a list."""
