@@ -176,6 +176,14 @@ class Norms(Term):
             columns = cp.vstack([columns, cp.reshape(kappa, (1, kappa.size), order="F")])
         return cp.sum(cp.multiply(data["weights"], cp.norm(columns, 2, axis=0)))
 
+    def epigraph(self, u: cp.Expression, data: dict[str, Coefficient]) -> tuple[Convex, list[cp.Constraint]]:
+        """Return phi(u) with variables for constants that are parameters, whose product with weights is not DPP."""
+        kappa = data["kappa"]
+        if not isinstance(kappa, cp.Expression):
+            return super().epigraph(u, data)
+        fixed = cp.Variable(kappa.shape)
+        return self.expression(u, data | {"kappa": fixed}), [fixed == kappa]
+
     def cones(self, builder: ConeBuilder, u: Affine, data: dict[str, np.ndarray]) -> Affine:
         """Return sum_g lambda_g t_g over ||(u_g, kappa_g)|| <= t_g."""
         kappa, groups = data["kappa"], u.size // self.size
