@@ -10,8 +10,10 @@ for the whole process. Values come from the network of `PCF` with lpcf's fitted 
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
@@ -20,6 +22,8 @@ import torch
 from torch import Tensor
 
 from soctk import ConvexSurrogate
+from soctk.checks import check_count
+from soctk.forms.embedding import expression
 from soctk.learn.report import FitStatus
 from soctk.learn.trainer import Trainer
 from soctk.learn.units import Standardized
@@ -66,11 +70,14 @@ class LPCF(ConvexSurrogate):
         _import()
         if not widths_psi:
             raise ValueError("widths_psi: expected at least one choice of widths, got none")
+        counts = {"rows": rows, "adam_epochs": adam_epochs, "lbfgs_epochs": lbfgs_epochs, "starts": starts}
+        for name, count in counts.items():
+            check_count(count, name)
         self.rows, self.starts, self.seed = rows, starts, seed
-        self.choices, self.quadratic = tuple(widths_psi), quadratic
+        self.choices, self.quadratic = tuple(tuple(widths) for widths in widths_psi), quadratic
         self.network = self._network(self.choices[0])
         self.options = {"adam_epochs": adam_epochs, "lbfgs_epochs": lbfgs_epochs}
-        self._fitted: Any = None
+        self._fitted: _Fitted | None = None
 
     @property
     def traits(self) -> TrainingTraits:
@@ -78,56 +85,100 @@ class LPCF(ConvexSurrogate):
         return TrainingTraits(own=self.train_by_lpcf)
 
     def train_by_lpcf(self, trainer: Trainer) -> None:
-        """Train by lpcf on standardised data: every choice of widths from one start, the best from all."""
-        part, held_out = trainer.standardized()
-        part = part.candidates(max(1, self.rows // trainer.data.instances))
-        losses = []
-        for widths in self.choices if len(self.choices) > 1 else ():
-            self._fit(part, widths, starts=1)
-            with torch.no_grad():
-                losses.append(float((self._value(held_out.x, held_out.context) - held_out.value).square().mean()))
-        best = self.choices[int(np.argmin(losses))] if losses else self.choices[0]
-        self._fit(part, best, self.starts)
-        trainer.judge(FitStatus.ITERATION_LIMIT, sum(self.options.values()))
+        """Train by lpcf on standardised data: every choice of widths from one start, the best from all.
 
-    def _fit(self, part: Standardized, widths: tuple[int, ...], starts: int) -> None:
-        """Take on the widths, with the weights that lpcf finds."""
-        self.network = self._network(widths).to(self.device)
+        lpcf cannot be interrupted. A deadline is looked at between its runs, and with one each start is a run of its
+        own, with the same outcome.
+        """
+        part, held_out = trainer.standardized()
+        part, deadline = part.candidates(max(1, self.rows // trainer.data.instances)), trainer.deadline
+        seeds = range(self.seed, self.seed + self.starts)
+        tried: list[_Fitted] = []
+        for widths in self.choices if len(self.choices) > 1 else ():
+            if deadline.passed:
+                break
+            tried.append(self._run(part, widths, seeds[:1]))
+        with torch.no_grad():
+            errors = [one.network._value(held_out.x, held_out.context) - held_out.value for one in tried]
+        losses = [float(error.square().mean()) for error in errors]
+        found = tried[int(np.argmin(losses))] if losses else None
+        widths = self.choices[0] if found is None else found.network.widths_psi
+        runs = [seeds[i : i + 1] for i in range(self.starts)] if deadline.limited else [seeds]
+        complete = len(losses) == len(self.choices) or len(self.choices) == 1
+        for run in runs if complete else ():
+            if deadline.passed:
+                complete = False
+                break
+            one = self._run(part, widths, run)
+            found = one if found is None or one.fit > found.fit else found
+        if found is not None:
+            self.network, self._fitted = found.network, found
+        trainer.judge(FitStatus.ITERATION_LIMIT if complete else deadline.status, sum(self.options.values()))
+
+    def _run(self, part: Standardized, widths: tuple[int, ...], seeds: Sequence[int]) -> _Fitted:
+        """Return what lpcf finds with these widths from some starts."""
+        network, rows = self._network(widths).to(self.device), part.value.numel()
         context = part.context.unsqueeze(1).expand(-1, part.x.shape[1], -1)
-        self._fitted = self._fresh()
-        self._fitted.fit(
-            part.value.reshape(-1, 1).numpy(),
-            part.x.reshape(-1, self.dim).numpy(),
-            context.reshape(-1, self.context_dim).numpy(),
-            seeds=np.arange(self.seed, self.seed + starts),
+        # An lpcf object that has been fitted appends to its layout.
+        own = _import().PCF(
+            widths=list(network.widths), widths_psi=list(widths), activation="relu", quadratic=network.quadratic
+        )
+        summary = own.fit(
+            part.value.reshape(rows, 1).numpy(),
+            part.x.reshape(rows, self.dim).numpy(),
+            context.reshape(rows, self.context_dim).numpy(),
+            seeds=np.array(seeds),
             cores=1,
             **self.options,
         )
-        self.network.load_lpcf([np.asarray(array) for array in self._fitted.model.params])
+        network.load_lpcf([np.asarray(array) for array in own.model.params])
+        return _Fitted(own, network, float(summary["R2"]), copy.deepcopy(network.state_dict()))
 
     def _network(self, widths: tuple[int, ...]) -> PCF:
         return PCF(self.dim, self.context_dim, widths_psi=widths, quadratic=self.quadratic, seed=self.seed)
 
-    def _fresh(self) -> Any:
-        """Return an unfitted lpcf object; a used one would append to its layout."""
-        network = self.network
-        return _import().PCF(
-            widths=list(network.widths),
-            widths_psi=list(network.widths_psi),
-            activation="relu",
-            quadratic=network.quadratic,
-        )
+    def config(self) -> dict[str, Any]:
+        """Return the constructor's arguments; of a fitted model with the widths that were chosen."""
+        choices = self.choices if self._fitted is None else (self.network.widths_psi,)
+        names = ("dim", "context_dim", "quadratic", "rows", "starts", "seed")
+        return {name: getattr(self, name) for name in names} | {"widths_psi": choices} | self.options
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What lpcf has compiled is no part of a copy."""
+        return self.__dict__ | {"_fitted": None, "choices": self.config()["widths_psi"]}
 
     def _conic_form(self, context: Tensor):
         return self.network._conic_form(context)
 
     def _expression(self, x: cp.Expression, context: Tensor) -> Any:
-        """Return lpcf's own export; it must have been fitted in this process."""
-        if self._fitted is None:
-            raise RuntimeError("lpcf: call soctk.fit first; a loaded model's conic_form works without it")
+        """Return lpcf's own export; of a copy, or of weights that were changed since, the same function as ours."""
+        if self._fitted is None or not self._fitted.is_of(self.network):
+            return expression(self._conic_form(context.to(self.device)).detach(), x)
         theta = cp.Parameter((self.context_dim, 1), value=context.numpy().reshape(-1, 1))
         column = cp.reshape(x, (self.dim, 1), order="F")
-        return cp.sum(self._fitted.tocvxpy(column, theta))
+        return cp.sum(self._fitted.own.tocvxpy(column, theta))
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """A run of lpcf.
+
+    Attributes:
+        own: lpcf's object.
+        network: ours with its weights.
+        fit: R^2 on the training data, in percent.
+        state: a copy of the network's weights.
+    """
+
+    own: Any
+    network: PCF
+    fit: float
+    state: dict[str, Tensor]
+
+    def is_of(self, network: PCF) -> bool:
+        """Return whether a network is the one that was fitted, its weights unchanged."""
+        state = network.state_dict()
+        return network is self.network and all(torch.equal(state[name], self.state[name]) for name in state)
 
 
 def _import() -> Any:

@@ -8,6 +8,7 @@ from soctk import ConvexSurrogate
 from soctk.models.presets import SLOPE_HIDDEN, largest_within
 from soctk_baselines.dcp import DCP
 from soctk_baselines.ickan import ICKAN
+from soctk_baselines.lpcf_surrogate import LPCF
 from soctk_baselines.pcf import PCF
 from soctk_baselines.pcf_template import PCFTemplate
 from soctk_baselines.quadratic import QuadraticRegression
@@ -34,8 +35,6 @@ def pcf_template(dim: int, context_dim: int, max_parameters: int | None, seed: i
 
 def lpcf(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> ConvexSurrogate:
     """Return the real lpcf with its quadratic term; it chooses its widths itself."""
-    from soctk_baselines.lpcf_surrogate import LPCF
-
     return largest_within(lambda _: LPCF(dim, context_dim, seed=seed), [{}], max_parameters)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -278,6 +283,60 @@ def test_lpcf_surrogate_trains_and_decides_by_its_own_export():
     newton = soctk.minimize(model, feasible_set, data.context[:3], method="newton")
     assert (own.status == "optimal").all()
     torch.testing.assert_close(own.value, newton.value, rtol=1e-5, atol=1e-5)
+
+
+def small_lpcf(dim: int = 4, context_dim: int = 3, **more: Any) -> soctk.ConvexSurrogate:
+    from soctk_baselines.lpcf_surrogate import LPCF
+
+    return LPCF(dim, context_dim, widths_psi=((2,), (3,)), adam_epochs=5, lbfgs_epochs=5, starts=2, **more)
+
+
+@needs_lpcf
+def test_lpcf_is_saved_copied_and_exported_with_the_weights_that_it_has(tmp_path: Path) -> None:
+    data, _ = quadratic_data()
+    model = small_lpcf()
+    soctk.fit(model, data)
+    soctk.save(model, tmp_path / "lpcf.safetensors")
+    context, x = data.context[0], cp.Variable(4)
+    for other in (soctk.load(tmp_path / "lpcf.safetensors"), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.config() == model.config()
+        torch.testing.assert_close(other(data.x, data.context), model(data.x, data.context), rtol=0, atol=0)
+        cp.Problem(cp.Minimize(other.to_cvxpy(x, context)), [x == 0.3]).solve(solver=cp.CLARABEL)
+        value = float(cp.sum(other.to_cvxpy(x, context)).value)
+        assert value == pytest.approx(float(model(x.value, context).detach()), rel=1e-6)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.3)
+    x.value = np.full(4, 0.3)
+    assert float(model.to_cvxpy(x, context).value) == pytest.approx(float(model(x.value, context).detach()), rel=1e-6)
+
+
+@needs_lpcf
+def test_lpcf_ends_between_runs_once_it_is_told_to() -> None:
+    """With all runs made one by one the outcome is that of lpcf's own race."""
+    data, _ = quadratic_data()
+    whole, one_by_one, asked = small_lpcf(), small_lpcf(), []
+
+    def after(runs: int) -> Callable[[], bool]:
+        asked.clear()
+        return lambda: asked.append(None) or len(asked) > runs
+
+    assert soctk.fit(whole, data).status == "iteration_limit"
+    soctk.fit(one_by_one, data, stop=lambda: False)
+    torch.testing.assert_close(one_by_one.state_dict(), whole.state_dict(), rtol=0, atol=0)
+    for runs in (0, 1, 3):
+        model = small_lpcf()
+        assert soctk.fit(model, data, stop=after(runs)).status == "stopped"
+        assert bool(model(data.x, data.context).isfinite().all())
+
+
+@needs_lpcf
+def test_lpcf_without_a_context() -> None:
+    x = torch.randn(1, 200, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = small_lpcf(3, 0)
+    soctk.fit(model, soctk.ValueData(torch.zeros(1, 0), x, x.square().sum(-1)))
+    found = soctk.minimize(model, soctk.Box(3), tol=1e-4)
+    assert found.status == "optimal"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("lpcf") is not None, reason="only without the extra")
