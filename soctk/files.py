@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +11,25 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a file to write, which takes the place of `path` once it is complete."""
+    """Yield a file to write, which takes the place of `path` once it is complete.
+
+    A link stays one, to what is written. An older file's permissions are kept, a new one has the usual ones.
+
+    Raises:
+        OSError: there is something else than a file, such as a device or a folder.
+    """
+    path = path.resolve()  # what a link leads to
+    if path.exists() and not path.is_file():
+        raise OSError(
+            f"{path}: expected a file, or none yet, to write; got something else, such as a folder or a device"
+        )
     # A name that no other thread or process has, on another machine either.
     partial = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.partial{path.suffix}")
     try:
+        partial.touch()
+        mode = stat.S_IMODE((path if path.exists() else partial).stat().st_mode)
         yield partial
+        partial.chmod(mode)  # writers have permissions of their own
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

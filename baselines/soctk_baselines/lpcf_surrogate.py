@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from torch import Tensor
 from soctk import ConvexSurrogate
 from soctk.checks import check_count
 from soctk.forms.embedding import expression
+from soctk.lazy import cvxpy as cp
 from soctk.learn.report import FitStatus
 from soctk.learn.trainer import Trainer
 from soctk.learn.units import Standardized

@@ -176,7 +176,7 @@ def check_output(output: Path, *inputs: tuple[str, Path | None]) -> None:
     for name, path in inputs:
         if path is not None and output.resolve() == path.resolve():
             raise UsageError(f"--output: {output} is the {name} file")
-    if output.is_dir() or not output.parent.is_dir():
+    if (output.exists() and not output.is_file()) or not output.parent.is_dir():
         raise UsageError(f"--output: expected a file in a folder that exists, got {output}")
 
 
