@@ -168,7 +168,8 @@ def _curved(curvature: Curvature) -> str:
     if not curvature.observed.size:
         return "curvature: too few rows to tell"
     listed = ", ".join(f"{seen:.2g} ± {error:.1g} ({said:.2g})" for seen, error, said in curvature.pairs)
+    how, bound = ("measured apart", "") if curvature.apart else ("by the rows that chose its direction", "at most ")
     return (
-        f"curvature along the data (the model's): {listed}; the least, measured apart, {curvature.least:.2g}, "
-        f"as low with probability {curvature.p_value:.2g} where the cost is convex"
+        f"curvature along the data (the model's): {listed}; the least, {how}, {curvature.least:.2g}, "
+        f"as low with probability {bound}{curvature.p_value:.2g} where the cost is convex"
     )

@@ -4,7 +4,8 @@ Beside a quadratic in the context, values are regressed on d'Qd and on d'(q + C 
 the policy of the log (`Axes`): a policy that follows the context through a nonlinear slope would look like curvature in
 x itself. Of rows whose offsets are symmetric, Q is half the mean curvature of the cost, which is not negative in any
 direction where the cost is convex. The direction of least curvature is found on one half of the contexts and its
-curvature measured on the other, and the reverse, so that its choice does not bias the test. Errors are those of the
+curvature measured on the other, and the reverse, so that its choice does not bias the test; where halves have too few
+rows, all rows do both, and the test allows for any choice. Errors are those of the
 sandwich formula, which noise of unequal size does not harm, with the residuals that a fit without the decision's own
 measurements would leave (HC3, MacKinnon and White 1985). Residuals of one decision, and those of one context, have in
 common what the quadratic misses there: errors are those by clusters, of decisions or of contexts, the larger of the two
@@ -17,6 +18,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from soctk.assessment.quadratic import predicted
 from soctk.assessment.rows import Axes, Rows
@@ -41,8 +43,9 @@ class Curvature:
         observed: (b,), the log's; empty where it has too few rows.
         error: (b,), standard errors of these.
         modelled: (b,), the model's mean second difference over the rows.
-        least: in the direction of least curvature, as it is on rows that did not choose it.
-        p_value: the probability of one so low where the cost is convex; 1 where too few rows tell.
+        least: in the direction of least curvature.
+        p_value: the probability of one so low where the cost is convex, or a bound of it; 1 where too few rows tell.
+        apart: whether `least` is measured on rows that did not choose its direction.
     """
 
     directions: np.ndarray
@@ -51,6 +54,7 @@ class Curvature:
     modelled: np.ndarray
     least: float
     p_value: float
+    apart: bool
 
     @property
     def pairs(self) -> list[tuple[float, float, float]]:
@@ -70,8 +74,8 @@ def curvature(model: ConvexFunction, rows: Rows, axes: Axes) -> Curvature:
     inverse = np.linalg.pinv(axes.B)
     directions = vectors @ inverse
     modelled = np.array([_second_difference(model, rows, step) for step in directions])
-    least, p_value = _least(z, d, rows)
-    return Curvature(directions, observed, error, modelled, least, p_value)
+    least = _least(z, d, rows) or _chosen_by_its_rows(fit)
+    return Curvature(directions, observed, error, modelled, *least)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +130,23 @@ def _of_sums(scores: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return sums.T @ sums * (count / max(count - 1, 1))
 
 
-def _least(z: np.ndarray, d: np.ndarray, rows: Rows) -> tuple[float, float]:
-    """Return the least curvature, measured apart from its choice, and how probable one so low is."""
+def _chosen_by_its_rows(fit: _Fit | None) -> tuple[float, float, bool]:
+    """Return the least curvature by all rows, where halves have too few, and a bound of how probable one so low is.
+
+    However its direction is chosen, the square of its score is at most that of the most significant combination of all
+    entries of Q, which has their number as degrees of freedom (Scheffe 1953).
+    """
+    if fit is None:
+        return 0.0, 1.0, False
+    value, error = fit.along(_least_significant(fit))
+    entries = len(fit.Q) * (len(fit.Q) + 1) / 2
+    score = min(value, 0.0) / (error or 1e-300)
+    half = torch.tensor([entries / 2, score * score / 2], dtype=torch.float64)
+    return value, float(torch.special.gammaincc(half[0], half[1])), False
+
+
+def _least(z: np.ndarray, d: np.ndarray, rows: Rows) -> tuple[float, float, bool] | None:
+    """Return the least curvature, measured apart from its choice, and how probable one so low is; None if unknown."""
     folds, size = rows.folds(2), np.square(d).sum(axis=1)
     core = size <= np.quantile(size, CORE) if len(size) else size > 0
     found: list[tuple[float, float]] = []
@@ -146,13 +165,13 @@ def _least(z: np.ndarray, d: np.ndarray, rows: Rows) -> tuple[float, float]:
         if best is not None:
             found.append(best[1])
     if not found:
-        return 0.0, 1.0
+        return None
     scores = [value / (error or 1e-300) for value, error in found]
     # Each half is a test of its own (Stouffer), but where each also chooses the direction of the other, their scores
     # go together: by .40 for two and for six variables, in simulated logs. A correlation of one half is assumed.
     together = 1.5 if len(scores) > 1 and d.shape[1] > 1 else 1.0
     combined = sum(scores) / math.sqrt(together * len(scores))
-    return sum(value for value, _ in found) / len(found), 0.5 * math.erfc(-combined / math.sqrt(2.0))
+    return sum(value for value, _ in found) / len(found), 0.5 * math.erfc(-combined / math.sqrt(2.0)), True
 
 
 def _least_significant(fit: _Fit) -> np.ndarray:

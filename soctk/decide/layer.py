@@ -34,7 +34,8 @@ class DecisionLayer(nn.Module):
 
     Solved in float64 whatever the model's dtype. Decisions whose certified gap exceeds `max_gap`, or that jump or turn
     with the smallest change of what they depend on (of a ReLU model one in three, of a model with curvature none), are
-    returned all the same, but not differentiated. Second derivatives (create_graph=True) are refused. A decision
+    returned all the same, but not differentiated. Second derivatives (create_graph=True) are refused, and transforms of
+    `torch.func` do not see into it: `torch.autograd.functional.jacobian` takes Jacobians. A decision
     within about 1e-5 of another kink (one in several hundred) may have a derivative between those to its two sides.
 
     Args:

@@ -71,9 +71,10 @@ def minimize(
             "newton_cg" (`NewtonCG`, the same by conjugate gradients, for thousands of variables between bounds);
             "first_order" (`FirstOrder`: accelerated gradients, certified, for thousands of variables on any set);
             "cvxpy" (`External`: an outside solver on the lift, verified); "projected_gradient" and "projected_adam"
-            (`PaperProtocol`: 5 restarts of 200 steps). By default "newton"; beyond 500 variables "newton_cg" between
-            bounds and without a network, "first_order" elsewhere; "cvxpy" for a model that brings its own CVXPY
-            expression, and up to 500 variables for a set without rows.
+            (`PaperProtocol`: 5 restarts of 200 steps). By default "newton", up to 500 variables and up to 2,000 over
+            polyhedra with more rows than a sum; beyond "newton_cg" between bounds and without a network, "first_order"
+            elsewhere; "cvxpy" for a model that brings its own CVXPY expression, and up to 500 variables for a set
+            without rows.
         x0: (*batch, n) points to start from, or the `Decision` of similar contexts; the set's centre by default.
         solver: of "cvxpy" alone: the name of any installed solver, "CLARABEL" by default.
         solver_options: of "cvxpy" alone: keywords for `cp.Problem.solve`.

@@ -91,6 +91,26 @@ def test_a_log_that_is_curved_the_wrong_way_is_found_out() -> None:
     assert found.curvature.least < 0
 
 
+def test_of_too_few_rows_for_halves_all_are_tested_and_allowed_for() -> None:
+    """A cost that is curved the wrong way is found out, and flat ones are not accused: 150 rows, 60 coefficients."""
+    model = soctk.from_quadratic(torch.zeros(3, 3), torch.zeros(3))
+
+    def found(bend: float, seed: int) -> Curvature:
+        random = np.random.default_rng(seed)
+        theta, x = random.normal(size=(150, 5)), random.normal(size=(150, 3))
+        value = theta[:, 0] + x @ [1.0, 2.0, 0.0] - bend * x[:, 1] ** 2 + 0.3 * random.normal(size=150)
+        rows = Rows(theta, x, value, np.arange(150))
+        return curvature(model, rows, Axes.of(rows))
+
+    against = found(1.0, 0)
+    assert not against.apart
+    assert against.p_value < 1e-6
+    assert against.least < -1
+    flat = [found(0.0, seed) for seed in range(40)]
+    assert not any(each.apart for each in flat)
+    assert min(each.p_value for each in flat) > 0.005
+
+
 def test_convex_logs_are_not_accused() -> None:
     """The probability is one of chance: of 20 convex logs with a flat direction none is below 0.005, or it is bad luck
     of one in ten."""
@@ -313,7 +333,7 @@ def test_of_a_plan_far_from_the_log_nothing_is_said() -> None:
     }
     less = Interval.around(-3.0, 1.0)
     costs = Costs(less, np.zeros(1), np.zeros(1), less, less)
-    none = Curvature(np.zeros((0, 1)), np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 1.0)
+    none = Curvature(np.zeros((0, 1)), np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 1.0, False)
     verdicts = [judge(500, 30, False, errors, 1.0, costs, none, Overlap(far, far))[0] for far in (0.0, 0.05, 0.2)]
     assert verdicts == [Verdict.GOOD, Verdict.GOOD, Verdict.FEW]
 

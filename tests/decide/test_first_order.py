@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
@@ -12,8 +13,8 @@ from reference import clarabel_optimum
 from tolerances import DOUBLE, FIRST_ORDER, TIGHT_CLARABEL
 from zoo import MODELS, SETS, shaken
 
-from soctk import SOCICNN, Box, Budget, ConicForm, FirstOrder, NormICNN, Simplex, SmoothingNewton, minimize
-from soctk.decide.choice import default_solver
+from soctk import SOCICNN, Box, Budget, ConicForm, FirstOrder, NormICNN, Polyhedron, Simplex, SmoothingNewton, minimize
+from soctk.decide.choice import NEWTON, default_solver
 from soctk.decide.problem import Problem
 from soctk.maps.linear import SparseMap
 from soctk.sets import FeasibleSet
@@ -81,6 +82,12 @@ def test_what_kinks_keep_from_being_certified_takes_newton_steps(
     assert set(decision.solver) == {"newton"}
 
 
+def knapsacks(dim: int) -> Polyhedron:
+    """Return a box that is cut by three knapsacks."""
+    sizes = np.random.default_rng(0).uniform(size=(3, dim))
+    return Polyhedron(dim, 0.0, 1.0, G=sizes, h=0.3 * sizes.sum(axis=1))
+
+
 def test_newton_steps_finish_only_what_they_can() -> None:
     """Others get all gradient steps: on sets without rows, and of maps that are too large for a dense copy."""
     model = SOCICNN(520, 0, hidden=(4,), norms=(3,), seed=0)
@@ -93,8 +100,10 @@ def test_newton_steps_finish_only_what_they_can() -> None:
         (Problem(model.conic_form(), Ball(520, 1.0, 0.2)), 20_000),
         (Problem(sparse, Simplex(520)), 20_000),
         (Problem(NormICNN(2001, 0, seed=0).conic_form(), Box(2001)), 20_000),
+        (Problem(NormICNN(2001, 0, seed=0).conic_form(), knapsacks(2001)), 20_000),
     ):
         solver = default_solver(problem)
         assert isinstance(solver, FirstOrder)
         assert solver.max_iter == steps
+    assert default_solver(Problem(model.conic_form(), knapsacks(520))) is NEWTON
     assert minimize(model, Ball(520, 1.0, 0.2), max_iter=30).solver == "first_order"

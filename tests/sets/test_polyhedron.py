@@ -77,6 +77,18 @@ def test_closed_forms_and_general_oracles_know_the_same_set(name: str, generator
     assert float(closed.violation(general.sample(50, generator)).max()) <= 1e-12 * size
 
 
+@pytest.mark.parametrize("name", POLYHEDRA)
+def test_large_sets_are_found_the_same_interior_by_interior_points(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds with equality throughout, and a point strictly inside of the rest."""
+    rows = POLYHEDRA[name]().rows()
+    usual = General(rows)
+    monkeypatch.setattr("soctk.sets.interior.FEW_NUMBERS", 0)
+    found = General(rows)
+    assert torch.equal(found.free(), usual.free())
+    assert found.inside.span.shape == usual.inside.span.shape
+    assert (found.inside.heights > found.inside.normals @ found.inside.point).all()
+
+
 def test_a_polyhedron_of_bounds_and_a_sum_has_closed_forms(generator: torch.Generator) -> None:
     y = torch.randn(50, 4, generator=generator, dtype=DOUBLE)
     pairs = (

@@ -82,6 +82,9 @@ def fit_logged(command: Fit) -> int:
         print(f"hidden units of the context {kept} kept: held-out values decide")
     if (structure := _structure(model)) and report.status not in ("time_limit", "stopped"):
         print(f"structure: {structure}")
+    # Said at once, as judging the model takes seconds in which a second Ctrl-C may come.
+    stopped = ", the best state when the fit was interrupted" if report.status == "stopped" else ""
+    print(f"wrote {output}{stopped}", flush=True)
     models = {command.model: model, "least-squares quadratic": _quadratic(parts.train)}
     _print_errors(models, Rows.of(parts.test), Rows.of(data))
     _print_verdict(model, parts)
@@ -90,7 +93,6 @@ def fit_logged(command: Fit) -> int:
         print(f"mean distance from held-out optima: {after:.3g} ({before:.3g} before learning from the others)")
     elif parts.optima is not None:
         print(f"the optima were not used: the fit ended before, {report.status}")
-    print(f"wrote {output}" + (", the best state when the fit was interrupted" if report.status == "stopped" else ""))
     return 0
 
 
