@@ -26,7 +26,7 @@ def default_solver(problem: Problem) -> Solver:
 
     Beyond that by conjugate gradients between bounds, which the many kinks of a network slow down, and by projected
     gradients elsewhere; what kinks keep them from certifying is left to Newton steps, up to `FINISHED_DIM`. These come
-    first over polyhedra with more rows than a sum, onto which a projection costs as much as many of them. Small sets
+    first over polyhedra with more rows than a sum, onto which each projection is a program of its own. Small sets
     that Newton steps do not know are left to an outside solver, and so is a surrogate that asks for it.
     """
     if problem.model is not None and problem.model.decision_method == EXTERNAL.name:
