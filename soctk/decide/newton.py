@@ -148,7 +148,9 @@ def _solve_packed(problem: Problem, start: Tensor | None, options: dict[str, Any
     # where a coefficient is not finite, the form says which
     packed = prepared.at(problem.contexts)
     first = None if start is None else start.double().numpy()
-    return None if packed is None else solve_packed(packed, Region.of(problem.feasible_set), start=first, **options)
+    if packed is None:
+        return None
+    return solve_packed(_repeated(packed, problem), Region.of(problem.feasible_set), start=first, **options)
 
 
 def _packed(problem: Problem) -> Packed | None:
@@ -162,10 +164,14 @@ def _packed(problem: Problem) -> Packed | None:
         packed = prepared.at(problem.contexts)
         if packed is None:
             return pack(problem.form)
-        # one function over several sets stands for all of them
-        return packed.select(np.zeros(problem.size, dtype=np.int64)) if packed.size < problem.size else packed
+        return _repeated(packed, problem)
     form = problem.form
     return pack(form) if supported(form) and is_ready(kinds_of(form.terms), problem.size, MOST_BY_A_SOLVER) else None
+
+
+def _repeated(packed: Packed, problem: Problem) -> Packed:
+    """Return one function as many times as there are contexts without numbers, or sets."""
+    return packed.select(np.zeros(problem.size, dtype=np.int64)) if packed.size < problem.size else packed
 
 
 def _relative_tolerance(problem: Problem, tol: float, start: Tensor | None) -> float:

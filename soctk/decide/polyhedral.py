@@ -187,7 +187,10 @@ class _Search:
         assert found.first_gap is not None
         higher = (found.lower_bound > result.lower_bound[rows]).numpy()
         result.rows.put(index[higher], found.rows.select(higher))
-        better = result.improve(rows, found.x, found.value, found.lower_bound).numpy()
+        # A point of the set itself is better than one of the set with its ends moved out, whatever these cost.
+        inside = torch.isfinite(result.value[rows]).numpy() & (self.share[index] <= ROUNDING)
+        value = torch.where(torch.from_numpy(inside & (violated > ROUNDING)), torch.inf, found.value)
+        better = result.improve(rows, found.x, value, found.lower_bound).numpy()
         self.share[index[better]] = violated[better]
         result.status[index] = found.status
         result.iterations[rows] += found.iterations

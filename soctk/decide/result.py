@@ -106,10 +106,10 @@ class Result:
             return False
         if self.status.size == 1:
             only, bound = self.value.item(), self.lower_bound.item()
-            return 0 <= only - bound <= tol * max(abs(only), 1.0)
+            return 0 <= only - bound <= tol * max(abs(only), 1.0) < torch.inf
         value = self.value.numpy()
-        gap = value - self.lower_bound.numpy()
-        return bool((gap >= 0).all() and (gap <= tol * np.maximum(np.abs(value), 1.0)).all())
+        gap, most = value - self.lower_bound.numpy(), tol * np.maximum(np.abs(value), 1.0)
+        return bool((gap >= 0).all() and (gap <= most).all() and (most < np.inf).all())
 
     @property
     def all_optimal(self) -> bool:

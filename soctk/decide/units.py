@@ -68,7 +68,10 @@ class Rescaled:
         """Return the solver's answer as one to the problem given."""
         eps = torch.finfo(result.lower_bound.dtype).eps
         result.lower_bound = bound_given(result.lower_bound, self.scale, self.level, self.lost, eps)
-        result.value = self.given.form.evaluate(result.x.unsqueeze(1)).squeeze(-1)
+        value = self.given.form.evaluate(result.x.unsqueeze(1)).squeeze(-1)
+        result.value = torch.where(
+            torch.isfinite(result.value), value, result.value
+        )  # infinite where no point is known
         result.unit = self.given.unit
         result.rows = None if result.rows is None else result.rows.times(self.scale.cpu().numpy())
         return result

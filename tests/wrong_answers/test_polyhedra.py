@@ -10,6 +10,9 @@ from zoo import MODELS, shaken
 
 import soctk
 from soctk import Box, Budget, Polyhedron, Simplex, Status
+from soctk.decide.problem import Problem
+from soctk.decide.result import Result
+from soctk.decide.units import Rescaled
 
 
 def context(count: int) -> torch.Tensor:
@@ -172,3 +175,53 @@ def test_empty_sets_without_upper_ends_are_proved_empty(name: str) -> None:
     assert near.optimal.all()
     torch.testing.assert_close(near.relaxation, torch.full((2,), away, dtype=DOUBLE), rtol=1e-6, atol=1e-6)
     assert bool((near.violation <= away * (1 + 1e-6)).all())
+
+
+@pytest.mark.parametrize(("away", "tol"), [(1e7, 1e-6), (1e5, 1e-8)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_point_of_a_set_far_from_zero_is_not_given_up_for_one_outside(seed: int, away: float, tol: float) -> None:
+    """The set with its ends moved out, so far from zero by more than .1 % of its width, has lower values."""
+    random, n = np.random.default_rng(seed), 6
+    model = shaken(soctk.SOCICNN(n, 3, hidden=(16,), quadratics=(n,), norms=(10,), seed=seed))
+    model.set_standardization(x=(torch.full((n,), away), torch.ones(n)))
+    inside = random.uniform(0.2, 0.8, n) + away
+    E, G = random.normal(size=(1, n)), random.normal(size=(3, n))
+    sets = Polyhedron(n, away, away + 1.0, E=E, f=E @ inside, G=G, h=G @ inside + 0.05)
+    decision = soctk.minimize(model, sets, context(4), tol=tol)
+    assert float(decision.violation.max()) <= 1e-13 * away
+    assert bool((decision.relative_gap < 100 * tol).all())
+
+
+def test_nothing_is_optimal_without_a_point() -> None:
+    """Infinity is at most infinity: nothing that comes after a search without an answer was tried."""
+    for size in (1, 3):
+        result = Result.unanswered(torch.zeros(size, 2, dtype=DOUBLE))
+        result.lower_bound[:], result.status[:] = 1.0, Status.OPTIMAL
+        result.judge(1e-6)
+        assert set(result.status) == {Status.STALLED}
+
+
+def test_an_unknown_point_is_no_obstacle_in_units_of_its_own() -> None:
+    """Its value was NaN, which no other value is below."""
+    model, box = shaken(MODELS["soc"](4)), Box(4)
+    problem = Problem(model.conic_form(context(2)), box, torch.full((2,), 0.1, dtype=DOUBLE))
+    rescaled = Rescaled.of(problem, None)
+    nothing = Result.unanswered(torch.full((2, 4), torch.nan, dtype=DOUBLE))
+    found = rescaled.back(nothing)
+    point = problem.center
+    better = found.improve(torch.arange(2), point, model(point, context(2)).detach(), found.lower_bound)
+    assert bool(better.all())
+
+
+@pytest.mark.parametrize("count", [2, 40])
+def test_contexts_without_numbers_have_a_decision_each(count: int) -> None:
+    """One function was decided once, and the answer had no place for the others."""
+    model, none = soctk.SOCICNN(4, 0, hidden=(3,), quadratics=(2,), norms=(2,), seed=0), np.zeros((count, 0))
+    for feasible_set in (Box(4), Simplex(4), Budget(4, 1.0), Polyhedron(4, 0.0, 1.0, G=np.ones(4), h=2.0)):
+        one = soctk.minimize(model, feasible_set)
+        for found in (
+            soctk.minimize(model, feasible_set, none),
+            soctk.prepare(model, feasible_set).minimize(none),
+        ):
+            assert found.x.shape == (count, 4)
+            torch.testing.assert_close(found.x, one.x.expand(count, 4), rtol=0, atol=1e-6)
