@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, get_args
 
-from soctk.checks import check_count, check_positive
+from soctk.checks import check_count, check_positive, check_sequence
 
 OptimizerName = Literal["auto", "levenberg_marquardt", "lbfgs"]
 MAY_BE_ZERO = (
@@ -134,6 +134,7 @@ class FitConfig:
         if self.jobs is not None:
             check_count(self.jobs, "jobs")
         check_positive(self.clip, "clip")
+        check_sequence(self.optima_weights, "optima_weights")
         finite = [(name, getattr(self, name)) for name in ("learning_rate", "level_weight")]
         for name, number in (*finite, *(("optima_weights", weight) for weight in self.optima_weights)):
             check_positive(number, name)

@@ -82,11 +82,15 @@ class ValueData:
             raise ValueError(f"context: expected shape ({instances}, p), got {tuple(self.context.shape)}")
         if instances * candidates == 0:
             raise ValueError(f"x: expected at least one instance with one candidate, got shape {tuple(self.x.shape)}")
-        counts = self.counts
-        if counts is not None and not (
-            counts.shape == (instances,) and 1 <= int(counts.min()) <= int(counts.max()) <= candidates
-        ):
-            raise ValueError(f"counts: expected {instances} numbers from 1 to {candidates}, got {counts}")
+        if self.counts is not None:
+            counts = as_tensor(self.counts, "counts").detach()
+            expected = f"counts: expected {instances} whole numbers from 1 to {candidates}, one for each instance"
+            if counts.shape != (instances,):
+                raise ValueError(f"{expected}, got shape {tuple(counts.shape)}")
+            wrong = (counts < 1) | (counts > candidates) | (counts != counts.round())
+            if bool(wrong.any()):
+                raise ValueError(f"{expected}, got {float(counts[wrong][0]):g}")
+            object.__setattr__(self, "counts", counts.to(torch.int64))
 
     @property
     def instances(self) -> int:

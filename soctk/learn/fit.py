@@ -89,7 +89,8 @@ def fit(
         `FitReport` with loss curves, seconds and status.
 
     Raises:
-        TypeError: a model that is no surrogate, data that are no `ValueData`, a config that is no `FitConfig`.
+        TypeError: a model that is no surrogate, data that are no `ValueData`, a config that is no `FitConfig`, a `stop`
+            that is no function.
         ValueError: data whose dimensions are not the model's, a single value to learn and to validate from, numbers
             that the model's cannot hold, optima of a wrong shape or outside the set, optima for a surrogate with
             a training of its own, a model without weights, or an executor for a single surrogate.
@@ -103,6 +104,8 @@ def fit(
     check_learns("fit")
     config = config or FitConfig()
     _check_kinds(data, validation, config)
+    if stop is not None and not callable(stop):
+        raise TypeError(f"stop: expected a function that says whether to stop, got {stop!r}")
     if config.members > 1:
         members = Members.of(model, data, config, validation, _check_optima(model, data, optima, feasible_set))
         return side_by_side(fit, model, members, stop, executor)

@@ -20,6 +20,8 @@ from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
 
 NAMES = ("lower", "upper", "f", "h")
+ENDLESS = 1e20
+"""Linear programmes take larger numbers for none."""
 
 
 class Base(Eliminated, Protocol):
@@ -295,6 +297,8 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
     if count == 0:
         raise ValueError(f"{name}: the set has no such rows")
     side = _bound(value, name) if name in ("lower", "upper") else as_tensor(value, name).to(torch.float64)
+    if name in ("f", "h") and bool((side.abs() >= ENDLESS).any()):
+        raise ValueError(f"{name}: expected numbers below {ENDLESS:g} in size, got {float(side.abs().max()):g}")
     if side is value:  # the caller may go on writing into it
         side = side.clone()
     if side.ndim == 0:

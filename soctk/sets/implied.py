@@ -27,6 +27,8 @@ LARGE_ENOUGH = 1e-9
 """Entries below this share of a row's length bound nothing."""
 ROUNDING = 1e-12
 """Ends are moved outwards by this share of what they add: rounding errs by less for rows of 1,000 entries."""
+FAR = 1e6
+"""Bounds beyond are most often none, but for sets that lie there."""
 Ends = tuple[np.ndarray, np.ndarray]
 
 
@@ -147,7 +149,9 @@ def _tightest(
 
 
 def implied_box(base: Matrices, lower: np.ndarray, upper: np.ndarray, f: np.ndarray, h: np.ndarray) -> Ends:
-    """Return lo and hi, (1 or N, n), finite; the bounds themselves where they are.
+    """Return lo and hi, (1 or N, n), finite: bounds, or ends that rows imply where these are far.
+
+    A bound beyond `FAR`, given to have one, would let the rounding of a slope weigh as much as it is away.
 
     Args:
         base: the matrices.
@@ -156,12 +160,15 @@ def implied_box(base: Matrices, lower: np.ndarray, upper: np.ndarray, f: np.ndar
     Raises:
         ValueError: a coordinate has no end.
     """
-    if np.isfinite(lower).all() and np.isfinite(upper).all():
+    if (lower >= -FAR).all() and (upper <= FAR).all():
         return lower, upper
     size = size_of(lower, upper, f, h)
     f, h = (np.broadcast_to(side, (size, side.shape[1])) for side in (f, h))
-    ends = (np.broadcast_to(side, (size, side.shape[1])) for side in (lower, upper))
-    lo, hi = base.single_rows().fill(np.concatenate([f, -f, h], axis=1), *ends)
+    lower, upper = (np.broadcast_to(side, (size, side.shape[1])) for side in (lower, upper))
+    near = np.where(lower < -FAR, -np.inf, lower), np.where(upper > FAR, np.inf, upper)
+    lo, hi = base.single_rows().fill(np.concatenate([f, -f, h], axis=1), *near)
+    lo = np.maximum(lo, lower)
+    hi = np.maximum(np.minimum(hi, upper), lo)
     return (lo, hi) if np.isfinite(lo).all() and np.isfinite(hi).all() else _by_multipliers(base, lo, hi, f, h)
 
 

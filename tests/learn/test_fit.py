@@ -385,3 +385,28 @@ def test_a_fit_learns_where_gradients_are_off_and_says_where_it_cannot() -> None
     assert all(weight.requires_grad for weight in model.parameters())
     with torch.inference_mode(), pytest.raises(RuntimeError, match="inference_mode"):
         soctk.fit(soctk.NormICNN(3, hidden=(4,)), data)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([3, 0], "whole numbers from 1 to 4.*got 0"),
+        ([2.5, 1], "got 2.5"),
+        ([5, 1], "got 5"),
+        ([1, 1, 1], r"shape \(3,\)"),
+    ],
+)
+def test_counts_are_checked(counts: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        soctk.ValueData(torch.zeros(2, 1), torch.zeros(2, 4, 3), torch.zeros(2, 4), counts)  # type: ignore[arg-type]
+    kept = soctk.ValueData(torch.zeros(2, 1), torch.zeros(2, 4, 3), torch.zeros(2, 4), [3, 4])  # type: ignore[arg-type]
+    assert kept.counts is not None
+    assert kept.counts.tolist() == [3, 4]
+
+
+def test_options_of_another_kind_are_named() -> None:
+    with pytest.raises(ValueError, match="optima_weights: expected a sequence"):
+        soctk.FitConfig(optima_weights=1.0)  # type: ignore[arg-type]
+    data = soctk.ValueData(torch.zeros(2, 1), torch.rand(2, 4, 3), torch.zeros(2, 4))
+    with pytest.raises(TypeError, match="stop: expected a function"):
+        soctk.fit(soctk.QuadICNN(3, 1), data, stop=True)  # type: ignore[arg-type]

@@ -225,3 +225,21 @@ def test_contexts_without_numbers_have_a_decision_each(count: int) -> None:
         ):
             assert found.x.shape == (count, 4)
             torch.testing.assert_close(found.x, one.x.expand(count, 4), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("upper", [1e7, 1e8, 1e9])
+def test_a_bound_that_is_far_away_is_as_good_as_none(upper: float) -> None:
+    """As sets must have ends. The rounding of a slope weighed as much as it is away, and nothing was proved."""
+    model, sides = shaken(MODELS["soc"](5)), {"E": np.ones(5), "f": 2.0, "G": [1.0, -1.0, 0.5, 0.0, 0.2], "h": 5.0}
+    none = soctk.minimize(model, Polyhedron(5, 0.0, np.inf, **sides), context(4))
+    far = soctk.minimize(model, Polyhedron(5, 0.0, upper, **sides), context(4))
+    assert (far.status == Status.OPTIMAL).all()
+    torch.testing.assert_close(far.value, none.value, rtol=2e-6, atol=2e-6)
+    lo, hi = Polyhedron(5, 0.0, upper, **sides).at(f=[[1.0], [2.0]]).box
+    assert bool((hi <= 2.0 + 1e-9).all())
+    assert bool((lo == 0.0).all())
+
+
+def test_numbers_that_linear_programmes_take_for_none_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"f: expected numbers below 1e\+20 in size, got 2e\+20"):
+        Polyhedron(3, 0.0, 1.0, E=np.ones(3), f=1.0).at(f=[2e20, 1.0])
