@@ -99,6 +99,12 @@ class SingleRows:
             lo, hi = self._once(b, lo, hi)
         return lo, hi
 
+    def nearer(self, b: np.ndarray, lo: np.ndarray, hi: np.ndarray, rounds: int = ROUNDS) -> Ends:
+        """Return the ends as `fill` does, with ends that rows imply in place of those beyond `FAR`; as there."""
+        low, high = self.fill(b, np.where(lo < -FAR, -np.inf, lo), np.where(hi > FAR, np.inf, hi), rounds)
+        low = np.maximum(low, lo)
+        return low, np.maximum(np.minimum(high, hi), low)
+
     def _once(self, b: np.ndarray, lo: np.ndarray, hi: np.ndarray) -> Ends:
         """Fill infinite ends by the rows that have no other endless entry."""
         no_lo, no_hi = np.isinf(lo), np.isinf(hi)
@@ -165,10 +171,7 @@ def implied_box(base: Matrices, lower: np.ndarray, upper: np.ndarray, f: np.ndar
     size = size_of(lower, upper, f, h)
     f, h = (np.broadcast_to(side, (size, side.shape[1])) for side in (f, h))
     lower, upper = (np.broadcast_to(side, (size, side.shape[1])) for side in (lower, upper))
-    near = np.where(lower < -FAR, -np.inf, lower), np.where(upper > FAR, np.inf, upper)
-    lo, hi = base.single_rows().fill(np.concatenate([f, -f, h], axis=1), *near)
-    lo = np.maximum(lo, lower)
-    hi = np.maximum(np.minimum(hi, upper), lo)
+    lo, hi = base.single_rows().nearer(np.concatenate([f, -f, h], axis=1), lower, upper)
     return (lo, hi) if np.isfinite(lo).all() and np.isfinite(hi).all() else _by_multipliers(base, lo, hi, f, h)
 
 

@@ -69,8 +69,7 @@ class System:
             if wrong.size:
                 raise ValueError(f"expected a set with a point, got an empty one: row {wrong[0]} of {name} is zero")
         lower, upper = rows.lower.numpy(), rows.upper.numpy()
-        numbers = np.abs(np.concatenate([lower, upper, f, h]))
-        largest = float(np.max(numbers[np.isfinite(numbers)], initial=0.0))
+        largest = _largest(E, f, G, h, lower, upper)
         unit = min(1.0, largest) or 1.0
         given = np.linalg.norm(rows.E.numpy(), axis=1), np.linalg.norm(rows.G.numpy(), axis=1)
         sides = (side / unit for side in (f, h))
@@ -105,10 +104,10 @@ class System:
         return lower, upper
 
     def _implied(self) -> Ends:
-        """Return the bounds with those filled in that follow from single rows and other bounds."""
+        """Return the bounds, with ends that single rows imply for those that are far or infinite."""
         b = np.concatenate([self.f, -self.f, self.h])[None]
         rows = SingleRows.of(np.vstack([self.E, -self.E, self.G]), LARGE_ENOUGH)
-        lower, upper = rows.fill(b, self.lower[None], self.upper[None], IMPLICATIONS)
+        lower, upper = rows.nearer(b, self.lower[None], self.upper[None], IMPLICATIONS)
         return lower[0].copy(), upper[0].copy()
 
     def _end(self, j: int, sign: float) -> tuple[float, float]:
@@ -178,6 +177,23 @@ class System:
     def solve(self, g: np.ndarray) -> Any:
         """Return SciPy's answer to min g'x over the set, in the system's units."""
         return linear_program(g, self.G, self.h, self.E, self.f, np.stack([self.lower, self.upper], axis=1))
+
+
+def _largest(E: np.ndarray, f: np.ndarray, G: np.ndarray, h: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
+    """Return the largest finite number of a set; what no point reaches counts as what points do.
+
+    So a row that never binds, or a bound that is given to have one, however large, changes nothing.
+    """
+    b = np.concatenate([f, -f, h])[None]
+    ends = SingleRows.of(np.vstack([E, -E, G]), LARGE_ENOUGH).nearer(b, lower[None], upper[None], IMPLICATIONS)
+    lo, hi = (end[0] for end in ends)
+    with np.errstate(invalid="ignore"):  # 0 times infinity
+        reach = [
+            np.nan_to_num(np.abs(A) * np.maximum(np.abs(lo), np.abs(hi)), posinf=np.inf).sum(axis=1) for A in (E, G)
+        ]
+    sides = [np.minimum(np.abs(side), most) for side, most in zip((f, h), reach, strict=True)]
+    numbers = np.abs(np.concatenate([lo, hi, *sides]))
+    return float(np.max(numbers[np.isfinite(numbers)], initial=0.0))
 
 
 def linear_program(

@@ -89,6 +89,24 @@ def test_large_sets_are_found_the_same_interior_by_interior_points(name: str, mo
     assert (found.inside.heights > found.inside.normals @ found.inside.point).all()
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+@pytest.mark.parametrize("large", [1e9, 1e12])
+def test_a_row_or_bound_that_no_point_reaches_changes_nothing(size: float, large: float) -> None:
+    """Rounding was taken to be that of the largest number: coordinates counted as fixed, sets as empty."""
+    upper, G, h = size * np.array([1.0, 1e-1, 1.0]), np.array([[1.0, 1.0, 1.0], [1.0, 2.0, 0.0]]), size * 1.5
+    usual = Polyhedron(3, 0.0, upper, G=G[:1], h=[h])
+    y = size * torch.tensor([[0.9, 0.04, 2.0], [-1.0, 0.09, 0.3]], dtype=DOUBLE)
+    free = Polyhedron(3, 0.0, [size, 0.1 * size, large], E=[[1.0, 0.0, -1.0]], f=[0.0])
+    for one, other in (
+        (usual, Polyhedron(3, 0.0, upper, G=G, h=[h, large])),
+        (Polyhedron(3, 0.0, [size, 0.1 * size, size], E=[[1.0, 0.0, -1.0]], f=[0.0]), free),
+    ):
+        torch.testing.assert_close(other.project(y), one.project(y), rtol=0, atol=1e-9 * size)
+        for mine, theirs in zip(other.hull(), one.hull(), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-9 * size)
+        assert other.presolve().columns.tolist() == one.presolve().columns.tolist()
+
+
 def test_a_polyhedron_of_bounds_and_a_sum_has_closed_forms(generator: torch.Generator) -> None:
     y = torch.randn(50, 4, generator=generator, dtype=DOUBLE)
     pairs = (
