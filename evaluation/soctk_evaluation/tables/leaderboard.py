@@ -49,9 +49,9 @@ Levenberg-Marquardt steps, SOC its choice of structure; there stands which rows 
 others may take 1000. With `+average` a row is the mean of six fits, each from four fifths of the instances, with
 `+focus` as well, and values near the best of their instance count most (penalty 1e-6 in place of 1e-7); six fits took
 2 to 18 times the seconds of one. With `+units` offsets and weights may be nonlinear in the context
-([how](method.md#learning)), as data ask: of soc, norm, quad and dcp, on the three tasks of our own; relu and softplus
-were not measured with them. Where values are steep (the feeder, case24, case118) a single fit is made both ways
-and held-out candidates tell which is kept, for every method with second-order steps ([how](method.md#learning)), but
+([how](method.md#learning)), as data ask: of soc, norm, quad, dcp, relu and softplus, on the three tasks of our own.
+Where values are steep (the feeder, case24, case118) a single fit is made both ways and held-out candidates tell which
+is kept, for every method with second-order steps ([how](method.md#learning)), but
 for relu, softplus and pcf on case118, whose rows are of earlier code, by all values alike, and not to be
 compared with the others; elsewhere all values count alike. Rows in italics are trivial; of those `constant` and
 `affine` see the optima of the training instances, other rows only where they learn from decisions (`+optima` and the
