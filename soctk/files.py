@@ -20,9 +20,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     path = path.resolve()  # what a link leads to
     if path.exists() and not path.is_file():
-        raise OSError(
-            f"{path}: expected a file, or none yet, to write; got something else, such as a folder or a device"
-        )
+        raise OSError(f"{path}: expected a file, or none yet; got something else, such as a folder or a device")
     # A name that no other thread or process has, on another machine either.
     partial = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.partial{path.suffix}")
     try:

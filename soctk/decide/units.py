@@ -69,9 +69,8 @@ class Rescaled:
         eps = torch.finfo(result.lower_bound.dtype).eps
         result.lower_bound = bound_given(result.lower_bound, self.scale, self.level, self.lost, eps)
         value = self.given.form.evaluate(result.x.unsqueeze(1)).squeeze(-1)
-        result.value = torch.where(
-            torch.isfinite(result.value), value, result.value
-        )  # infinite where no point is known
+        known = torch.isfinite(result.value)  # infinite where no point is
+        result.value = torch.where(known, value, result.value)
         result.unit = self.given.unit
         result.rows = None if result.rows is None else result.rows.times(self.scale.cpu().numpy())
         return result

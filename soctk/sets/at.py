@@ -299,9 +299,7 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
     side = _bound(value, name) if name in ("lower", "upper") else as_tensor(value, name).to(torch.float64)
     beyond = {"f": side.abs() >= ENDLESS, "h": side <= -ENDLESS}.get(name)
     if beyond is not None and bool(beyond.any()):
-        raise ValueError(
-            f"{name}: expected numbers below {ENDLESS:g} in size, got {float(side[beyond].flatten()[0]):g}"
-        )
+        raise ValueError(f"{name}: expected numbers below {ENDLESS:g} in size, got {float(side[beyond][0]):g}")
     if side is value:  # the caller may go on writing into it
         side = side.clone()
     if side.ndim == 0:
