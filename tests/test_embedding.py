@@ -171,6 +171,32 @@ def test_weights_that_are_constants_of_the_problem_may_not_change(model: ConvexS
             assert float(model(x.value, context)) == pytest.approx(problem.value, abs=CLARABEL, rel=CLARABEL)
 
 
+def test_a_layer_whose_weights_are_trained_is_differentiable_in_matrices() -> None:
+    """Through cvxpylayers, against central differences along one direction of every weight."""
+    model, x = shaken(SOCICNN(n, p, **SMALL, seed=3), 0.1), cp.Variable(n)
+    embedded = Embedding(model, x, trained=True)
+    problem = cp.Problem(cp.Minimize(embedded.value), embedded.constraints + ramp(x))
+    layer = CvxpyLayer(problem, embedded.parameters, [x])
+    options = {"solve_method": "Clarabel", "tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+
+    def outcome() -> torch.Tensor:
+        values = [value[0] for value in embedded.coefficients(CONTEXTS[:1])]
+        return (layer(*values, solver_args=dict(options))[0] * torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=DOUBLE)).sum()
+
+    weights = list(model.parameters())
+    generator, step = torch.Generator().manual_seed(1), 1e-4
+    along = [torch.randn(weight.shape, generator=generator, dtype=DOUBLE) for weight in weights]
+    slopes = torch.autograd.grad(outcome(), weights, allow_unused=True)
+    found = sum(float((slope * way).sum()) for slope, way in zip(slopes, along, strict=True) if slope is not None)
+    ends = []
+    with torch.no_grad():
+        for sign in (1.0, -2.0):
+            for weight, way in zip(weights, along, strict=True):
+                weight.add_(sign * step * way)
+            ends.append(float(outcome()))
+    assert found == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=2e-2, rel=2e-2)
+
+
 def test_trained_coefficients_are_differentiable_in_all_weights() -> None:
     model = shaken(SOCICNN(n, p, **SMALL, seed=3), 0.1)
     found = Embedding(model, cp.Variable(n), trained=True).coefficients(CONTEXTS)

@@ -24,6 +24,7 @@ from soctk import ConvexSurrogate
 from soctk.checks import check_count
 from soctk.forms.embedding import expression
 from soctk.lazy import cvxpy as cp
+from soctk.learn.deadline import Deadline
 from soctk.learn.report import FitStatus
 from soctk.learn.trainer import Trainer
 from soctk.learn.units import Standardized
@@ -93,27 +94,29 @@ class LPCF(ConvexSurrogate):
         part, held_out = trainer.standardized()
         part, deadline = part.candidates(max(1, self.rows // trainer.data.instances)), trainer.deadline
         seeds = range(self.seed, self.seed + self.starts)
-        tried: list[_Fitted] = []
-        for widths in self.choices if len(self.choices) > 1 else ():
+        widths = self.choices if len(self.choices) > 1 else ()
+        tried = self._runs(part, [(each, seeds[:1]) for each in widths], deadline)
+        found = [min(tried, key=lambda one: one.error(held_out))] if tried else []
+        best = found[0].network.widths_psi if found else self.choices[0]
+        starts = [seeds[i : i + 1] for i in range(self.starts)] if deadline.limited else [seeds]
+        raced = self._runs(part, [(best, run) for run in starts], deadline) if len(tried) == len(widths) else []
+        if found := [*found, *raced]:
+            self._fitted = max(found, key=lambda one: one.fit)
+            self.network = self._fitted.network
+        trainer.judge(
+            FitStatus.ITERATION_LIMIT if len(raced) == len(starts) else deadline.status, sum(self.options.values())
+        )
+
+    def _runs(
+        self, part: Standardized, plan: Sequence[tuple[tuple[int, ...], Sequence[int]]], deadline: Deadline
+    ) -> list[_Fitted]:
+        """Return the runs, of widths and seeds each, that begin before the deadline."""
+        runs = []
+        for widths, seeds in plan:
             if deadline.passed:
                 break
-            tried.append(self._run(part, widths, seeds[:1]))
-        with torch.no_grad():
-            errors = [one.network._value(held_out.x, held_out.context) - held_out.value for one in tried]
-        losses = [float(error.square().mean()) for error in errors]
-        found = tried[int(np.argmin(losses))] if losses else None
-        widths = self.choices[0] if found is None else found.network.widths_psi
-        runs = [seeds[i : i + 1] for i in range(self.starts)] if deadline.limited else [seeds]
-        complete = len(losses) == len(self.choices) or len(self.choices) == 1
-        for run in runs if complete else ():
-            if deadline.passed:
-                complete = False
-                break
-            one = self._run(part, widths, run)
-            found = one if found is None or one.fit > found.fit else found
-        if found is not None:
-            self.network, self._fitted = found.network, found
-        trainer.judge(FitStatus.ITERATION_LIMIT if complete else deadline.status, sum(self.options.values()))
+            runs.append(self._run(part, widths, seeds))
+        return runs
 
     def _run(self, part: Standardized, widths: tuple[int, ...], seeds: Sequence[int]) -> _Fitted:
         """Return what lpcf finds with these widths from some starts."""
@@ -174,6 +177,11 @@ class _Fitted:
     network: PCF
     fit: float
     state: dict[str, Tensor]
+
+    @torch.no_grad()
+    def error(self, held_out: Standardized) -> float:
+        """Return the mean squared error on other data."""
+        return float((self.network._value(held_out.x, held_out.context) - held_out.value).square().mean())
 
     def is_of(self, network: PCF) -> bool:
         """Return whether a network is the one that was fitted, its weights unchanged."""

@@ -51,34 +51,31 @@ class FormEmbedding:
         self._matrices: dict[int, Any] = {}
         self.parameters: list[cp.Parameter] = []
         self.links: list[cp.Constraint] = []
+        given = {name: self._coefficient(tensor, name) for name, tensor in _coefficients(form)}
         epigraphs: list[cp.Constraint] = []
-        total: Any = self._coefficient(form.constant, "b0")[0] + self._coefficient(form.linear[:, 0], "v") @ x
+        total: Any = given["b0"][0] + given["v"] @ x
         for index, term in enumerate(form.terms):
-            if "A" not in term.coefficients():
-                self._matrices[index] = term.map.to_sparse()
-            part, more = self._term(term, x, _name(term, index))
+            name = _name(term, index)
+            data = {key: given[f"{name}.{key}"] for key in term.coefficients()}
+            if "A" not in data:
+                data["A"] = self._matrices[index] = term.map.to_sparse()
+            u = cp.Variable(term.map.rows, name=f"{name}.u")
+            self.links.append(u == term.inner_expression(x, data))
+            part, more = term.epigraph(u, data)
             total = total + part
             epigraphs += more
         self.value: cp.Expression = total
         self.constraints = [*self.links, *epigraphs]
 
-    def _term(self, term: Term, x: cp.Expression, name: str) -> tuple[cp.Expression, list[cp.Constraint]]:
-        data = {
-            key: self._coefficient(tensor, f"{name}.{key}", nonneg=key == "weights" or key.startswith("U"))
-            for key, tensor in term.coefficients().items()
-        }
-        u = cp.Variable(term.map.rows, name=f"{name}.u")
-        self.links.append(u == term.inner_expression(x, data))
-        return term.epigraph(u, data)
-
-    def _coefficient(self, tensor: Tensor, name: str, *, nonneg: bool = False) -> Any:
+    def _coefficient(self, tensor: Tensor, name: str) -> Any:
         if not ((self._batched and tensor.shape[0] > 1) or (self._trained and tensor.requires_grad)):
             self._constants.append(to_numpy(tensor[0]).copy())
             return self._constants[-1]
         self._constants.append(None)
-        parameter = cp.Parameter(tuple(tensor.shape[1:]), name=name, nonneg=nonneg)
-        self.parameters.append(parameter)
-        return parameter
+        key = name.rpartition(".")[2]
+        nonneg = key == "weights" or key.startswith("U")
+        self.parameters.append(cp.Parameter(tuple(tensor.shape[1:]), name=name, nonneg=nonneg))
+        return self.parameters[-1]
 
     def parameter_values(self, form: SumOfTerms) -> list[Tensor]:
         """Return the tensors of `parameters` at the functions of a form, in their order, each (N, ...)."""

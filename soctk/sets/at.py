@@ -297,9 +297,10 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
     if count == 0:
         raise ValueError(f"{name}: the set has no such rows")
     side = _bound(value, name) if name in ("lower", "upper") else as_tensor(value, name).to(torch.float64)
-    beyond = {"f": side.abs() >= ENDLESS, "h": side <= -ENDLESS}.get(name)
-    if beyond is not None and bool(beyond.any()):
-        raise ValueError(f"{name}: expected numbers below {ENDLESS:g} in size, got {float(side[beyond][0]):g}")
+    if name in ("f", "h"):  # an h that large is no limit
+        beyond = side.abs() >= ENDLESS if name == "f" else side <= -ENDLESS
+        if bool(beyond.any()):
+            raise ValueError(f"{name}: expected numbers below {ENDLESS:g} in size, got {float(side[beyond][0]):g}")
     if side is value:  # the caller may go on writing into it
         side = side.clone()
     if side.ndim == 0:

@@ -100,10 +100,16 @@ class SingleRows:
         return lo, hi
 
     def nearer(self, b: np.ndarray, lo: np.ndarray, hi: np.ndarray, rounds: int = ROUNDS) -> Ends:
-        """Return the ends as `fill` does, with ends that rows imply in place of those beyond `FAR`; as there."""
+        """Return the ends as `fill` does, and for those beyond `FAR` what rows imply where it is nearer."""
         low, high = self.fill(b, np.where(lo < -FAR, -np.inf, lo), np.where(hi > FAR, np.inf, hi), rounds)
         low = np.maximum(low, lo)
         return low, np.maximum(np.minimum(high, hi), low)
+
+    def reach(self, largest: np.ndarray) -> np.ndarray:
+        """Return the most that |a'x| can be, (rows,), where |x_j| is at most `largest`, (n,), which may be infinite."""
+        sizes = self.positive - self.negative
+        with np.errstate(invalid="ignore"):  # 0 times infinity
+            return np.where(sizes == 0, 0.0, sizes * largest[:, None]).sum(axis=0)
 
     def _once(self, b: np.ndarray, lo: np.ndarray, hi: np.ndarray) -> Ends:
         """Fill infinite ends by the rows that have no other endless entry."""

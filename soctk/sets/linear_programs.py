@@ -38,6 +38,7 @@ class System:
     Attributes:
         unit: what coordinates are divided by: the largest number of a set whose numbers are all below 1, else 1.
         rounding: how far a row may be off by the rounding of what was given.
+        single_rows: [E; -E; G] row by row.
         equalities: the numbers of the rows of E; rows without entries are left out.
         inequalities: the same of G.
         given: the lengths of the rows of E and of G as given.
@@ -51,6 +52,7 @@ class System:
     h: np.ndarray
     unit: float
     rounding: float
+    single_rows: SingleRows
     equalities: np.ndarray
     inequalities: np.ndarray
     given: tuple[np.ndarray, np.ndarray]
@@ -69,13 +71,25 @@ class System:
             if wrong.size:
                 raise ValueError(f"expected a set with a point, got an empty one: row {wrong[0]} of {name} is zero")
         lower, upper = rows.lower.numpy(), rows.upper.numpy()
-        largest = _largest(E, f, G, h, lower, upper)
+        single_rows = SingleRows.of(np.vstack([E, -E, G]), LARGE_ENOUGH)
+        largest = _largest(single_rows, np.concatenate([f, -f, h]), lower, upper)
         unit = min(1.0, largest) or 1.0
         given = np.linalg.norm(rows.E.numpy(), axis=1), np.linalg.norm(rows.G.numpy(), axis=1)
         sides = (side / unit for side in (f, h))
         f, h = sides
         return cls(
-            lower / unit, upper / unit, E, f, G, h, unit, 1e-9 + 1e-13 * largest, equalities, inequalities, given
+            lower / unit,
+            upper / unit,
+            E,
+            f,
+            G,
+            h,
+            unit,
+            1e-9 + 1e-13 * largest,
+            single_rows,
+            equalities,
+            inequalities,
+            given,
         )
 
     def box(self) -> Ends:
@@ -106,8 +120,7 @@ class System:
     def _implied(self) -> Ends:
         """Return the bounds, with ends that single rows imply for those that are far or infinite."""
         b = np.concatenate([self.f, -self.f, self.h])[None]
-        rows = SingleRows.of(np.vstack([self.E, -self.E, self.G]), LARGE_ENOUGH)
-        lower, upper = rows.nearer(b, self.lower[None], self.upper[None], IMPLICATIONS)
+        lower, upper = self.single_rows.nearer(b, self.lower[None], self.upper[None], IMPLICATIONS)
         return lower[0].copy(), upper[0].copy()
 
     def _end(self, j: int, sign: float) -> tuple[float, float]:
@@ -179,20 +192,14 @@ class System:
         return linear_program(g, self.G, self.h, self.E, self.f, np.stack([self.lower, self.upper], axis=1))
 
 
-def _largest(E: np.ndarray, f: np.ndarray, G: np.ndarray, h: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
-    """Return the largest finite number of a set; what no point reaches counts as what points do.
+def _largest(rows: SingleRows, b: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
+    """Return the largest finite number of a set: of its ends, and of the sides of rows as far as points reach.
 
-    So a row that never binds, or a bound that is given to have one, however large, changes nothing.
+    So neither a row that never binds nor a bound that is given to have one counts, however large they are.
     """
-    b = np.concatenate([f, -f, h])[None]
-    ends = SingleRows.of(np.vstack([E, -E, G]), LARGE_ENOUGH).nearer(b, lower[None], upper[None], IMPLICATIONS)
-    lo, hi = (end[0] for end in ends)
-    with np.errstate(invalid="ignore"):  # 0 times infinity
-        reach = [
-            np.nan_to_num(np.abs(A) * np.maximum(np.abs(lo), np.abs(hi)), posinf=np.inf).sum(axis=1) for A in (E, G)
-        ]
-    sides = [np.minimum(np.abs(side), most) for side, most in zip((f, h), reach, strict=True)]
-    numbers = np.abs(np.concatenate([lo, hi, *sides]))
+    lo, hi = (end[0] for end in rows.nearer(b[None], lower[None], upper[None], IMPLICATIONS))
+    sides = np.minimum(np.abs(b), rows.reach(np.maximum(np.abs(lo), np.abs(hi))))
+    numbers = np.abs(np.concatenate([lo, hi, sides]))
     return float(np.max(numbers[np.isfinite(numbers)], initial=0.0))
 
 

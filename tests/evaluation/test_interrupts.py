@@ -52,6 +52,7 @@ def test_the_first_interrupt_saves_the_best_state(log: Path, monkeypatch: pytest
     assert "stopping with the best state so far; Ctrl-C again ends at once" in said.err
     assert f"wrote {model}, the best state when the fit was interrupted" in said.out
     assert "s, stopped" in said.out
+    assert said.out.index("wrote") < said.out.index("held-out error")  # before what takes long
     assert soctk.load(model).dim == 3
     assert signal.getsignal(signal.SIGINT) is before
 
