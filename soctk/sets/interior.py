@@ -79,12 +79,16 @@ class Interior:
         normals, heights, names = inequalities(system)
         fixed = system.lower == system.upper
         equal, levels = np.vstack([system.E, np.eye(fixed.size)[fixed]]), np.append(system.f, system.lower[fixed])
+        near: np.ndarray | None = None  # a point within rounding of the rows that hold with equality
         while len(normals):
             m, n = normals.shape
             rows, more = np.column_stack([normals, np.ones(m)]), np.column_stack([equal, np.zeros(len(equal))])
             goal = np.append(np.zeros(n), -1.0)
             simplex = rows.size <= FEW_NUMBERS
             answer = linear_program(goal, rows, heights, more, levels, (None, None), simplex=simplex)
+            if answer.status == 2 and near is not None:  # more rows than unknowns meet where rounding lets them
+                levels, near = equal @ near, None
+                continue
             if answer.status == 2:
                 raise ValueError("expected a set with a point, got an empty one: its equalities contradict one another")
             if answer.status != 0:
@@ -99,7 +103,7 @@ class Interior:
             held = z > min(HOLDS, z.max())
             held[z.argmax()] = True
             held, gone, level = both_sides(held, normals, heights, system.rounding)
-            equal, levels = np.vstack([equal, normals[held]]), np.append(levels, level)
+            equal, levels, near = np.vstack([equal, normals[held]]), np.append(levels, level), point
             left = ~(held | gone)
             normals, heights, names = normals[left], heights[left], [n for n, k in zip(names, left, strict=True) if k]
         return cls._at(np.zeros(fixed.size), equal, levels, normals, heights)

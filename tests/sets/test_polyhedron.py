@@ -333,3 +333,22 @@ def test_a_narrow_coordinate_beside_large_ones_is_no_contradiction(width: float,
     center = feasible_set.center()
     assert float(feasible_set.violation(center)) <= width
     assert 0.0 < float(center[1]) < big
+
+
+@given(
+    st.integers(2, 4),
+    st.integers(1, 8),
+    st.sampled_from([1e-12, 1e-11, 1e-10, 1e-9, 3e-9, 1e-8, 1e-6]),
+    st.integers(0, 2**16),
+)
+def test_sides_that_face_each_other_closely_hold_a_point(dim: int, pairs: int, width: float, seed: int) -> None:
+    """More pairs than unknowns leave no point half-way between all of them, and one within rounding of each."""
+    rng = np.random.default_rng(seed)
+    A, inside, share = rng.normal(size=(pairs, dim)), rng.uniform(0.2, 0.8, size=dim), rng.uniform(size=pairs)
+    sides = A @ inside + width * share, -A @ inside + width * (1 - share)
+    feasible_set = Polyhedron(dim, 0.0, 1.0, G=np.vstack([A, -A]), h=np.concatenate(sides))
+    assert float(feasible_set.violation(feasible_set.center())) < 1e-8
+    assert float(feasible_set.violation(feasible_set.project(torch.rand(dim, dtype=DOUBLE)))) < 1e-8
+    apart = 1e-6 * (1 + np.abs(A).sum(axis=1))
+    with pytest.raises(ValueError, match="empty"):
+        Polyhedron(dim, 0.0, 1.0, G=np.vstack([A, -A]), h=np.concatenate([side - width - apart for side in sides]))
