@@ -26,6 +26,8 @@ def check_arguments(model: ConvexFunction, feasible_set: FeasibleSet | SetAt) ->
         )
     if feasible_set.dim != model.dim:
         raise ValueError(f"feasible_set: expected dimension {model.dim} as the model's, got {feasible_set.dim}")
+    if isinstance(feasible_set, FeasibleSet):
+        feasible_set.check()
     if model.device.type == "meta":
         raise ValueError("model: its weights are on the meta device, which holds no numbers; load or draw them first")
 

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim, check_positive
+from soctk.decide.arguments import check_arguments
 from soctk.decide.bounds import best_bound, frank_wolfe_gap
 from soctk.decide.choice import default_solver
 from soctk.decide.decision import certified_gap, relative_gap
 from soctk.decide.problem import Limits, Problem
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.rounding import directed
-from soctk.function import ConvexFunction, check_function
+from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, SetAt
 
 BOUND_TOLERANCE = 1e-8
@@ -81,7 +82,7 @@ def certify(
         ValueError: a bad x, context or time limit.
     """
     started = time.perf_counter()
-    check_function(model)
+    check_arguments(model, feasible_set)
     if time_limit is not None:
         check_positive(time_limit, "time_limit")
     limits = Limits.of(started, BOUND_TOLERANCE, time_limit=time_limit)

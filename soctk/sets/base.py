@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_last_dim
 from soctk.lazy import cvxpy as cp
+from soctk.sets.agreement import check_answers
 from soctk.sets.coordinates import Coordinates
 from soctk.sets.hit_and_run import Walk, frame_of, hit_and_run, walk_by_bisection
 from soctk.sets.rounding import rounded_down
@@ -32,13 +33,16 @@ class FeasibleSet(ABC):
 
     Required: the attribute `dim` and the four abstract methods, three of which are given checked tensors (*batch, n) of
     any floating-point type on any device and return the same type there. Unless `rows` says otherwise, decisions come
-    from the methods that need no rows: "cvxpy" by the constraints, "first_order" by projections.
+    from the methods that need no rows: "cvxpy" by the constraints, "first_order" by projections. Before the first one
+    its answers are tried out (`check`).
 
     Attributes:
         dim: the decision dimension n.
+        trusted: whether its answers are not tried out before the first decision: those of soctk's own sets.
     """
 
     dim: int
+    trusted: ClassVar[bool] = False
 
     @abstractmethod
     def _project(self, y: Tensor) -> Tensor:
@@ -154,6 +158,21 @@ class FeasibleSet(ABC):
         """The size of the set's numbers, at least 1: what tolerances of feasibility are relative to."""
         lo, hi = self.hull()
         return max(1.0, float(lo.abs().max()), float(hi.abs().max()))
+
+    def check(self) -> None:
+        """Raise where the answers of a set of one's own contradict each other; tried once, before its first decision.
+
+        Raises:
+            TypeError: an answer that is no tensor of the type that was given.
+            ValueError: an answer of another shape, or one that contradicts the others (`soctk.sets.agreement`).
+        """
+        if not self.trusted:
+            _ = self._agrees
+
+    @cached_property
+    def _agrees(self) -> bool:
+        check_answers(self)
+        return True
 
     # -- for sets to override ----------------------------------------------------------------------------
 

@@ -60,6 +60,8 @@ class ConicSet(FeasibleSet):
         ValueError: wrong shapes, NaN, no cone, no point strictly inside the cones.
     """
 
+    trusted = True
+
     def __init__(self, polyhedron: Polyhedron, cones: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike, float]]) -> None:
         if not isinstance(polyhedron, Polyhedron):
             raise TypeError(f"polyhedron: expected a soctk.Polyhedron, got {type(polyhedron).__name__}")

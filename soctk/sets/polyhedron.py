@@ -50,6 +50,8 @@ class Polyhedron(FeasibleSet):
             not bounded.
     """
 
+    trusted = True
+
     def __init__(
         self,
         dim: int,
@@ -204,8 +206,7 @@ class Polyhedron(FeasibleSet):
     def _presolved(self) -> Presolved[Polyhedron]:
         free = self._oracles.free()
         columns = torch.from_numpy(np.flatnonzero(free.numpy()))
-        count = columns.shape[0]
-        simple = count == 0 or (count == self.dim and self._rows.at_most_a_sum)
+        simple = len(columns) == 0 or (len(columns) == self.dim and self._rows.at_most_a_sum)
         return Presolved(self._center, columns, self if simple else self._without(~free))
 
     def _without(self, fixed: Tensor) -> Polyhedron:

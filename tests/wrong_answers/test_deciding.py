@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from ball import Ball
 from zoo import MODELS, shaken
 
 import soctk
@@ -175,9 +176,12 @@ class Lying(soctk.FeasibleSet):
 
 @pytest.mark.parametrize("wrong", ["nothing", "projection", "minimizer"])
 def test_what_contradicts_the_set_or_the_bound_is_not_called_optimal(wrong: str) -> None:
-    """A point outside of the set; a value below its own lower bound."""
+    """A point outside of the set; a value below its own lower bound. Where trying the answers out has not told."""
     model, context = decide_model()
-    decision = soctk.minimize(model, Lying(5, wrong), context, max_iter=200, tol=1e-3)
+    feasible_set = Lying(5, "nothing")
+    feasible_set.check()
+    feasible_set.wrong = wrong
+    decision = soctk.minimize(model, feasible_set, context, max_iter=200, tol=1e-3)
     if wrong == "nothing":
         assert decision.optimal.all()
     if wrong == "projection":
@@ -188,6 +192,45 @@ def test_what_contradicts_the_set_or_the_bound_is_not_called_optimal(wrong: str)
         assert (decision.status == "inaccurate").all()
         assert bool((decision.value < decision.lower_bound).all())
         assert bool(decision.gap.isinf().all())
+
+
+SIGNS = torch.tensor([1.0, 1.0, -1.0], dtype=DOUBLE)
+WRONG = {
+    "minimizer": ("_linear_minimizer", lambda self, g: self.box._linear_minimizer(-g), ValueError),
+    "one coordinate": (
+        "_linear_minimizer",
+        lambda self, g: self.box._linear_minimizer(g * g.new_tensor([1, 1, -1])),
+        ValueError,
+    ),
+    "projection": ("_project", lambda self, y: self.box._project(y) + 0.01, ValueError),
+    "not the nearest": ("_project", lambda self, y: self.box._project(y + y.flip(-1)), ValueError),
+    "too small": ("_project", lambda self, y: y.clamp(0.1, 0.9), ValueError),
+    "bound": ("linear_minimum", lambda self, g: (g * self.box._linear_minimizer(g)).sum(dim=-1) + 0.1, ValueError),
+    "array": ("_project", lambda self, y: self.box._project(y).numpy(), TypeError),
+    "float32": ("_linear_minimizer", lambda self, g: self.box._linear_minimizer(g).float(), TypeError),
+    "shape": ("_violation", lambda self, x: self.box._violation(x).unsqueeze(-1), ValueError),
+    "one for all": ("_violation", lambda self, x: self.box._violation(x).amax(), ValueError),
+    "NaN": ("_project", lambda self, y: y * torch.nan, ValueError),
+    "never satisfied": ("_violation", lambda self, x: self.box._violation(x) + 1.0, ValueError),
+}
+
+
+@pytest.mark.parametrize("wrong", list(WRONG))
+def test_a_set_whose_answers_contradict_each_other_is_refused(wrong: str) -> None:
+    """The answer that is wrong, or that contradicts it, is named before anything is decided."""
+    name, answer, error = WRONG[wrong]
+    feasible_set = type("Wrong", (Lying,), {name: answer})(3, "nothing")
+    model = soctk.SOCICNN(3)
+    for _ in range(2):
+        with pytest.raises(error, match=r"^Wrong\.(_linear_minimizer|_project|_violation|linear_minimum): expected"):
+            soctk.minimize(model, feasible_set)
+    with pytest.raises(error, match=r"^Wrong\."):
+        soctk.certify(model, feasible_set, torch.zeros(3))
+
+
+@pytest.mark.parametrize(("middle", "radius"), [(0.0, 1.0), (1e6, 1.0), (-3.0, 1e-7), (0.0, 1e8), (2.0, 0.0)])
+def test_a_set_whose_answers_agree_is_decided_over(middle: float, radius: float) -> None:
+    Ball(3, radius, middle).check()
 
 
 @pytest.mark.parametrize(("level", "value_scale"), [(0.0, 1e-8), (0.0, 1e-5), (1e4, 1e-3), (1.0, 1e-12)])

@@ -1,0 +1,88 @@
+"""Whether the answers of a set of one's own agree: decisions rest on its projection, their gaps on its minimiser.
+
+For a closed convex set C with projection P and normal cones N, x minimises g'x over C exactly if -g is in N(x), that is
+if P(x - t g) = x for every t > 0; and P(y) = z exactly if y - z is in N(z), that is if z minimises (z - y)'x over C
+(Rockafellar 1970, sections 27 and 31). So the projection proves the linear minimiser and the other way round; where
+they contradict each other at a few points drawn at random, one of them is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from soctk.checks import seeded
+
+PROBES = 4
+"""Directions that are tried, and their opposites."""
+AGREEMENT = 1e-3
+"""Of the set's size: answers may differ by this share, as those of iterative methods do."""
+
+
+class Answers(Protocol):
+    """What a set of one's own has to answer."""
+
+    dim: int
+
+    def _project(self, y: Tensor) -> Tensor: ...
+    def _linear_minimizer(self, g: Tensor) -> Tensor: ...
+    def _violation(self, x: Tensor) -> Tensor: ...
+    def linear_minimum(self, g: Tensor) -> Tensor: ...
+
+
+def check_answers(given: Answers) -> None:
+    """Raise where the answers of a set contradict each other at a few points.
+
+    Raises:
+        TypeError: an answer that is no tensor of the type that was given.
+        ValueError: an answer of another shape or with numbers that are not finite, or answers that contradict each
+            other; the message says which.
+    """
+    name = type(given).__name__
+    g = torch.randn(PROBES, given.dim, generator=seeded(0), dtype=torch.float64)
+    g = torch.cat([g, -g]) / g.norm(dim=-1).repeat(2).unsqueeze(-1)
+    least = _answer(given, "_linear_minimizer", g, g.shape)
+    middle, size = least.mean(dim=0), float((least - least.mean(dim=0)).norm(dim=-1).max())
+    step = size if size > 0 else max(1.0, float(middle.abs().max()))
+    slack = AGREEMENT * step
+    far = middle + 4 * step * g
+    near = _answer(given, "_project", far, far.shape)
+    for what, points in (("_linear_minimizer", least), ("_project", near)):
+        outside = float(_answer(given, "_violation", points, points.shape[:1]).max())
+        if outside > AGREEMENT * max(1.0, float(points.abs().max())):
+            raise ValueError(f"{name}.{what}: expected points of the set, got one whose `_violation` is {outside:.3g}")
+    moved = float((_answer(given, "_project", least - step * g, g.shape) - least).norm(dim=-1).max())
+    if moved > slack:
+        raise ValueError(
+            f"{name}._linear_minimizer: expected x that minimises g'x over the set, so that x - t g is projected to x "
+            f"for t > 0, got x that is {moved:.3g} away from that projection; it or `_project` is wrong"
+        )
+    normal = near - far
+    normal = normal / normal.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(normal.dtype).tiny)
+    beyond = float((normal * (near - _answer(given, "_linear_minimizer", normal, g.shape))).sum(dim=-1).max())
+    if beyond > slack:
+        raise ValueError(
+            f"{name}._project: expected the nearest point z of the set, which minimises (z - y)'x over it, got a point "
+            f"that is {beyond:.3g} further along z - y than the minimiser; it or `_linear_minimizer` is wrong"
+        )
+    over = float((_answer(given, "linear_minimum", g, g.shape[:1]) - (g * least).sum(dim=-1)).max())
+    if over > slack:
+        raise ValueError(
+            f"{name}.linear_minimum: expected at most g'x of every point x of the set, got {over:.3g} more at one"
+        )
+
+
+def _answer(given: Answers, what: str, argument: Tensor, shape: torch.Size) -> Tensor:
+    answer = getattr(given, what)(argument)
+    name = f"{type(given).__name__}.{what}"
+    if not isinstance(answer, Tensor) or answer.dtype != argument.dtype:
+        got = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
+        raise TypeError(f"{name}: expected a tensor of {argument.dtype} as it was given, got {got}")
+    if answer.shape != shape:
+        asked = tuple(argument.shape)
+        raise ValueError(f"{name}: expected shape {tuple(shape)} for {asked}, got {tuple(answer.shape)}")
+    if not bool(torch.isfinite(answer).all()):
+        raise ValueError(f"{name}: expected finite numbers, got {float(answer[~torch.isfinite(answer)][0])}")
+    return answer
