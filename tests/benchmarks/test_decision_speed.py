@@ -39,7 +39,7 @@ def rival(race: Race, name: str, count: int) -> Callable[[], Any]:
     if name == "cvxpylayers":
         return race.layering(count, backward=False)
     pytest.importorskip("moreau", reason="Moreau is not installed: pip install 'soctk[rivals]'")
-    programs = race.programs(count)
+    programs = race.programs(slice(0, count))
     return lambda: programs.points(programs.solve())
 
 

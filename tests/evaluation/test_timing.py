@@ -27,6 +27,7 @@ def test_a_race_is_stored_once_and_shown(tmp_path, capsys):
     ]
     assert all(row["decide_ms"] > 0 for row in rows if row["method"] != "moreau")
     assert all(row["decide_ms"] or "not installed" in row["status"] for row in rows)
+    assert {row["instances"] for row in rows if row["decide_ms"] and row["config"]["batch"] == 1} == {2}
     exact = {row["method"]: row["certified"] for row in rows if row["certified"] is not None}
     assert exact["newton"] == exact["cvxpy_clarabel"] == exact["clarabel"] == exact["cvxpylayers"] == 1.0
     methods = {row["method"] for row in rows if row["decide_ms"]}

@@ -249,7 +249,7 @@ def test_optimal_means_something_where_values_hardly_differ(level: float, value_
     if value_scale > 1e-9 * level:  # else all is rounding, and any point will do
         model.set_standardization()
         lost = model(decision.x, context) - best.value
-        assert float(lost.mean()) <= 0.01 * float((values.amax(dim=0) - values.amin(dim=0)).mean())
+        assert float(lost.detach().mean()) <= 0.01 * float((values.amax(dim=0) - values.amin(dim=0)).detach().mean())
 
 
 def test_plain_mistakes_are_said_in_words() -> None:

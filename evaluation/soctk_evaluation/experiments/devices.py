@@ -63,8 +63,9 @@ class DeviceRace(Race):
 
     def newton(self, batch: int, *, warm: bool = False) -> Measured:
         """`Race.newton` without the floating-point operations, which are not counted on a GPU."""
-        seconds, decision = self._deciding(partial(soctk.minimize, self.model, self.sets_of(batch)), batch, warm)
-        return self.judged(decision.x, seconds, iterations=float(decision.iterations.double().median()))
+        decide = [partial(soctk.minimize, self.model, self.sets_of(batch))]
+        seconds, x, iterations = self._deciding(decide, [slice(0, batch)], warm)
+        return self.judged(x, seconds, iterations=float(iterations.double().median()))
 
     def moreau_on(self, batch: int, device: str) -> Measured:
         """Moreau's solve of finished cone data on a device, at least a batch; ImportError where it is not installed."""

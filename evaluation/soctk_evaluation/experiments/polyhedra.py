@@ -26,7 +26,8 @@ from soctk_tasks.polyhedra import POLYHEDRA
 
 SHAKE = 0.3
 CONTEXTS = 1024
-ONE_BY_ONE = 5
+ONE_BY_ONE = 20
+"""Contexts that are decided one after the other, by all who decide single ones."""
 OWN = (("newton", 1), ("prepared", 1), ("newton", 64), ("newton", CONTEXTS))
 MOREAU = ("moreau", "moreau_with_coefficients")
 MEASURED = ("decide_ms", "instances", "gap_max", "certified", "violation_max", "iterations")

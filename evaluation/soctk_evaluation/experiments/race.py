@@ -92,7 +92,10 @@ class Race:
 
     def sets_of(self, count: int) -> FeasibleSet | SetAt:
         """Return the set of the first contexts, or theirs."""
-        return self.sets.select(slice(count)) if isinstance(self.sets, SetAt) else self.sets
+        return self._sets_at(slice(count))
+
+    def _sets_at(self, part: slice) -> FeasibleSet | SetAt:
+        return self.sets.select(part) if isinstance(self.sets, SetAt) else self.sets
 
     # -- measuring -----------------------------------------------------------------------------------------
 
@@ -123,42 +126,57 @@ class Race:
 
     # -- this library --------------------------------------------------------------------------------------
 
-    def newton(self, batch: int, *, warm: bool = False) -> Measured:
-        """`soctk.minimize` for a whole batch; with `warm` from the decisions of contexts a little away."""
-        seconds, decision = self._deciding(partial(soctk.minimize, self.model, self.sets_of(batch)), batch, warm)
-        own = {"iterations": _median_iterations(decision)}
+    def newton(self, batch: int, batches: int = 1, *, warm: bool = False) -> Measured:
+        """`soctk.minimize` for whole batches in turn; with `warm` from the decisions of contexts a little away."""
+        parts = _parts(batch, batches)
+        decide = [partial(soctk.minimize, self.model, self._sets_at(part)) for part in parts]
+        seconds, x, iterations = self._deciding(decide, parts, warm)
+        own = {"iterations": float(iterations.median())}
         if not warm and isinstance(self.sets, FeasibleSet):
-            total, form = float(decision.iterations.sum()), partial(self.model.form_at, self.contexts(batch))
-            flops = decision_flops(form, self.sets, total, TOLERANCE)
-            own["limit_ms"] = 1e3 * flops / self._flops_per_second / batch
-        return self.judged(decision.x, seconds, **own)
+            form = partial(self.model.form_at, self.contexts(len(x)))
+            flops = decision_flops(form, self.sets, float(iterations.sum()), TOLERANCE)
+            own["limit_ms"] = 1e3 * flops / self._flops_per_second / len(x)
+        return self.judged(x, seconds, **own)
 
-    def prepared(self, batch: int, *, warm: bool = False) -> Measured:
+    def prepared(self, batch: int, batches: int = 1, *, warm: bool = False) -> Measured:
         """What `soctk.prepare` returns; with `warm` from the decisions of contexts a little away."""
-        seconds, decision = self._deciding(self.preparing(batch), batch, warm)
-        return self.judged(decision.x, seconds, iterations=_median_iterations(decision))
+        parts = _parts(batch, batches)
+        seconds, x, iterations = self._deciding(self.preparing(parts), parts, warm)
+        return self.judged(x, seconds, iterations=float(iterations.median()))
 
-    def preparing(self, count: int) -> Callable[..., Decision]:
-        """Return the prepared decision of the first contexts, which takes them and the options of `minimize`."""
+    def preparing(self, parts: Sequence[slice]) -> list[Callable[..., Decision]]:
+        """Return the prepared decision of parts of the contexts, each of which takes them and `minimize`'s options."""
         if not isinstance(self.sets, SetAt):
-            return soctk.prepare(self.model, self.sets).minimize
-        sides = {name: side[:count] for name, side in zip(NAMES, self.sets.sides, strict=True) if side.ndim > 1}
-        return partial(soctk.prepare(self.model, self.sets.base).minimize, **sides)
+            return [soctk.prepare(self.model, self.sets).minimize] * len(parts)
+        prepared = soctk.prepare(self.model, self.sets.base).minimize
+        sides = {name: side for name, side in zip(NAMES, self.sets.sides, strict=True) if side.ndim > 1}
+        return [partial(prepared, **{name: side[part] for name, side in sides.items()}) for part in parts]
 
-    def _deciding(self, decide: Callable[..., Decision], count: int, warm: bool) -> tuple[float, Decision]:
-        start = decide(self.contexts(count, moved=True), tol=TOLERANCE) if warm else None
-        rows = self.contexts(count)
-        return self.best(lambda: decide(rows, tol=TOLERANCE, x0=start))
+    def _deciding(
+        self, decide: Sequence[Callable[..., Decision]], parts: Sequence[slice], warm: bool
+    ) -> tuple[float, Tensor, Tensor]:
+        """Return the seconds that all parts of the contexts take in turn, the decisions, and their iterations."""
+        count = parts[-1].stop
+        moved, rows = self.contexts(count, moved=True), self.contexts(count)
+        calls = [
+            partial(one, rows[part], tol=TOLERANCE, x0=one(moved[part], tol=TOLERANCE) if warm else None)
+            for one, part in zip(decide, parts, strict=True)
+        ]
+        seconds, decisions = self.best(lambda: [call() for call in calls])
+        return seconds, torch.cat([each.x for each in decisions]), torch.cat([each.iterations for each in decisions])
 
-    def layer(self, batch: int) -> Measured:
+    def layer(self, batch: int, batches: int = 1) -> Measured:
         """`soctk.DecisionLayer`, forward and backward; of the few decisions without a derivative forward alone."""
-        rows = self.contexts(batch).requires_grad_()
-        layer = DecisionLayer(self.model, self.sets_of(batch), skip_undefined=True)
+        parts = _parts(batch, batches)
+        rows = [self.contexts(parts[-1].stop)[part].requires_grad_() for part in parts]
+        layers = [DecisionLayer(self.model, self._sets_at(part), skip_undefined=True) for part in parts]
 
         def run() -> None:
-            layer(rows).square().sum().backward()
+            for layer, row in zip(layers, rows, strict=True):
+                layer(row).square().sum().backward()
 
-        return Measured(1e3 * self.best(run)[0] / batch, batch)
+        count = batch * batches
+        return Measured(1e3 * self.best(run)[0] / count, count)
 
     @cached_property
     def _flops_per_second(self) -> float:
@@ -232,27 +250,32 @@ class Race:
             answers.append(decided(solution))
         return self.judged(torch.stack(answers), total)
 
-    def programs(self, batch: int) -> MoreauBatch:
-        """Return finished cone data for Moreau; ImportError where it is not installed."""
-        form, sets = self.model.conic_form(self.contexts(batch)).detach(), self.sets
-        each = [sets.one(row) if isinstance(sets, SetAt) else sets for row in range(batch)]
+    def programs(self, part: slice) -> MoreauBatch:
+        """Return finished cone data for Moreau of a part of the contexts; ImportError where it is not installed."""
+        form, sets = self.model.conic_form(self.contexts(part.stop)[part]).detach(), self.sets
+        each = [sets.one(row) if isinstance(sets, SetAt) else sets for row in range(part.start, part.stop)]
         return MoreauBatch(form, each, TOLERANCE)
 
-    def moreau(self, batch: int, *, coefficients: bool = False) -> Measured:
-        """Moreau's solve of a batch of finished cone data; ImportError where it is not installed.
+    def moreau(self, batch: int, batches: int = 1, *, coefficients: bool = False) -> Measured:
+        """Moreau's solve of batches of finished cone data in turn; ImportError where it is not installed.
 
         With `coefficients` those at the contexts are computed besides, as anybody has to who starts from contexts;
         to put them into their places in the cone data is not counted.
         """
-        programs, rows = self.programs(batch), self.contexts(batch)
+        parts = _parts(batch, batches)
+        work = [(self.programs(part), self.contexts(part.stop)[part]) for part in parts]
 
-        def run() -> Any:
-            if coefficients:
-                self.model.conic_form(rows)
-            return programs.solve()
+        def run() -> list[Any]:
+            answers = []
+            for programs, rows in work:
+                if coefficients:
+                    self.model.conic_form(rows)
+                answers.append(programs.solve())
+            return answers
 
-        seconds, answer = self.best(run)
-        return self.judged(programs.points(answer), seconds)
+        seconds, answers = self.best(run)
+        points = [programs.points(answer) for (programs, _), answer in zip(work, answers, strict=True)]
+        return self.judged(torch.cat(points), seconds)
 
     def layering(self, count: int, *, backward: bool) -> Callable[[], Tensor]:
         """Return what decides by a cvxpylayers layer on the same lift, whose derivatives are in the context."""
@@ -276,12 +299,13 @@ class Race:
 
 def measure(race: Race, method: str, batch: int, count: int, names: Sequence[str]) -> dict[str, Any]:
     """Return the named measurements of one method: of a batch, or of `count` contexts one after the other."""
+    batches = count if batch == 1 else 1
     runs: dict[str, Callable[[], Measured]] = {
-        "newton": lambda: race.newton(batch),
-        "prepared": lambda: race.prepared(batch),
-        "newton_warm": lambda: race.newton(batch, warm=True),
-        "prepared_warm": lambda: race.prepared(batch, warm=True),
-        "layer": lambda: race.layer(batch),
+        "newton": lambda: race.newton(batch, batches),
+        "prepared": lambda: race.prepared(batch, batches),
+        "newton_warm": lambda: race.newton(batch, batches, warm=True),
+        "prepared_warm": lambda: race.prepared(batch, batches, warm=True),
+        "layer": lambda: race.layer(batch, batches),
         "cvxpy_clarabel": lambda: race.cvxpy("CLARABEL", count),
         "cvxpy_scs": lambda: race.cvxpy("SCS", count),
         "clarabel": lambda: race.direct("CLARABEL", count),
@@ -289,8 +313,8 @@ def measure(race: Race, method: str, batch: int, count: int, names: Sequence[str
         "scs_1e-3_warm": lambda: race.direct("SCS", count, warm=True),
         "cvxpylayers": lambda: race.cvxpylayers(count, backward=False),
         "cvxpylayers_backward": lambda: race.cvxpylayers(count, backward=True),
-        "moreau": lambda: race.moreau(batch),
-        "moreau_with_coefficients": lambda: race.moreau(batch, coefficients=True),
+        "moreau": lambda: race.moreau(batch, batches),
+        "moreau_with_coefficients": lambda: race.moreau(batch, batches, coefficients=True),
     }
     try:
         measured = asdict(runs[method]())
@@ -301,5 +325,6 @@ def measure(race: Race, method: str, batch: int, count: int, names: Sequence[str
     return {name: measured[name] for name in names}
 
 
-def _median_iterations(decision: Decision) -> float:
-    return float(decision.iterations.double().median())
+def _parts(batch: int, batches: int) -> list[slice]:
+    """Return where the contexts of each batch are."""
+    return [slice(k * batch, (k + 1) * batch) for k in range(batches)]

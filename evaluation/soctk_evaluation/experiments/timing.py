@@ -1,8 +1,8 @@
 """Time for a decision, with its quality beside it: this library and the solvers it replaces, one thread, one process.
 
 Every method decides the same contexts of the same model (a SOC-ICNN, of random weights or learned) over the same set.
-A method that decides one context at a time is given a few of them. Warm starts are decisions of contexts that are a
-little away, for the methods that take any. Beside each of this library's own times
+Single decisions are of a few of them, one after the other, whoever decides. Warm starts are decisions of contexts that
+are a little away, for the methods that take any. Beside each of this library's own times
 stands the time that its arithmetic alone would take: its floating-point operations, over the rate of a large matrix
 product measured in the same run. Those of products and factorisations follow from the sizes, with symmetric matrices
 halved; the others are counted while PyTorch carries out the same steps.
@@ -36,7 +36,7 @@ TRAINED_ON = {"simplex": "simplex_socp", "box": "box_socp", "budget": "budget_tw
 TRAINING = FitConfig(starts=1, level_iterations=20)
 TRAINING_INSTANCES, TRAINING_CANDIDATES = 400, 64
 MOST_CONTEXTS = 2**16
-PROCEDURE = 6
+PROCEDURE = 7
 """Counts the ways in which this file has measured: rows of another way are measured again."""
 SETS: dict[str, Callable[[int], FeasibleSet]] = {
     "simplex": soctk.Simplex,

@@ -24,9 +24,9 @@ Written by `soctk samples --dims {dims} --seeds {seeds} --tasks {names}` on {mac
 
 Mean regret on {tasks} at d = {dim} ({count}) by the number of observed values: first of candidates of each of {train}
 instances, then of instances with {candidates} candidates each. Validation data are as many; test instances and
-decisions are the leaderboard's, and so is the recipe, as it was in the version named below. One candidate of each
-instance is what a log of decisions holds: there nothing but the contexts' variation tells a decision's effect. The row
-`quadratic` is the least-squares quadratic, learned in closed form.
+decisions are the leaderboard's, and so is the recipe, as it was in the version named below. A log of decisions
+has one candidate for each instance: what a decision changes can then only be told by comparing different contexts. The
+row `quadratic` is the least-squares quadratic, learned in closed form.
 
 ![Mean regret by candidates and by instances](images/samples.svg)
 
