@@ -23,7 +23,7 @@ ERROR = Measure(
 NEAR = 1.1
 """Errors up to so many times the least are as good as it."""
 EXACT = 3e-4
-"""Errors up to this are as good as none."""
+"""Targets that SOC approximates to this are named last where another method is nearer yet."""
 APPROXIMATION = """# Approximating convex functions
 
 Written by `soctk approximation{quick} --markdown docs/approximation.md --figure docs/images/approximation.svg` on
@@ -34,8 +34,8 @@ method is learned further, it has not:
 
 {won}
 
-SOC with v'x or without, whichever is better, is more than a tenth above the least error, where errors below {exact:g}
-count as that:
+SOC with v'x or without, whichever is better, is more than a tenth above the least error (last, where its own error is
+below {exact:g}):
 
 {behind}
 
@@ -100,12 +100,14 @@ def _won(rows: list[Row]) -> Iterator[str]:
 def _behind(tables: list[Table]) -> Iterator[str]:
     """Say on which targets another method's mean error is well below that of SOC, with v'x or without."""
     for table in tables:
-        named = []
+        named: dict[bool, list[str]] = {True: [], False: []}
         for column, target in enumerate(table.tasks):
             means = {line.method: line.regrets[column].mean for line in table.learned if line.regrets[column].complete}
-            known = {method: max(mean, EXACT) for method, mean in means.items() if mean is not None}
-            ours = [mean for method, mean in known.items() if base_of(method) == ERROR.reference]
+            known = {method: mean for method, mean in means.items() if mean is not None}
+            ours = min((mean for method, mean in known.items() if base_of(method) == ERROR.reference), default=0.0)
             least = min(known, key=known.__getitem__, default="")
-            if ours and min(ours) > NEAR * known[least]:
-                named.append(f"{escape(target)} ({min(ours) / known[least]:.2g} times that of {escape(least)})")
-        yield f"- d = {table.dim}: on {', '.join(named) or 'none'}"
+            if least and ours > NEAR * max(known[least], ERROR.floor):
+                text = f"{escape(target)} ({ours / max(known[least], ERROR.floor):.2g} times that of {escape(least)})"
+                named[ours > EXACT].append(text)
+        small = f"; below {EXACT:g}: {', '.join(named[False])}" if named[False] else ""
+        yield f"- d = {table.dim}: on {', '.join(named[True]) or 'none'}{small}"
