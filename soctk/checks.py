@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -78,6 +79,28 @@ def as_dense(value: ArrayLike, name: str) -> np.ndarray:
         return np.array(value, dtype=float)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name}: expected numbers, got {type(value).__name__} ({error})") from None
+
+
+def as_json(value: Any, name: str) -> str:
+    """Return a value as JSON, NumPy's numbers as plain ones.
+
+    Raises:
+        TypeError: something in it that JSON cannot hold.
+    """
+
+    def plain(part: Any) -> Any:
+        if isinstance(part, np.generic):
+            return part.item()
+        raise TypeError(f"{name}: expected what JSON can hold, got {type(part).__name__}")
+
+    return json.dumps(value, default=plain)
+
+
+def check_notes(notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a file is to remember beside a model as a dictionary; TypeError where it is none."""
+    if not isinstance(notes, Mapping):
+        raise TypeError(f"notes: expected a dictionary, got {type(notes).__name__}")
+    return dict(notes)
 
 
 def check_unmasked(value: ArrayLike, name: str) -> None:

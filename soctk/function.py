@@ -259,11 +259,19 @@ class ConvexFunction(nn.Module, ABC):
             x: numbers, or one for each coordinate, (n,).
             value: numbers.
             context: as x, (p,); as they were where there are none.
+
+        Raises:
+            ValueError: something else than two of them, or a scale that is not positive.
         """
         for name, pair in (("x", x), ("value", value), ("context", context)):
+            if pair is not None and len(pair) != 2:
+                raise ValueError(f"{name}: expected a mean and a scale, got {len(pair)} numbers")
             for what, unit in zip(("mean", "scale"), pair or (), strict=False):
                 buffer = getattr(self, f"{name}_{what}")
-                buffer.copy_(torch.as_tensor(unit, dtype=torch.float64).expand(buffer.shape))
+                numbers = torch.as_tensor(unit, dtype=torch.float64).expand(buffer.shape)
+                if what == "scale" and not bool((numbers > 0).all()):
+                    raise ValueError(f"{name}: expected a positive scale, got {float(numbers.min()):g}")
+                buffer.copy_(numbers)
 
     def in_units(self, form: ConicForm) -> ConicForm:
         """Return a form of g's in the user's units."""

@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise ImportError('soctk.sklearn needs scikit-learn 1.6 or later: pip install "soctk[sklearn]"') from error
 
-from soctk.checks import check_sequence, check_unmasked
+from soctk.checks import as_array, check_sequence, check_unmasked
 from soctk.decide.decision import Decision
 from soctk.decide.minimize import minimize
 from soctk.lazy import pandas as pd
@@ -116,12 +116,14 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         if not self.features_:
+            if context is not None:
+                raise ValueError("context: expected none, as all columns are decisions, got one")
             return minimize(self.model_, feasible_set, None, **options)
         if not isinstance(context, pd.DataFrame) or not hasattr(self, "feature_names_in_"):
             # columns that had no names, or numbers for names, are known by their places
             names = [feature.name for feature in self.features_]
             check_unmasked(context, "context")
-            array = np.asarray(context)
+            array = as_array(context) if isinstance(context, torch.Tensor) else np.asarray(context)
             if array.ndim != 2 or array.shape[1] != len(names):
                 raise ValueError(f"context: expected shape (N, {len(names)}), got {array.shape}")
             context = pd.DataFrame(array, columns=names)

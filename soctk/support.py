@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MARGIN = 0.1
+ROUNDING = float(np.finfo(np.float32).eps)
+"""Of numbers that were constant in the data: they may have been float32 on the way."""
 """How far beyond what was seen counts as seen: a share of a range's width, and of the largest distance."""
 MOST_NUMBERS = 64
 """Numbers of context and decision together up to which distances are kept: the matrix has their square."""
@@ -60,8 +62,9 @@ class Support:
         if ranges[0].shape[1] + ranges[1].shape[1] > MOST_NUMBERS:
             return cls(*ranges, np.zeros(0), np.zeros((0, 0)), 0.0)
         w = np.concatenate([_together(*part) for part in known])
-        mean, scale = w.mean(axis=0), w.std(axis=0)
-        scale = np.where(scale > 0, scale, 1.0)
+        mean, scale, size = w.mean(axis=0), w.std(axis=0), np.abs(w).max(axis=0)
+        # What is constant is told by its range; its deviations are of its own size here, as rounding would count.
+        scale = np.where(scale > ROUNDING * size, scale, np.where(size > 0, size, 1.0))
         centred = (w - mean) / scale
         values, vectors = np.linalg.eigh(centred.T @ centred / len(w))
         whitening = vectors / np.sqrt(values.clip(min=THIN**2)) / scale[:, None]
@@ -161,5 +164,5 @@ def _together(context: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def _beyond(points: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Return where points (R, k) leave their ranges (2, k) by more than the margin, bool (R,)."""
-    room = MARGIN * (ends[1] - ends[0]) + 1e-9 * np.abs(ends).max(axis=0)
+    room = MARGIN * (ends[1] - ends[0]) + ROUNDING * np.abs(ends).max(axis=0)
     return ((points < ends[0] - room) | (points > ends[1] + room)).any(axis=1)

@@ -248,6 +248,8 @@ def test_what_could_not_be_loaded_is_not_written(saved):
     before = path.read_bytes()
     with pytest.raises(TypeError, match="notes"):
         soctk.save(model, path, notes=[1])
+    with pytest.raises(TypeError, match=r"^notes: expected what JSON can hold, got set"):
+        soctk.save(model, path, notes={"rows": {1}})
     next(model.parameters()).data.fill_(torch.nan)
     with pytest.raises(ValueError, match="NaN"):
         soctk.save(model, path)

@@ -184,3 +184,15 @@ def test_a_column_may_have_the_name_of_an_arrays_mask() -> None:
     frame = pd.DataFrame({"x": np.linspace(0, 1, 30), "_mask": np.linspace(1, 2, 30)})
     found = ConvexRegressor(decision=["x"], model="quadratic").fit(frame, frame["x"] ** 2)
     assert found.predict(frame).shape == (30,)
+
+
+def test_contexts_where_there_are_none_and_tensors_of_a_graph() -> None:
+    X = np.random.default_rng(0).normal(size=(80, 4))
+    y = np.square(X).sum(axis=1)
+    whole = ConvexRegressor(model="quadratic").fit(X, y)
+    with pytest.raises(ValueError, match=r"^context: expected none, as all columns are decisions"):
+        whole.decide(soctk.Box(4, -1.0, 1.0), X)
+    some = ConvexRegressor(decision=[0, 1], model="quadratic").fit(X, y)
+    context = torch.zeros(2, 2, dtype=torch.float64)
+    expected = some.decide(soctk.Box(2, -1.0, 1.0), context)
+    assert torch.equal(some.decide(soctk.Box(2, -1.0, 1.0), context.requires_grad_()).x, expected.x)

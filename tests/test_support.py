@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -168,3 +169,30 @@ def test_what_every_member_has_never_seen_is_outside_of_their_mean(tmp_path) -> 
         each = [Support.of(part).outside(theta, far) for part in parts]
         np.testing.assert_array_equal(model.support.outside(theta, far), np.logical_and(*each))
         assert model.support.outside(theta, far).mean() > 0.5
+
+
+def test_numbers_that_were_constant_may_have_been_float32_on_the_way() -> None:
+    random = np.random.default_rng(0)
+    context, x = random.normal(size=(80, 2)), random.normal(size=(80, 4, DIM))
+    context[:, 1], x[..., 0] = 0.1, 0.7
+    model = soctk.make_surrogate("quadratic", DIM, 2)
+    soctk.fit(model, soctk.ValueData(context, x, np.square(x).sum(axis=-1)))
+    tight = soctk.Box(DIM, [0.7, -0.5, -0.5][:DIM], [0.7, 0.5, 0.5][:DIM])
+    for one, given in ((model, context), (model, context.astype(np.float32)), (copy.deepcopy(model).float(), context)):
+        assert not bool(soctk.minimize(one, tight, given[:20]).outside.any())
+    given = context[:20].copy()
+    given[:, 1] = 0.10001
+    assert bool(soctk.minimize(model, tight, given).outside.all())
+
+
+def test_members_of_a_saved_average_remember(tmp_path) -> None:
+    context, x = np.random.default_rng(0).normal(size=(10, 2)), np.random.default_rng(1).normal(size=(10, 3, DIM))
+    models = []
+    for moved in (0.0, 5.0):
+        models.append(soctk.make_surrogate("quadratic", DIM, 2))
+        soctk.fit(models[-1], soctk.ValueData(context + moved, x, np.square(x).sum(axis=-1)))
+    soctk.save(soctk.average(models), tmp_path / "mean.st")
+    loaded = soctk.load(tmp_path / "mean.st")
+    for model, member in zip(models, loaded.members, strict=True):
+        assert member.support.plain() == model.support.plain()
+    assert soctk.average(loaded.members[:1]).support.plain()["context"] == models[0].support.plain()["context"]

@@ -22,6 +22,8 @@ from soctk.decide.problem import Limits, Problem
 from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, Polyhedron, SetAt
 
+RIGHT_HAND_SIDES = ("total", "lower", "upper", "f", "h")
+
 
 def prepare(model: ConvexFunction, feasible_set: FeasibleSet) -> Prepared:
     """Return a model and a set made ready for decisions: what no context changes is computed once, now.
@@ -99,6 +101,10 @@ class Prepared:
         batch = tuple(contexts.shape[:-1])
         sets: FeasibleSet | SetAt = self.feasible_set
         if sides:
+            other = [name for name in sides if name not in RIGHT_HAND_SIDES]
+            if other:
+                names = ", ".join(RIGHT_HAND_SIDES)
+                raise TypeError(f"{other[0]}: expected right-hand sides ({names}); soctk.minimize has more options")
             if not isinstance(sets, Polyhedron):
                 raise TypeError(f"{next(iter(sides))}: {type(sets).__name__} has no right-hand sides")
             contexts, batch, sets = spread(self.model, contexts, batch, _at(sets, sides))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 import soctk
+from soctk.checks import as_json, check_notes
 from soctk.decide.answer import FEASIBLE
 from soctk.decide.decision import ROUNDING
 from soctk.decide.newton import DEFAULT_ITERATIONS, SMALLEST_TOLERANCE, SmoothingNewton
@@ -69,7 +71,7 @@ def to_runtime(
         "set": repr(feasible_set),
         "dim": model.dim,
         "context_dim": model.context_dim,
-        "notes": dict(notes or {}),
+        "notes": json.loads(as_json(check_notes(notes or {}), "notes")),
         "support": None if model.support is None else model.support.plain(),
         "max_iter": DEFAULT_ITERATIONS,
         "rounding": ROUNDING[torch.float64],

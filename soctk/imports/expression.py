@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.atoms.affine.promote import Promote
 from cvxpy.atoms.affine.sum import Sum
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from torch import Tensor
@@ -115,7 +116,7 @@ class _Reader:
             argument = self.argument(expression)
             self.linear = self.linear + weights @ argument.A
             self.constant += float(weights @ argument.d)
-        elif isinstance(expression, AddExpression):
+        elif isinstance(expression, AddExpression | Promote):
             for part in expression.args:
                 self.read_broadcast(part, expression.shape, weights)
         elif isinstance(expression, Sum) and expression.axis is None:
@@ -138,7 +139,7 @@ class _Reader:
         left, right = expression.args
         constant, rest = (left, right) if left.is_constant() else (right, left)
         factor = np.asarray(constant.value, dtype=float)
-        if isinstance(expression, multiply) or factor.ndim == 0 or rest.size == 1:
+        if isinstance(expression, multiply) or factor.ndim == 0 or rest.ndim == 0:
             scaled = weights * np.broadcast_to(factor, expression.shape).flatten(order="F")
             self.read_broadcast(rest, expression.shape, scaled)
         elif rest.ndim == 1:

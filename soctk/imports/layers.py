@@ -157,7 +157,10 @@ def from_layers(
             _fill(getattr(model, field)[first:last], numbers, f"{name}[{index}]")
     for index, matrix in enumerate(U):
         _fill(getattr(model, f"U{index + 2}"), matrix, f"hidden_weights[{index}]", signed=False)
-    _fill(model.c, _optional(output_weights, "output_weights"), "output_weights", signed=False)
+    c = _optional(output_weights, "output_weights")
+    if c is None:
+        raise ValueError("output_weights: expected numbers (h_L,), got None, which would leave nothing of the layers")
+    _fill(model.c, c, "output_weights", signed=False)
     _fill(model.v, _optional(linear, "linear"), "linear")
     _fill(model.V, V, "linear_context_weights")
     _fill(model.e0, e0, "output_context_weights")

@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from soctk.checks import as_json, check_notes
 from soctk.files import replacing
 from soctk.function import DTYPES, check_function
 from soctk.lazy import cvxpy as cp
@@ -58,9 +58,8 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping
         OSError: the file cannot be written; an old one is left as it was.
     """
     check_function(model)
-    name, config = class_name(type(model)), json.dumps(model.config(), default=_plain)
-    if notes is not None and not isinstance(notes, Mapping):
-        raise TypeError(f"notes: expected a dictionary, got {type(notes).__name__}")
+    name, config = class_name(type(model)), as_json(model.config(), "config")
+    noted = None if notes is None else as_json(check_notes(notes), "notes")
     _check_weights(model)
     # copies: a model may hold another one twice
     tensors = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in model.state_dict().items()}
@@ -73,8 +72,8 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping
             f"model: soctk.load could not rebuild this {type(model).__name__}: {_one_line(error)}"
         ) from error
     metadata = {"format": FORMAT, "class": name, "config": config, "dtype": str(model.dtype).removeprefix("torch.")}
-    if notes is not None:
-        metadata["notes"] = json.dumps(notes)
+    if noted is not None:
+        metadata["notes"] = noted
     if model.support is not None:
         metadata["support"] = json.dumps(model.support.plain())
     metadata["sha256"] = _digest(metadata, tensors)
@@ -227,13 +226,6 @@ def _parsed(text: str, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name}: expected a JSON object, got {type(value).__name__}")
     return value
-
-
-def _plain(value: Any) -> Any:
-    """Return a NumPy number as JSON has it."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"config: expected what JSON can hold, got {type(value).__name__}")
 
 
 def _one_line(error: Exception) -> str:

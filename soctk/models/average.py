@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from soctk.checks import ArrayLike, as_tensor, check_sequence
+from soctk.checks import ArrayLike, as_tensor, check_last_dim, check_sequence
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.context_map import ContextMap
 from soctk.forms.joining import mean
@@ -75,6 +75,10 @@ class AverageSurrogate(ConvexSurrogate):
     @support.setter
     def support(self, support: Support | None) -> None:
         self._support = support
+        inside = () if support is None else support.parts
+        if len(inside) == len(self.models):  # as `Support.joined` left them
+            for model, own in zip(self.members, inside, strict=True):
+                model.support = own
 
     def spread(self, x: ArrayLike, context: ArrayLike | None = None) -> Tensor:
         """Return how far the models are apart, the standard deviation of their M values around f: 0 for one model.
@@ -89,7 +93,9 @@ class AverageSurrogate(ConvexSurrogate):
         Raises:
             ValueError: as a model's own.
         """
-        points = (as_tensor(x, "x", dtype=self.dtype) - self.x_mean) / self.x_scale
+        given = as_tensor(x, "x", dtype=self.dtype)
+        check_last_dim(given, self.dim, "x")
+        points = (given - self.x_mean) / self.x_scale
         theta = self._standard_context(self.check_context(context)) if self.context_dim > 0 else None
         values = torch.stack([model(points, theta) for model in self.members])
         return self.value_scale * values.std(dim=0, correction=0)

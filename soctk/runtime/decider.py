@@ -102,6 +102,7 @@ class Decider:
     """
 
     def __init__(self, contents: Contents) -> None:
+        self._contents = contents
         self.header, arrays, code = contents
         header = self.header
         self.dim, self.context_dim, self.notes = header["dim"], header["context_dim"], header["notes"]
@@ -110,6 +111,10 @@ class Decider:
         self._functions = Functions(code)
         self._arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         self._free = [Work(self._arrays, header, self._functions)]
+
+    def __reduce__(self) -> tuple[type[Decider], tuple[Contents]]:
+        """Copies and other processes get the contents of the file and load the machine code themselves."""
+        return type(self), (self._contents,)
 
     def __call__(
         self,

@@ -282,7 +282,7 @@ def _times(column: Any, form: str) -> Any:
     if isinstance(column.dtype, pd.PeriodDtype):
         return column.dt.to_timestamp()
     if column.dtype.kind == "M":
-        return column.dt.tz_localize(None).astype("datetime64[ns]")
+        return column.dt.tz_localize(None)
     texts = column.astype(str).str.strip()
     if form == ISO:
         texts = texts.str.replace(_OFFSET, r"\1", regex=True)

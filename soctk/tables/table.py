@@ -69,9 +69,10 @@ class Table:
             return next(read_pieces(Path(source), None, wanted))
         if not isinstance(source, pd.DataFrame):
             raise TableError(f"expected a file or a data frame, got {type(source).__name__}")
-        _check_names(source.columns, "the data frame")
         names = tuple(map(str, source.columns))
-        return cls(source.set_axis(names, axis=1), "the data frame", np.arange(len(source)), names)
+        _check_names(names, "the data frame")
+        frame = _of_pandas_types(source.set_axis(names, axis=1))
+        return cls(frame, "the data frame", np.arange(len(source)), names)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -282,8 +283,25 @@ def listed(names: Sequence[object]) -> str:
     return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
 
 
-def _check_names(names: Sequence[object], source: str) -> None:
-    twice = sorted({str(name) for name in names if list(names).count(name) > 1})
+def _of_pandas_types(frame: Any) -> Any:
+    """Return a frame without Arrow's texts, dates and decimals, which pandas' own functions take for something else."""
+    types = {name: kind for name, kind in frame.dtypes.items() if isinstance(kind, pd.ArrowDtype)}
+    as_pandas = {name: _pandas_type(kind) for name, kind in types.items()}
+    return frame.astype({name: kind for name, kind in as_pandas.items() if kind is not None})
+
+
+def _pandas_type(kind: Any) -> str | None:
+    """Return the type of pandas for one of Arrow's, None where that will do as it is."""
+    types, own = arrow.types, kind.pyarrow_dtype
+    if types.is_date(own):
+        return "datetime64[ms]"
+    if types.is_decimal(own):
+        return "float64[pyarrow]"
+    return "object" if kind.kind not in "biufcmM" or types.is_dictionary(own) else None
+
+
+def _check_names(names: Sequence[str], source: str) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise TableError(f"{source}: expected every column once, got {', '.join(twice)} twice")
 

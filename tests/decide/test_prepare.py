@@ -308,3 +308,9 @@ def test_more_variables_than_newton_takes_over_one_set_have_right_hand_sides_too
     again = minimize(model, Box(600).at(upper=upper), CONTEXTS[:2])
     assert (decision.status == "optimal").all()
     assert float((decision.value - again.value).abs().max()) <= 2e-6 * float(again.value.abs().max().clamp(min=1))
+
+
+def test_options_of_minimize_alone_are_refused_by_name() -> None:
+    model = SOCICNN(3)
+    with pytest.raises(TypeError, match=r"^subject_to: expected right-hand sides \(total, lower, upper, f, h\)"):
+        prepare(model, Box(3)).minimize(subject_to=[model])

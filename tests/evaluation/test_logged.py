@@ -17,6 +17,7 @@ from soctk.io.checkpoint import read_notes
 from soctk_evaluation.cli import main
 from soctk_evaluation.cli.logged import _print_errors
 from soctk_evaluation.cli.parts import split
+from soctk_evaluation.cli.tabular import write_columns
 
 COUNT, EACH, DIM = 40, 6, 3
 SET = ["--set", "box", "--lower", "-1"]
@@ -357,3 +358,10 @@ def test_a_fit_that_time_ends_says_nothing_of_what_the_rows_ask_for(tmp_path: Pa
     said = capsys.readouterr().out
     assert "time_limit" in said
     assert "structure" not in said
+
+
+def test_columns_may_have_the_names_of_numpys_arguments(tmp_path: Path) -> None:
+    columns = {"file": ["a", None], "allow_pickle": [1.0, 2.0], "x_0": np.arange(2)}
+    write_columns(columns, tmp_path / "plan.npz")
+    with np.load(tmp_path / "plan.npz") as found:
+        assert {name: found[name].tolist() for name in found} == {**columns, "file": ["a", ""], "x_0": [0, 1]}

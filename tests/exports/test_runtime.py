@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -346,3 +348,20 @@ def test_what_cannot_be_exported_is_refused_with_a_remedy(make, message, tmp_pat
 def test_the_set_must_have_the_models_dimension(tmp_path) -> None:
     with pytest.raises(ValueError, match="expected dimension"):
         soctk.to_runtime(model_of("soc"), soctk.Box(n + 1), tmp_path / "a.soctk")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda decide: pickle.loads(pickle.dumps(decide))])
+def test_copies_decide_the_same(decide, copied) -> None:
+    again = copied(decide)
+    for context in CONTEXTS[:3].numpy():
+        assert again(context).x.tolist() == decide(context).x.tolist()
+
+
+def test_notes_are_what_json_can_hold(tmp_path) -> None:
+    model = model_of("soc")
+    soctk.to_runtime(model, soctk.Box(n), tmp_path / "a.soctk", notes={"rows": np.int64(2)})
+    assert soctk.runtime.load(tmp_path / "a.soctk").notes == {"rows": 2}
+    with pytest.raises(TypeError, match=r"^notes: expected a dictionary, got list"):
+        soctk.to_runtime(model, soctk.Box(n), tmp_path / "b.soctk", notes=[1])
+    with pytest.raises(TypeError, match=r"^notes: expected what JSON can hold, got set"):
+        soctk.to_runtime(model, soctk.Box(n), tmp_path / "b.soctk", notes={"rows": {1}})

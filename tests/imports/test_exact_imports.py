@@ -230,3 +230,24 @@ def test_tangent_planes_lie_below_and_touch() -> None:
     others = points(300) * 0.7
     assert float((target(others) - model(others)).min()) >= -VALUE[DOUBLE] * size(target(others))
     assert float(certify(model, Box(n), minimize(model, Box(n)).x).relative_gap) <= CLARABEL
+
+
+ONE = cp.Variable(1)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        cp.sum(np.ones((3, 1)) @ cp.abs(ONE)),
+        np.array([2.0]) @ cp.square(ONE),
+        cp.sum(np.array([1.0, 2.0, 3.0]) * cp.norm(ONE - 1)),
+        cp.sum(cp.norm(ONE) + np.array([1.0, 2.0])),
+        3 * cp.abs(ONE),
+    ],
+)
+def test_products_with_what_has_one_entry(expression: cp.Expression) -> None:
+    model = from_cvxpy(cp.sum(expression), ONE)
+    for number in (-1.5, 0.0, 0.7):
+        ONE.value = np.array([number])
+        found = float(model(torch.tensor([number], dtype=DOUBLE)))
+        assert found == pytest.approx(float(np.sum(expression.value)), abs=1e-12)

@@ -139,6 +139,7 @@ def test_decisions_with_it_are_certified_and_differentiable(activation: str) -> 
             r"^hidden_weights\[0\]: .*got -1e-09 at .*clamp it yourself",
         ),
         ({"output_weights": [1, -2]}, r"^output_weights: expected non-negative .*got -2 at \(1,\)"),
+        ({"output_weights": None}, r"^output_weights: expected numbers \(h_L,\), got None"),
         ({"hidden_weights": [np.ones((2, 3))]}, r"^hidden_weights\[0\]: expected shape \(2, 2\), got \(2, 3\)"),
         ({"hidden_weights": []}, r"^hidden_weights: expected 1, one for every layer but the first, got 0"),
         ({"hidden_weights": [None]}, r"^hidden_weights\[0\]: expected a matrix \(h_2, h_1\)"),

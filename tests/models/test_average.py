@@ -288,6 +288,9 @@ def test_spread_is_in_the_units_of_the_average() -> None:
     usual = whole.spread(x, context)
     whole.set_standardization(x=(1.0, 2.0), value=(3.0, 1000.0))
     torch.testing.assert_close(whole.spread(1.0 + 2.0 * x, context), 1000 * usual, rtol=1e-9, atol=0)
+    for wrong in (x[:, :1], x[:, :2], 0.5):
+        with pytest.raises(ValueError, match=r"^x: expected last dimension 3"):
+            whole.spread(wrong, context)
 
 
 def test_an_average_knows_where_the_data_of_its_models_were_whenever_they_were_learned() -> None:

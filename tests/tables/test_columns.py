@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
 import soctk
 from soctk import Columns, TableError
-from soctk.tables.features import Category, Date
+from soctk.tables.features import Category, Date, Number
 from soctk.tables.table import Table, read_pieces
 
 WHEN, WIND, SITE = "Zeitpunkt", "wind, m/s", "Standort (ä)"
@@ -266,3 +268,52 @@ def test_dates_of_arrow_are_dates(frame: pd.DataFrame) -> None:
     np.testing.assert_array_equal(
         learned(arrow, context=[WHEN]).contexts(arrow), learned(dates, context=[WHEN]).contexts(dates)
     )
+
+
+ARROW = {"object": object, "string": pa.string(), "dictionary": pa.dictionary(pa.int32(), pa.string())}
+
+
+@pytest.mark.parametrize("kind", ["string", "dictionary"])
+@pytest.mark.parametrize(
+    "texts", [("NA", "DE", "FR"), ("2024-01-01", "2024-03-05", "2024-06-09"), ("1.5", "2", "x"), ("1", "2", "3")]
+)
+@pytest.mark.parametrize("category", [(), (SITE,)])
+def test_texts_of_arrow_are_what_other_texts_are(frame: pd.DataFrame, kind: str, texts: tuple, category: tuple) -> None:
+    texts = pd.Series(np.resize(texts, ROWS))
+    plain, arrow = frame.assign(**{SITE: texts}), frame.assign(**{SITE: texts.astype(pd.ArrowDtype(ARROW[kind]))})
+
+    def outcome(table: pd.DataFrame) -> object:
+        roles = soctk.Roles(context=[WIND, SITE], x=["x_a", "x_b"], category=category)
+        try:
+            found = soctk.read_log(table, roles, drop_missing=True)
+        except TableError as error:
+            return str(error)
+        return found.columns, found.columns.contexts(table).tolist()
+
+    assert outcome(arrow) == outcome(plain)
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.date64(), pa.timestamp("s")])
+def test_days_of_arrow_and_far_days_are_dates(frame: pd.DataFrame, kind: pa.DataType) -> None:
+    days = np.resize(np.array(["2024-01-01", "9999-12-31", "2024-06-03"], dtype="datetime64[s]"), ROWS)
+    plain = frame.assign(**{WHEN: days})
+    arrow = frame.assign(**{WHEN: pd.Series(days).astype(pd.ArrowDtype(kind))})
+    (date,) = learned(plain, context=[WHEN]).context
+    assert isinstance(date, Date)
+    assert date.seasons == ("weekday", "year")
+    expected = learned(plain, context=[WHEN]).contexts(plain)
+    np.testing.assert_array_equal(learned(arrow, context=[WHEN]).contexts(arrow), expected)
+
+
+def test_decimals_of_arrow_are_numbers(frame: pd.DataFrame) -> None:
+    numbers = pd.Series([Decimal("1.25"), None] * (ROWS // 2)).astype(pd.ArrowDtype(pa.decimal128(5, 2)))
+    log = soctk.read_log(
+        frame.assign(**{WIND: numbers}), soctk.Roles(context=[WIND], x=["x_a", "x_b"]), drop_missing=True
+    )
+    assert log.columns.context == (Number(WIND),)
+    assert len(log.source) == ROWS // 2
+
+
+def test_columns_of_one_name_are_named(frame: pd.DataFrame) -> None:
+    with pytest.raises(TableError, match="every column once, got 0 twice"):
+        soctk.read_log(frame.assign(**{"0": 1.0}).rename(columns={WIND: 0}))

@@ -254,6 +254,10 @@ def test_optimal_means_something_where_values_hardly_differ(level: float, value_
 
 def test_plain_mistakes_are_said_in_words() -> None:
     model = soctk.SOCICNN(2)
+    with pytest.raises(ValueError, match=r"^value: expected a mean and a scale, got 1"):
+        model.set_standardization(value=(1.0,))
+    with pytest.raises(ValueError, match=r"^value: expected a positive scale, got 0"):
+        model.set_standardization(value=(1.0, 0.0))
     with pytest.raises(TypeError, match=r"^model: expected weights in float32 or float64, got float16"):
         soctk.minimize(soctk.SOCICNN(2).half(), soctk.Box(2))
     with pytest.raises(TypeError, match=r"^x: expected a CVXPY expression of shape \(2,\), got str"):
