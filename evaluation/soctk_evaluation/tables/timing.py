@@ -32,7 +32,8 @@ The first ratio is between single decisions: what a method takes, over what `soc
 derivatives: the `DecisionLayer`). There a decision in few variables waits longer for Python than for arithmetic. The
 second ratio is to this library at its largest batch; of the others Moreau alone is timed in batches. Below each table
 stands what the arithmetic alone would take: all sums, products, quotients and roots of the coefficients, of the
-iterations and of the certificates, symmetric matrices halved, at the rate of a large matrix product.
+iterations and of the certificates, symmetric matrices halved, at the rate of a large matrix product of PyTorch. The
+compiled code may do less than is counted, or be quicker than that product: then the whole takes less.
 
 ![Milliseconds for a decision by every method, over the set with most rows](images/timing.svg)
 
