@@ -125,7 +125,8 @@ def _from_table(source: Any, roles: Roles | Columns, drop_missing: bool, more: t
         raise TableError(f"{table.source}: {expected}; {table.listing}")
     value = meaning.value
     optimum = _optimum(table, meaning, x)
-    table, missing = table.without_missing(list(dict.fromkeys([*context, *x, value, *optimum, *meaning.more])))
+    needed = list(dict.fromkeys([*context, *x, value, *optimum, *meaning.more]))
+    table, missing = table.without_missing(needed, meaning.category)
     if missing.count and not drop_missing:
         raise TableError(f"{table.source}: {missing}; leave them out with --drop-missing (drop_missing=True)")
     if len(table) == 0:

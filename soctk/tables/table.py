@@ -141,11 +141,19 @@ class Table:
             return np.zeros((len(self), 0))
         return np.stack([self.number(name) for name in names], axis=1)
 
-    def without_missing(self, names: Sequence[str]) -> tuple[Table, Missing]:
-        """Return the rows that have a value in all of these columns, and what was left out."""
+    def without_missing(self, names: Sequence[str], categories: Sequence[str] = ()) -> tuple[Table, Missing]:
+        """Return the rows that have a value in all of these columns, and what was left out.
+
+        Args:
+            names: the columns.
+            categories: those that are categories whatever they hold.
+        """
         self.check_names(names)
+        columns = {name: self.frame[name] for name in names}
         empty = (
-            np.stack([missing_in(self.frame[name]) for name in names], axis=1)
+            np.stack(
+                [column.isna() if name in categories else missing_in(column) for name, column in columns.items()], 1
+            )
             if names
             else np.zeros((len(self), 0), bool)
         )

@@ -317,3 +317,13 @@ def test_decimals_of_arrow_are_numbers(frame: pd.DataFrame) -> None:
 def test_columns_of_one_name_are_named(frame: pd.DataFrame) -> None:
     with pytest.raises(TableError, match="every column once, got 0 twice"):
         soctk.read_log(frame.assign(**{"0": 1.0}).rename(columns={WIND: 0}))
+
+
+def test_codes_that_are_named_as_categories_have_one_of_the_name_na(frame: pd.DataFrame) -> None:
+    codes = frame.assign(**{SITE: np.resize(["1", "2", "3", "NA"], ROWS)})
+    roles = soctk.Roles(context=[SITE], x=["x_a", "x_b"], category=[SITE])
+    log = soctk.read_log(codes, roles, drop_missing=True)
+    assert log.missing.count == 0
+    assert log.columns.context == (Category(SITE, ("1", "2", "3", "NA")),)
+    log = soctk.read_log(codes, soctk.Roles(context=[SITE], x=["x_a", "x_b"]), drop_missing=True)
+    assert log.missing.count == ROWS // 4  # of numbers it says that there is none
