@@ -25,16 +25,16 @@ rows are in `evaluation/results/factorial.jsonl`. Tasks, data, decisions and reg
 The row `soc` is what everything is compared with: two starts, 100 iterations of b0, second-order steps on 24,000
 values, all else `soctk.fit`'s own. That is the leaderboard's recipe but for the steps of L-BFGS, at most 300 here (1000
 of ReLU networks) and 1000 there. The rows `soc_...` are the SOC-ICNN with one factor changed and everything else as it
-is; those of other methods got what SOC had. `soc_no_race`, and seed 0 of `quad_lm` but on simplex_socp, are of an
-earlier recipe, with second-order steps on 9,600 values and without the layer that v's entries share; ratios are of rows
-of the same code alone. "÷ soc" is the geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the
-change costs regret; "÷ beside" is the ratio to the row that it differs from by this change alone. Structures with one
-centre for all branches (`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so
-`soc_no_quadratic` lacks them, and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside
-`soc_no_one_centre`. `soc_no_quadratic` is a norm network with all that SOC has, `soc_no_norms` a quadratic one. A
-branch that is taken out shifts the random initial weights of the others, and with them the structure that is chosen: on
-one task with one seed a ratio of ten and more either way may be chance, as `soc_no_backbone` shows where no structure
-with a backbone is chosen (34, 1.0 and 1.2 times by seed on simplex_logistic).
+is; those of other methods got what SOC had. The row `soc_no_race` is of an earlier recipe, with second-order steps on
+9,600 values and without the layer that v's entries share; ratios are of rows of the same code alone. "÷ soc" is the
+geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the change costs regret; "÷ beside" is the
+ratio to the row that it differs from by this change alone. Structures with one centre for all branches
+(`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so `soc_no_quadratic` lacks them,
+and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside `soc_no_one_centre`.
+`soc_no_quadratic` is a norm network with all that SOC has, `soc_no_norms` a quadratic one. A branch that is taken out
+shifts the random initial weights of the others, and with them the structure that is chosen: on one task with one seed a
+ratio of ten and more either way may be chance, as `soc_no_backbone` shows where no structure with a backbone is chosen
+(34, 1.0 and 1.2 times by seed on simplex_logistic).
 
 ![Regret of every variant as a multiple of SOC's](images/factorial.svg)
 
