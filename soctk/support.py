@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MARGIN = 0.1
+"""How far beyond what was seen counts as seen: a share of a range's width, and of the largest distance."""
 ROUNDING = float(np.finfo(np.float32).eps)
 """Of numbers that were constant in the data: they may have been float32 on the way."""
-"""How far beyond what was seen counts as seen: a share of a range's width, and of the largest distance."""
 MOST_NUMBERS = 64
 """Numbers of context and decision together up to which distances are kept: the matrix has their square."""
 THIN = 1e-2

@@ -21,8 +21,10 @@ from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.problem import Limits, Problem
 from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, Polyhedron, SetAt
+from soctk.sets.at import NAMES
 
-RIGHT_HAND_SIDES = ("total", "lower", "upper", "f", "h")
+RIGHT_HAND_SIDES = ("total", *NAMES)
+"""What `Polyhedron.at` takes."""
 
 
 def prepare(model: ConvexFunction, feasible_set: FeasibleSet) -> Prepared:
