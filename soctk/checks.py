@@ -159,6 +159,15 @@ def check_positive(value: float, name: str) -> None:
         raise ValueError(f"{name}: expected a positive number, got {value!r}")
 
 
+def as_number(value: ArrayLike, name: str) -> float:
+    """Return a number, also one in an array without dimensions; TypeError or ValueError for anything else."""
+    if type(value) is float:
+        return value
+    if isinstance(value, str) or (array := as_dense(value, name)).ndim:
+        raise ValueError(f"{name}: expected a number, got {value!r}")
+    return float(array)
+
+
 def check_count(value: int, name: str, minimum: int = 1) -> None:
     """Raise ValueError unless `value` is an integer of at least `minimum`, of Python or NumPy."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:

@@ -226,8 +226,10 @@ class ConvexFunction(nn.Module, ABC):
         if x.shape != (self.dim,):
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
         if isinstance(context, cp.Expression):
-            if context.shape != (self.context_dim,) or self.context_dim == 0:
+            if context.shape != (self.context_dim,):
                 raise ValueError(f"context: expected a parameter of shape ({self.context_dim},), got {context.shape}")
+            if self.context_dim == 0:
+                return self.to_cvxpy(x)
             mean, scale = (unit.detach().double() for unit in self._context_units())
             probes = affine_probes(self.context_dim).to(mean)
             form = self.conic_form(mean + scale * probes).detach()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from soctk.checks import check_count
+from soctk.checks import as_number, check_count
 from soctk.sets.polyhedron import Bound, Polyhedron, check_total, freeze_bounds
 from soctk.sets.rows import Rows, bounds_and_sum
 
@@ -27,6 +27,7 @@ class Budget(Polyhedron):
         check_count(self.dim, "dim")
         freeze_bounds(self, finite=True)
         least, most = (self.dim * b if isinstance(b, float) else sum(b) for b in (self.lower, self.upper))
+        object.__setattr__(self, "total", as_number(self.total, "total"))
         check_total(self.total, "total", least, most)
 
     @cached_property

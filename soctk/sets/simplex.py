@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from soctk.checks import check_count
+from soctk.checks import as_number, check_count
 from soctk.sets.polyhedron import Polyhedron
 from soctk.sets.rows import Rows, bounds_and_sum
 
@@ -25,6 +25,7 @@ class Simplex(Polyhedron):
 
     def __post_init__(self) -> None:
         check_count(self.dim, "dim")
+        object.__setattr__(self, "total", as_number(self.total, "total"))
         if not (np.isfinite(self.total) and self.total > 0):
             raise ValueError(f"total: expected a positive finite number, got {self.total!r}")
 

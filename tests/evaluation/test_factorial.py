@@ -126,6 +126,15 @@ def test_ratios_are_to_soc_or_to_the_row_beside() -> None:
     assert (name, ratio.mean, tasks) == ("norm_lm", pytest.approx(0.5), pytest.approx([0.5, 0.5]))
 
 
+def test_ratios_are_of_one_code_also_where_later_code_has_measured_the_other_again() -> None:
+    found = rows({"soc": 0.1, "norm": 0.4})
+    later = rows({"soc": 0.05, "soc_no_race": 0.1})
+    for row in later:
+        row["versions"] = {"code": "later"}
+    both = {name: ratio.mean for name, (ratio, _) in ratios([*found, *later]).items()}
+    assert both == pytest.approx({"soc_no_race": 2, "norm": 4})
+
+
 def test_the_verdict_names_a_change_only_where_its_interval_excludes_one() -> None:
     found = rows({"soc": 0.1, "soc_lbfgs": 0.3, "soc_no_race": 0.05, "soc_no_level": 0.1})
     for row in found:

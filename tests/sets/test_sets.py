@@ -95,6 +95,8 @@ def test_a_fixed_coordinate_stays() -> None:
         (lambda: Simplex(3, total=-1.0), "total: expected a positive finite"),
         (lambda: Simplex(3, total=float("nan")), "total: expected a positive finite"),
         (lambda: Simplex(3, total=float("inf")), "total: expected a positive finite"),
+        (lambda: Simplex(3, total="1"), "total: expected a number, got '1'"),
+        (lambda: Budget(3, total=[1.0]), "total: expected a number, got"),
         (lambda: Box(-1), "dim: expected an integer"),
         (lambda: Box(2, lower=1.0, upper=0.0), "lower > upper at coordinate 0"),
         (lambda: Box(2, lower=[0.0, 2.0], upper=[1.0, 1.0]), "lower > upper at coordinate 1"),
@@ -118,6 +120,9 @@ def test_descriptions_of_every_kind_are_the_same_set() -> None:
     kinds = (list, tuple, np.array, lambda v: torch.tensor(v, dtype=DOUBLE))
     boxes = {Box(2, lower=kind([0.0, 0.1]), upper=kind([1.0, 2.0])) for kind in kinds}
     assert len(boxes) == 1
+    kinds = (int, float, np.float32, np.array, torch.tensor)
+    assert {Simplex(2, total=kind(1)) for kind in kinds} == {Simplex(2)}
+    assert {Budget(2, total=kind(1)) for kind in kinds} == {Budget(2, total=1.0)}
     assert Box(2) != Box(3)
     assert Box(2) != Budget(2, total=1.0)
     assert Budget(2, total=1.0) != Budget(2, total=1.5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import mean
 
@@ -13,7 +13,7 @@ from soctk_evaluation.tables.leaderboard import REGRET
 from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
 from soctk_evaluation.tables.paired import INTERVAL, LEVEL, CellScores, Ratio, cell_scores, ratio_of
 from soctk_evaluation.tables.report import ABSENT, regret_entry
-from soctk_evaluation.tables.summary import WHICH, Line, Table, build_tables
+from soctk_evaluation.tables.summary import Line, Table, build_tables
 
 FACTORIAL = replace(REGRET, experiment="factorial", title="Mean regret{suite}, d = {dim}")
 PAGE = """# What each factor is worth
@@ -59,25 +59,41 @@ def write_factorial(results: Results, files: Files) -> None:
 def ratios(rows: Sequence[Row], beside: str | None = "soc") -> dict[str, tuple[Ratio, list[float]]]:
     """Return every variant's ratio to another's regret and the ratio on each task, in the order of `VARIANTS`.
 
-    Of rows that the same code has measured; where there are none the variant is left out.
+    The last row of a cell is compared with the other's last row by the same code, also where later code has measured
+    the other again; a variant without such a row is left out.
 
     Args:
-        rows: of one table.
+        rows: of one table, in the order in which they were written.
         beside: the other variant; None for each one's `Variant.beside`.
     """
-    scores, floor = cell_scores(rows, FACTORIAL.score), _floor(rows)
-    code = {(row["method"], row["task"], row["seed"]): row["versions"].get("code") for row in rows}
+    floor, by_code = _floor(rows), {}
+    for row in rows:
+        by_code.setdefault(_code(row), []).append(row)
+    scores = {code: cell_scores(own, FACTORIAL.score) for code, own in by_code.items()}
     found: dict[str, tuple[Ratio, list[float]]] = {}
-    for name in _in_order(scores):
+    for name in _in_order({row["method"] for row in rows}):
         other = beside or VARIANTS[name].beside
-        theirs = scores.get(other, {})
-        alike = [cell for cell in scores[name] if cell in theirs and code[name, *cell] == code[other, *cell]]
-        mine = {cell: scores[name][cell] for cell in alike}
-        ratio = None if name == other else ratio_of(mine, theirs, floor)
+        mine: CellScores = {}
+        theirs: CellScores = {}
+        for row in _last(rows, name):
+            cell, own = (row["task"], row["seed"]), scores[_code(row)]
+            if name != other and cell in own.get(name, {}) and cell in own.get(other, {}):
+                mine[cell], theirs[cell] = own[name][cell], own[other][cell]
+        ratio = ratio_of(mine, theirs, floor)
         if ratio is not None:
-            own = [ratio_of(_of_task(mine, task), theirs, floor) for task in dict.fromkeys(task for task, _ in mine)]
-            found[name] = ratio, [each.mean for each in own if each is not None]
+            tasks = [ratio_of(_of_task(mine, task), theirs, floor) for task in dict.fromkeys(task for task, _ in mine)]
+            found[name] = ratio, [each.mean for each in tasks if each is not None]
     return found
+
+
+def _code(row: Row) -> str | None:
+    return row["versions"].get("code")
+
+
+def _last(rows: Sequence[Row], name: str) -> list[Row]:
+    """Return a variant's last row of every cell."""
+    own = [row for row in rows if row["method"] == name]
+    return list(last_by(own, lambda row: (row["task"], row["seed"])).values())
 
 
 def _floor(rows: Sequence[Row]) -> float:
@@ -90,11 +106,10 @@ def _of_task(scores: CellScores, task: str) -> CellScores:
 
 def _rows(results: Results, table: Table) -> list[Row]:
     own = [row for row in results.measured if row["method"] in VARIANTS]
-    own = [row for row in own if row["dim"] == table.dim and row["task"] in table.tasks]
-    return list(last_by(own, lambda row: tuple(row[name] for name in WHICH)).values())
+    return [row for row in own if row["dim"] == table.dim and row["task"] in table.tasks]
 
 
-def _in_order(names: Sequence[str] | dict[str, CellScores]) -> list[str]:
+def _in_order(names: Collection[str]) -> list[str]:
     return [name for name in VARIANTS if name in names]
 
 
@@ -166,7 +181,7 @@ def _structures(table: Table, rows: Sequence[Row]) -> str:
     """Return which structure each variant has on each task, a number for each seed, and the numbers' blocks."""
     found = head(["variant", *table.tasks, "backbone", "blocks"], names=1)
     for name in _in_order([own.method for own in table.learned]):
-        own = sorted((row for row in rows if row["method"] == name), key=lambda row: row["seed"])
+        own = sorted(_last(rows, name), key=lambda row: row["seed"])
         named = [str(row["structure"]) for row in own if row.get("structure") is not None]
         chosen = [
             " ".join(_number(str(row["structure"])) for row in own if row["task"] == task and row.get("structure"))
