@@ -16,10 +16,6 @@ ArrayLike = Any
 """Anything `as_tensor` takes: a torch tensor, a NumPy array, a number or nested lists of numbers."""
 
 
-class UndecidedError(RuntimeError):
-    """A decision was needed at a certified accuracy and was not reached."""
-
-
 def as_tensor(value: ArrayLike, name: str, *, dtype: torch.dtype = torch.float64) -> Tensor:
     """Return `value` as a finite floating-point tensor; the input is never changed.
 

@@ -263,17 +263,21 @@ class ConvexFunction(nn.Module, ABC):
             context: as x, (p,); as they were where there are none.
 
         Raises:
-            ValueError: something else than two of them, or a scale that is not positive.
+            ValueError: something else than two of them, a number that is not finite, or a scale that is not positive;
+                nothing is stored then.
         """
+        checked: list[tuple[Tensor, Tensor]] = []
         for name, pair in (("x", x), ("value", value), ("context", context)):
             if pair is not None and len(pair) != 2:
                 raise ValueError(f"{name}: expected a mean and a scale, got {len(pair)} numbers")
             for what, unit in zip(("mean", "scale"), pair or (), strict=False):
                 buffer = getattr(self, f"{name}_{what}")
-                numbers = torch.as_tensor(unit, dtype=torch.float64).expand(buffer.shape)
+                numbers = as_tensor(unit, f"{name}: {what}").double().expand(buffer.shape)
                 if what == "scale" and not bool((numbers > 0).all()):
                     raise ValueError(f"{name}: expected a positive scale, got {float(numbers.min()):g}")
-                buffer.copy_(numbers)
+                checked.append((buffer, numbers))
+        for buffer, numbers in checked:
+            buffer.copy_(numbers)
 
     def in_units(self, form: ConicForm) -> ConicForm:
         """Return a form of g's in the user's units."""

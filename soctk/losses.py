@@ -17,7 +17,6 @@ convex f, as g is convex. For a true F that is not linear, f - F / 2 need not be
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import torch
@@ -25,10 +24,9 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor
 from soctk.decide.layer import DecisionLayer
-from soctk.forms.conic_form import ConicForm
-from soctk.function import ConvexFunction
 from soctk.learn.data import ValueData
 from soctk.surrogate import ConvexSurrogate
+from soctk.tilted import Tilted
 
 
 def residual_loss(residual: Tensor, level_weight: float = 1.0) -> Tensor:
@@ -86,25 +84,6 @@ def regret_loss(
     return (value if optimum is None else value - optimum).mean()
 
 
-class Tilted(ConvexFunction):
-    """f(x, context) - c'x / 2, with (context, c) as its context: (*batch, p + n).
-
-    Args:
-        model: f, with a conic form.
-    """
-
-    def __init__(self, model: ConvexFunction) -> None:
-        super().__init__(model.dim, model.context_dim + model.dim, dtype=model.dtype)
-        self.to(model.device)
-        self.model = model
-
-    def _conic_form(self, context: Tensor) -> ConicForm:
-        own, costs = context.split([self.model.context_dim, self.dim], dim=-1)
-        form = self.model._folded_form(own)
-        tilted = dataclasses.replace(form, linear=form.linear - 0.5 * costs.unsqueeze(1))
-        return dataclasses.replace(tilted, batch_shape=(context.shape[0],))
-
-
 def spo_plus_loss(
     layer: DecisionLayer, costs: ArrayLike, optima: Tensor, context: ArrayLike | None = None, **sides: ArrayLike | None
 ) -> Tensor:
@@ -118,12 +97,10 @@ def spo_plus_loss(
         **sides: right-hand sides of their own for each context, as the layer takes them.
     """
     model = layer.model
-    tilted = DecisionLayer(
-        Tilted(model), layer.feasible_set, tol=layer.tol, max_gap=layer.max_gap, max_iter=layer.max_iter
-    )
+    tilted = layer.of(Tilted(model))
     c = as_tensor(costs, "costs", dtype=model.dtype)
     given = model.check_context(context).expand(*c.shape[:-1], model.context_dim)
-    return 2.0 * suboptimality_loss(tilted, optima, torch.cat([given, c], dim=-1), **sides)
+    return 2.0 * suboptimality_loss(tilted, optima, torch.cat([given, -0.5 * c], dim=-1), **sides)
 
 
 @torch.no_grad()

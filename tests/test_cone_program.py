@@ -12,6 +12,7 @@ from tolerances import CLARABEL, DOUBLE, TIGHT_OPTIONS, VALUE, close
 from zoo import MODELS, SETS, shaken
 
 from soctk import Box, ConicForm, ExactSurrogate, Simplex, Status, minimize
+from soctk.forms.cone_program import _violations
 from soctk.maps.linear import DenseMap
 from soctk.terms import Huber, Logistic, LogSumExp
 from soctk_tasks import TASKS, make_task
@@ -153,3 +154,22 @@ def test_the_data_are_what_the_solvers_take(generator: torch.Generator) -> None:
     assert cone["z"] + cone["l"] + sum(cone["q"]) + 3 * cone["ep"] == program.b.size
     assert sum(part.stop - part.start for part in program.rows.values()) == program.b.size
     close(torch.from_numpy(program.clarabel_data()[1]), torch.from_numpy(data["c"]), VALUE)
+
+
+@pytest.mark.parametrize(
+    ("point", "dual", "expected"),
+    [
+        ((0.0, 1.0, 1.0), False, 0.0),
+        ((-1.0, 0.0, 0.5), False, 0.0),  # the face where y = 0
+        ((1.0, 0.0, 5.0), False, 1.0),
+        ((-1.0, -5.0, 0.0), False, 5.0),
+        ((-1.0, 1.0, np.exp(-1.0) - 0.25), False, 0.25),
+        ((-1.0, -1.0, 1.0), True, 0.0),
+        ((0.0, 1.0, 1.0), True, 0.0),  # the face where u = 0
+        ((1.0, 0.0, 1.0), True, 1.0),
+        ((0.0, -5.0, 1.0), True, 5.0),
+        ((-1.0, -1.0, 0.5), True, 0.5),
+    ],
+)
+def test_points_outside_of_exponential_cones_violate_them(point, dual: bool, expected: float) -> None:
+    assert _violations("exp", np.array([point]), dual) == pytest.approx([expected])

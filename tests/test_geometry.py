@@ -138,3 +138,10 @@ def test_conjugates_do_not_depend_on_the_unit_of_x(unit: float) -> None:
     inside, outside = torch.tensor([[3 / unit, 0.0], [3 / unit, 1 / unit]], dtype=DOUBLE)
     assert float(form.conjugate(inside)) == pytest.approx(4.5)
     assert float(form.conjugate(outside)) == torch.inf
+
+
+def test_a_form_without_terms_has_no_dual_violation() -> None:
+    form = ConicForm(torch.zeros(3, 1, dtype=DOUBLE), torch.zeros(3, 1, 2, dtype=DOUBLE), (), (3,))
+    violation = form.dual_violation(form.dual(torch.ones(3, 2, dtype=DOUBLE)))
+    assert violation.dtype == DOUBLE
+    assert not violation.any()

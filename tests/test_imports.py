@@ -43,6 +43,7 @@ FLOORS = {
     "forms": 3,
     "traits": 4,
     "function": 4,
+    "tilted": 4,
     "surrogate": 4,
     "registry": 4,
     "models": 4,

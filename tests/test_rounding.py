@@ -12,9 +12,10 @@ from tolerances import DOUBLE, SINGLE
 from torch import Tensor
 
 from soctk import Box, Budget, ConicForm, FeasibleSet, Simplex, certify, minimize
-from soctk.forms.rounding import directed, rounding
+from soctk.forms.rounding import rounding
 from soctk.maps.linear import DenseMap
 from soctk.models.exact import ExactSurrogate
+from soctk.sets.rounding import directed
 from soctk.terms import Huber, Logistic, LogSumExp, Network, Norms, Quadratic, Term
 from soctk.terms.base import Dual
 

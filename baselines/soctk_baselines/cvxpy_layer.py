@@ -124,7 +124,7 @@ class CvxpyLayerDecider:
             time.perf_counter() - started,
             scale=None,
             solver=np.full(batch, "cvxpylayers", dtype=object),
-            violation=self.feasible_set.violation(points.squeeze(1)).reshape(batch),
+            violation=torch.where(solved, self.feasible_set.violation(points.squeeze(1)), torch.nan).reshape(batch),
         )
 
     def _solve_one(self, layer: CvxpyLayer, values: list[Tensor]) -> Tensor | None:

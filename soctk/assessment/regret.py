@@ -9,43 +9,23 @@ The error of curvature is left aside.
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import torch
-from torch import Tensor
 
 from soctk.assessment.judged import Judged
 from soctk.assessment.minimum import Interval
 from soctk.assessment.rows import Rows
 from soctk.assessment.smoother import Smoother
 from soctk.decide.minimize import minimize
-from soctk.forms.conic_form import ConicForm
 from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, SetAt
+from soctk.tilted import Tilted
 
 DRAWS, MOST_CONTEXTS, MOST_POINTS = 40, 40, 1000
 WIDER = 3.0
 """What the ends of the interval of the draws are moved by, as a factor: the model's curvature is not known either."""
 STEP = 1.0
 """Of the differences, in units of the log's standard deviation."""
-
-
-class Tilted(ConvexFunction):
-    """f(x; theta) + g'x, of contexts (theta, g).
-
-    Args:
-        model: f, with a conic form.
-    """
-
-    def __init__(self, model: ConvexFunction) -> None:
-        super().__init__(model.dim, model.context_dim + model.dim)
-        self.model = model
-
-    def _conic_form(self, context: Tensor) -> ConicForm:
-        theta, g = context.split([self.model.context_dim, self.dim], dim=-1)
-        form = self.model.form_at(theta if self.model.context_dim else theta.new_zeros(0))
-        return dataclasses.replace(form, linear=form.linear + g.unsqueeze(1), batch_shape=(len(context),))
 
 
 def expected_regret(own: Judged, at: Rows, x: np.ndarray) -> Interval:

@@ -20,8 +20,8 @@ from soctk.decide.problem import Limits, Problem
 from soctk.decide.ranges import solve_in_range
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver
-from soctk.forms.rounding import directed
 from soctk.sets import FeasibleSet, Polyhedron, SetAt
+from soctk.sets.rounding import directed
 from soctk.status import Status
 
 FEASIBLE = {torch.float64: 1e-9, torch.float32: 1e-4}

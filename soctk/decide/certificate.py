@@ -23,9 +23,9 @@ from soctk.decide.choice import default_solver
 from soctk.decide.decision import certified_gap, relative_gap
 from soctk.decide.problem import Limits, Problem
 from soctk.forms.conic_form import ConicForm
-from soctk.forms.rounding import directed
 from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, SetAt
+from soctk.sets.rounding import directed
 
 BOUND_TOLERANCE = 1e-8
 

@@ -117,9 +117,11 @@ class Decision:
             return type(found[0])(*(join([getattr(part, name) for part in found]) for name in names))
 
         scale = None if all(part.scale is None for part in parts) else join([part._unit for part in parts])
-        names = [f.name for f in fields(cls) if f.name not in ("seconds", "scale", "support")]
-        found = {name: join([getattr(p, name) for p in parts]) for name in names}
-        return cls(seconds=seconds, scale=scale, support=parts[0].support, **found)
+        alone = ("seconds", "scale", "context", "support")
+        found = {f.name: join([getattr(p, f.name) for p in parts]) for f in fields(cls) if f.name not in alone}
+        contexts = [part.context for part in parts if part.context is not None]
+        context = torch.cat(contexts) if contexts else None  # (N, p), whatever the batch
+        return cls(seconds=seconds, scale=scale, context=context, support=parts[0].support, **found)
 
     def replaced(self, index: Tensor, other: Decision) -> Decision:
         """Return the decision with the instances `index` of the flattened batch replaced by those of another."""

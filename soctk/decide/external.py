@@ -144,7 +144,7 @@ class External(Solver):
         def solve_row(row: int, options: dict[str, Any]) -> tuple[Status, np.ndarray | None]:
             assert lifted.rows is not None
             lifted.rows.set_row(row)
-            status = lifted.solve([value[row if len(value) > 1 else 0] for value in values], self.solver, options)
+            status = lifted.solve([value[row] for value in values], self.solver, options)
             found = None if status in WITHOUT_ANSWER else lifted.duals()
             if found is not None:
                 multipliers = lifted.rows.multipliers()
@@ -160,8 +160,16 @@ class External(Solver):
         bound, rows = bound_by_rows(form, sets, moved.put_back(duals), y.numpy())
         result = self._result(problem, x, status, limits.tol, lambda points: bound)
         result.rows = rows
+
+        def value(index: Tensor, x: Tensor) -> Tensor:
+            return form.select(index).evaluate(x.unsqueeze(1)).squeeze(-1)
+
         off = np.flatnonzero(sets.arrays.excess(result.x.numpy())[1] > ROUNDING)
-        project_points(lambda k, x: form.select(k).evaluate(x.unsqueeze(1)).squeeze(-1), sets, result, off, limits.tol)
+        project_points(value, sets, result, off)
+        if start is not None:  # where the projection failed, a point of the set may be known
+            still, known = (sets.arrays.excess(points.numpy())[1] > ROUNDING for points in (result.x, start))
+            index = torch.from_numpy(np.flatnonzero(still & ~known))
+            result.x[index], result.value[index] = start[index], value(index, start[index])
         prove_empty(result, sets, np.flatnonzero(status == Status.INFEASIBLE), limits.deadline)
         return result
 

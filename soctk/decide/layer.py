@@ -86,6 +86,11 @@ class DecisionLayer(nn.Module):
         self.model, self.feasible_set = model, feasible_set
         self.tol, self.max_gap, self.max_iter = tol, max_gap, max_iter
 
+    def of(self, model: ConvexFunction) -> DecisionLayer:
+        """Return the layer of another function over the same set, with the same options."""
+        options = {name: getattr(self, name) for name in ("tol", "max_gap", "max_iter", "skip_undefined")}
+        return DecisionLayer(model, self.feasible_set, **options)
+
     def forward(
         self,
         context: ArrayLike | None = None,

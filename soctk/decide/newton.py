@@ -25,6 +25,7 @@ from torch import Tensor
 from soctk.decide.batched import solve_batched
 from soctk.decide.compiled.form import Packed, compilable, kinds_of, pack, supported
 from soctk.decide.external import External
+from soctk.decide.nearby import search_nearby
 from soctk.decide.packed_model import PackedModel
 from soctk.decide.pieces import piece
 from soctk.decide.polyhedral import solve_polyhedral
@@ -86,6 +87,9 @@ class SmoothingNewton(FormSolver):
         if kernels_of_others():
             _check_kernels(problem, result, limits.tol)
         return result
+
+    def _before_second(self, problem: Problem, limits: Limits, result: Result, rows: np.ndarray) -> None:
+        search_nearby(self, problem, limits, result, rows)
 
     def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:
         if problem.device.type != "cpu" and (

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from soctk.decide.compiled.form import Packed, substituted
-from soctk.decide.decision import relative_gap
 from soctk.decide.free_coordinates import Reduction
 from soctk.decide.result import Result, RowMultipliers
 from soctk.forms.conic_form import ConicForm
@@ -228,7 +227,7 @@ class _Search:
             return torch.from_numpy(value_of(self.packed.select(index.numpy()), x.numpy()))
 
         off = np.flatnonzero((self.share > ROUNDING) & ~unknown)
-        project_points(value, self.given, result, off, self.tol)
+        project_points(value, self.given, result, off)
 
 
 def proved(
@@ -274,9 +273,7 @@ def value_of(packed: Packed, x: np.ndarray) -> np.ndarray:
     return answers[-1][0]
 
 
-def project_points(
-    value: Callable[[Tensor, Tensor], Tensor], sets: SetAt, result: Result, rows: np.ndarray, tol: float
-) -> None:
+def project_points(value: Callable[[Tensor, Tensor], Tensor], sets: SetAt, result: Result, rows: np.ndarray) -> None:
     """Project the points of the instances `rows`; `value` of instances (1,) and points (1, n)."""
     for row in rows.tolist():
         index = torch.tensor([row])
@@ -284,6 +281,4 @@ def project_points(
             x = sets.select(index)._project(result.x[index])
         except (ValueError, RuntimeError):  # empty but for rounding
             continue
-        there = value(index, x)
-        if float(relative_gap(there, result.lower_bound[index])) <= tol:
-            result.x[index], result.value[index] = x, there
+        result.x[index], result.value[index] = x, value(index, x)

@@ -131,16 +131,10 @@ class Problem:
         """Return f(x) - min over the set of f's linearisation at x, which is at least f(x) - min f: (N, n) -> (N,)."""
         if not self.has_form:
             assert self.model is not None
-            return frank_wolfe_gap(self.model, self.feasible_set, x, self._given)
+            return frank_wolfe_gap(self.model, self.feasible_set, x, self.given)
         points = x.unsqueeze(1)
         bound = self.form.bound(self.form.subgradients(points), self.feasible_set)
         return (self.form.evaluate(points) - bound).squeeze(-1)
-
-    @property
-    def _given(self) -> Tensor | None:
-        """The contexts as a surrogate's public methods take them."""
-        assert self.model is not None
-        return self.contexts if self.model.context_dim > 0 else None
 
     def select(self, index: Tensor) -> Problem:
         """Return the problem of the instances `index`."""

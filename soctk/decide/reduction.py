@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from soctk.forms.conic_form import ConicForm
-from soctk.sets import FeasibleSet, Presolved, Rows, SetAt
+from soctk.sets import FeasibleSet, Presolved, SetAt
 
 
 def reduced(form: ConicForm, presolved: Presolved[FeasibleSet]) -> ConicForm:
@@ -18,11 +18,3 @@ def newton_refuses(feasible_set: FeasibleSet | SetAt) -> str | None:
     if isinstance(feasible_set, SetAt) or feasible_set.presolve().reduced.rows() is not None:
         return None
     return f"Newton steps need a set with rows, and {type(feasible_set).__name__} is known by its projection alone"
-
-
-def newton_rows(reduced_set: FeasibleSet) -> Rows:
-    """Return the rows of a presolved set that compiled Newton steps take: bounds and at most a sum."""
-    rows = reduced_set.rows()
-    assert rows is not None
-    assert rows.at_most_a_sum
-    return rows

@@ -92,8 +92,12 @@ class FormSolver(Solver):
             again = [Status.STALLED]
             if limits.max_iter is None or limits.max_iter >= self.max_iter:
                 again.append(Status.ITERATION_LIMIT)
+            self._before_second(problem, limits, result, np.flatnonzero(np.isin(result.status, again)))
             finish(self.second, problem, limits, result, np.flatnonzero(np.isin(result.status, again)))
         return result
+
+    def _before_second(self, problem: Problem, limits: Limits, result: Result, rows: np.ndarray) -> None:
+        """Improve the instances `rows`, which are left short of the tolerance: here nothing is tried."""
 
     def _only_point(self, problem: Problem) -> Result:
         x = problem.presolved.point.to(dtype=problem.dtype, device=problem.device).expand(problem.size, -1).clone()

@@ -222,11 +222,13 @@ def _violations(kind: Cone, rows: np.ndarray, dual: bool) -> np.ndarray:
         return np.maximum(-rows, 0).max(axis=1)
     if kind == "soc":
         return np.maximum(np.linalg.norm(rows[:, 1:], axis=1) - rows[:, 0], 0)
-    x, y, t = rows.T
-    if not dual:
-        return np.maximum(y * np.exp(np.minimum(x / y, 700.0)) - t, 0)
-    # Dual cone: u < 0, -u exp(v / u) <= e w.
-    return np.maximum(-x * np.exp(np.minimum(y / x - 1.0, 700.0)) - t, 0)
+    x, y, t = rows.T  # u, v and w in the dual cone
+    # (x, y, t): y exp(x / y) <= t where y > 0, else x <= 0 = y <= t; (u, v, w): -u exp(v / u - 1) <= w, u = 0 <= v, w
+    factor, product = (-x, x - y) if dual else (y, x)
+    inside = factor > 0
+    exponent = np.divide(product, factor, out=np.zeros_like(factor), where=inside)
+    curved, flat = factor * np.exp(np.minimum(exponent, 700.0)) - t, np.maximum.reduce([x, -y, -t])
+    return np.maximum(np.where(inside, curved, flat), 0)
 
 
 def cone_program(form: SumOfTerms, x: ArrayLike | None = None, feasible_set: FeasibleSet | None = None) -> ConeProgram:

@@ -67,7 +67,8 @@ class ConicForm(SumOfTerms):
     def dual_violation(self, dual: Dual) -> Tensor:
         """Return the largest violation of dual feasibility, (N, M): of the nu chain, the balls, y = 0 for alpha = 0."""
         parts = [term.dual_violation(y) for term, y in zip(self.terms, dual.parts, strict=True)]
-        return torch.stack(torch.broadcast_tensors(*parts)).amax(dim=0) if parts else torch.zeros(self.size, 1)
+        none = self.constant.new_zeros(self.size, 1)
+        return torch.stack(torch.broadcast_tensors(none, *parts)).amax(dim=0)
 
     def complementarity(self, dual: Dual, x: ArrayLike) -> Tensor:
         """Return the largest phi_j(u_j) + phi_j*(y_j) - y_j'u_j of all terms, (*batch): 0 where the pair is optimal."""

@@ -42,12 +42,14 @@ def curvature_matrix(form: SumOfTerms) -> Tensor:
 
 
 def strong_convexity(form: SumOfTerms) -> Tensor:
-    """Return the smallest eigenvalue of sum_h alpha_h B_h'B_h, not below 0: (N,).
+    """Return the smallest eigenvalue of sum_h alpha_h B_h'B_h, less what rounding may have added, not below 0: (N,).
 
     f is strongly convex with this modulus; where norms are smoothed by constants or units are softplus, f can be more
     strongly convex on bounded sets.
     """
-    return torch.linalg.eigvalsh(curvature_matrix(form))[:, 0].clamp(min=0)
+    found = torch.linalg.eigvalsh(curvature_matrix(form))
+    rounding = 8 * form.dim * torch.finfo(found.dtype).eps * found[:, -1]
+    return (found[:, 0] - rounding).clamp(min=0)
 
 
 def lipschitz(form: SumOfTerms, feasible_set: FeasibleSet) -> Tensor:

@@ -59,10 +59,3 @@ def rounding_margin(
         size = size + (y.abs() * (term.offset.abs() + term.map.reach(largest, total).unsqueeze(1))).sum(dim=-1)
     rows = sum(term.map.rows for term in terms)
     return rounding(rows, linear.shape[-1], torch.finfo(linear.dtype).eps) * size
-
-
-def directed(number: Tensor, dtype: torch.dtype, toward: float) -> Tensor:
-    """Return numbers in a lower precision, rounded towards one of the infinities."""
-    rounded = number.to(dtype)
-    wrong = rounded.to(number.dtype) < number if toward > 0 else rounded.to(number.dtype) > number
-    return torch.where(wrong, torch.nextafter(rounded, torch.full_like(rounded, toward)), rounded)

@@ -99,9 +99,10 @@ def tangent_planes(function: Callable[[Tensor], Tensor], points: ArrayLike) -> t
         function: convex, differentiable by autograd, (N, n) -> (N,).
         points: (N, n).
     """
-    net = as_tensor(points, "points").double().requires_grad_()
-    value = function(net)
-    (slope,) = torch.autograd.grad(value.sum(), net)
+    net = as_tensor(points, "points").detach().to(torch.float64, copy=True).requires_grad_()
+    with torch.enable_grad():
+        value = function(net)
+        (slope,) = torch.autograd.grad(value.sum(), net)
     return slope, (value - (slope * net).sum(dim=-1)).detach()
 
 

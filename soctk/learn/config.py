@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, get_args
 
-from soctk.checks import check_count, check_positive, check_sequence
+from soctk.checks import check_choice, check_count, check_flag, check_positive, check_sequence
 
 OptimizerName = Literal["auto", "levenberg_marquardt", "lbfgs"]
 MAY_BE_ZERO = (
@@ -147,10 +147,8 @@ class FitConfig:
                 or_auto = ', or "auto"' if name == "focus" else ""
                 raise ValueError(f"{name}: expected a finite number of at least 0{or_auto}, got {number!r}")
         for name in SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
-        if self.optimizer not in get_args(OptimizerName):
-            raise ValueError(f"optimizer: expected one of {', '.join(get_args(OptimizerName))}, got {self.optimizer!r}")
+            check_flag(getattr(self, name), name)
+        check_choice(self.optimizer, "optimizer", get_args(OptimizerName))
         if self.time_limit is not None:
             check_positive(self.time_limit, "time_limit")
 

@@ -136,7 +136,6 @@ def largest_within(
     Raises:
         ValueError: the smallest has more.
     """
-    model = make(ladder[0])
     for sizes in ladder:
         model = make(sizes)
         if max_parameters is None or model.parameter_count <= max_parameters:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,25 +21,13 @@ from soctk.forms.conic_form import ConicForm
 from soctk.maps.windows import Windows
 from soctk.models.branches import ContextAffine, Kinds, NormWindows, QuadraticWindows
 from soctk.surrogate import ConvexSurrogate
-from soctk.terms import Network, Term
+from soctk.terms import Term
 from soctk.terms.network import Activation
 from soctk.traits import TrainingTraits
 
 Variant = Literal["relu", "softplus", "quad", "norm", "soc"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 Kind = TypeVar("Kind", bound="StructuredICNN")
-
-
-class Backbone(Protocol):
-    """A network of window operations: what it is as a term, and its value."""
-
-    def term(self, context: Tensor) -> Network:
-        """Return the network as a term of the conic form."""
-        ...
-
-    def value(self, x: Tensor, context: Tensor) -> Tensor:
-        """Return the network at (N or 1, M, n) and (N, p): (N, M)."""
-        ...
 
 
 class StructuredICNN(ConvexSurrogate):

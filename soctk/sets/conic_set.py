@@ -20,13 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor
+from soctk.checks import ArrayLike, as_tensor, to_numpy
 from soctk.lazy import clarabel
 from soctk.lazy import cvxpy as cp
 from soctk.lazy import sparse as sp
 from soctk.sets.base import FeasibleSet
 from soctk.sets.coordinates import Coordinates, powers_of_two
 from soctk.sets.polyhedron import Polyhedron
+from soctk.sets.rounding import directed
 
 TIGHT = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
 SOLVED = ("Solved", "AlmostSolved", "InsufficientProgress")
@@ -94,9 +95,7 @@ class ConicSet(FeasibleSet):
         """Return a lower bound of min g'x from multipliers, within about 1e-9 of it: (*batch, n) -> (*batch)."""
         slopes = g.detach().cpu().double().reshape(-1, self.dim).numpy()
         least = torch.tensor([self._least(slope) for slope in slopes], dtype=torch.float64).reshape(g.shape[:-1])
-        rounded = least.to(g)
-        down = torch.nextafter(rounded, torch.full_like(rounded, -torch.inf))
-        return torch.where(rounded.double().cpu() > least, down.cpu(), rounded.cpu()).to(g)
+        return directed(least, g.dtype, -torch.inf).to(g.device)
 
     def _violation(self, x: Tensor) -> Tensor:
         worst = self.polyhedron._violation(x)
@@ -253,8 +252,8 @@ def _cone(cone: tuple[ArrayLike, ArrayLike, ArrayLike, float], number: int, dim:
     if not isinstance(cone, Sequence) or len(cone) != 4:
         raise ValueError(f"cones[{number}]: expected (F, g, c, d), got {cone!r}")
     names = [f"cones[{number}].{name}" for name in "Fgcd"]
-    F, g, c, d = (as_tensor(part, name).detach().double().numpy() for part, name in zip(cone, names, strict=True))
-    F = np.atleast_2d(F)
+    F, g, c, d = (to_numpy(as_tensor(part, name)) for part, name in zip(cone, names, strict=True))
+    F = np.atleast_2d(F).copy()  # the caller may go on writing into it
     if F.ndim != 2 or F.shape[1] != dim:
         raise ValueError(f"{names[0]}: expected shape (rows, {dim}), got {F.shape}")
     for part, name, size in ((g, names[1], len(F)), (c, names[2], dim)):

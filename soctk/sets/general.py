@@ -14,6 +14,7 @@ from soctk.sets.interior import Interior
 from soctk.sets.linear_programs import Ends, System
 from soctk.sets.oracles import Oracles
 from soctk.sets.polyhedral_walk import Directions, uniform_points
+from soctk.sets.rounding import directed
 from soctk.sets.rows import Rows
 
 MOST_PROGRAMS = 100
@@ -46,9 +47,8 @@ class General(Oracles):
 
     def linear_minimum(self, g: Tensor) -> Tensor:
         """Return a lower bound of the minimum, within 1e-9 of it, from the multipliers."""
-        least = _each(g, lambda row: np.array(self.system.minimum(row, self.box)[1]), ()).to(g.device)
-        rounded = least.to(g.dtype)
-        return torch.where(rounded > least, torch.nextafter(rounded, torch.full_like(rounded, -torch.inf)), rounded)
+        least = _each(g, lambda row: np.array(self.system.minimum(row, self.box)[1]), ())
+        return directed(least, g.dtype, -torch.inf).to(g.device)
 
     def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
         unit = self.system.unit

@@ -14,7 +14,7 @@ from torch import Tensor
 from soctk.checks import ArrayLike, as_dense, check_count
 from soctk.lazy import cvxpy as cp
 from soctk.sets.arrays import SetArrays
-from soctk.sets.at import SetAt
+from soctk.sets.at import ENDLESS, SetAt
 from soctk.sets.base import Device, FeasibleSet, Presolved
 from soctk.sets.coordinates import STILL, powers_of_two
 from soctk.sets.elimination import Elimination, independent_columns
@@ -74,6 +74,8 @@ class Polyhedron(FeasibleSet):
         rows = self._rows
         if rows.total is not None:
             check_total(rows.total, "f", float(rows.lower.sum()), float(rows.upper.sum()))
+        elif not rows.at_most_a_sum:
+            _check_sizes(rows)
         _ = self._oracles  # finds out whether the set is empty, or not bounded
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -105,7 +107,8 @@ class Polyhedron(FeasibleSet):
 
     def __getstate__(self) -> dict[str, Any]:
         """What is kept is no part of a copy or of a file."""
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+        kind = type(self)
+        return {k: v for k, v in vars(self).items() if not isinstance(getattr(kind, k, None), cached_property)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -358,6 +361,15 @@ def check_total(total: float, name: str, least: float, most: float) -> None:
             f"{name}: expected a number between sum(lower) = {least:g} and sum(upper) = {most:g}, "
             f"got {total!r}; the budget cannot be met"
         )
+
+
+def _check_sizes(rows: Rows) -> None:
+    """Raise ValueError where a bound is a number that linear programmes take for none."""
+    for name, side in (("lower", rows.lower), ("upper", rows.upper)):
+        beyond = torch.isfinite(side) & (side.abs() >= ENDLESS)
+        if bool(beyond.any()):
+            found = float(side[beyond][0])
+            raise ValueError(f"{name}: expected numbers below {ENDLESS:g} in size, or none (inf), got {found:g}")
 
 
 def _matrix_and_side(

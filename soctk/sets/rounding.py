@@ -31,3 +31,10 @@ def rounded_down(products: Numbers, more: Numbers | float = 0.0) -> Numbers:
     """
     error = (products.shape[-1] + 2) * eps_of(products.dtype)
     return products.sum(axis=-1) - error * (abs(products).sum(axis=-1) + more)
+
+
+def directed(number: Tensor, dtype: torch.dtype, toward: float) -> Tensor:
+    """Return numbers in a lower precision, rounded towards one of the infinities."""
+    rounded = number.to(dtype)
+    wrong = rounded.to(number.dtype) < number if toward > 0 else rounded.to(number.dtype) > number
+    return torch.where(wrong, torch.nextafter(rounded, torch.full_like(rounded, toward)), rounded)

@@ -27,6 +27,7 @@ from soctk.lazy import cvxpy as cp
 from soctk.maps.linear import DenseMap, LinearMap
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Packs, Structure
+from soctk.terms.mixing import on_numbers
 from soctk.terms.piece import Piece, UnknownPiece
 
 Coefficient: TypeAlias = "np.ndarray | cp.Parameter | cp.Expression"
@@ -292,8 +293,8 @@ class Term(ABC):
                 changes[field.name] = fn(value)
             elif isinstance(value, LinearMap):
                 changes[field.name] = value.apply(fn)
-            elif isinstance(value, tuple) and value and isinstance(value[0], Tensor):
-                changes[field.name] = tuple(fn(item) for item in value)
+            elif isinstance(value, tuple) and any(isinstance(item, Tensor | LinearMap) for item in value):
+                changes[field.name] = tuple(on_numbers(item, fn) for item in value)
         return dataclasses.replace(self, **changes)
 
     def check(self) -> None:

@@ -10,8 +10,7 @@ to the first gives phi(u) >= sum_l nu_l'u_l + sum_l nubar_l'H(p_l): so phi*(nu) 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -82,11 +81,6 @@ class Network(Term):
         """Return the named tensors that a CVXPY form needs; U2, ... where they are dense."""
         dense = {f"U{k}": matrix for k, matrix in enumerate(self.mixing, start=2) if isinstance(matrix, Tensor)}
         return super().coefficients() | dense
-
-    def apply(self, fn: Callable[[Tensor], Tensor]) -> Network:
-        """Return the term with `fn` applied to each of its tensors."""
-        mixing = tuple(on_numbers(matrix, fn) for matrix in self.mixing)
-        return dataclasses.replace(super().apply(fn), mixing=mixing)
 
     def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors of a network of one context by name, U2, ... among them, and its other fields."""

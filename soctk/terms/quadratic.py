@@ -12,7 +12,7 @@ from torch import Tensor
 from soctk.checks import as_counts
 from soctk.lazy import cvxpy as cp
 from soctk.simd import choose
-from soctk.terms.base import Coefficient, Convex, Recognised, Term
+from soctk.terms.base import Coefficient, Convex, Recognised, Term, safe_divisor
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Structure
 
@@ -46,8 +46,7 @@ class Quadratic(Term):
 
     def conjugate(self, y: Tensor) -> Tensor:
         """Return sum y^2 / (2 alpha)."""
-        safe = torch.where(self.weights > 0, self.weights, 1.0)
-        return 0.5 * (y.square() / safe).sum(dim=-1)
+        return 0.5 * (y.square() / safe_divisor(self.weights)).sum(dim=-1)
 
     def second_derivative(self, u: Tensor) -> Tensor:
         """Return alpha."""

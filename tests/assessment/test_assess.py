@@ -16,7 +16,7 @@ from soctk.assessment.minimum import Costs, Interval
 from soctk.assessment.noise import noise_floor
 from soctk.assessment.overlap import Overlap, overlap
 from soctk.assessment.quadratic import QuadraticRival
-from soctk.assessment.regret import Tilted, sampled_regrets
+from soctk.assessment.regret import sampled_regrets
 from soctk.assessment.rows import Axes, Rows
 from soctk.assessment.smoother import LEVELS, SLOPES, Smoother, _covariance
 from soctk.assessment.verdict import judge
@@ -369,12 +369,8 @@ def test_the_process_given_residuals_is_that_of_the_dense_formulas() -> None:
     np.testing.assert_allclose(covariance, k(at, at) - across.T @ np.linalg.solve(K, across), atol=1e-9)
 
 
-def test_a_tilted_model_is_the_model_and_the_tilt_and_has_no_regret_without() -> None:
-    model = learned(log(bowl))
-    theta = torch.randn(6, CONTEXT, dtype=torch.float64)
-    x, g = (torch.randn(6, DIM, dtype=torch.float64) for _ in range(2))
-    tilted = Tilted(model)(x, torch.cat([theta, g], dim=-1))
-    torch.testing.assert_close(tilted, model(x, theta) + (g * x).sum(dim=-1))
+def test_a_model_that_is_not_tilted_has_no_regret() -> None:
+    model, theta = learned(log(bowl)), torch.randn(6, CONTEXT, dtype=torch.float64)
     best = soctk.minimize(model, BOX, theta).x.numpy()
     none = sampled_regrets(model, BOX, theta.numpy(), best, np.zeros((2, 6, DIM)), None)
     np.testing.assert_allclose(none, 0.0, atol=1e-4)  # decisions over tilted models are certified to that

@@ -356,3 +356,11 @@ def test_a_small_limit_costs_the_shared_layer_first(name: str) -> None:
     limit = 3200
     found = soctk.make_surrogate(name, 10, 8, max_parameters=limit).parameter_count
     assert 0.75 * limit < found <= limit
+
+
+def test_where_cvxpylayers_fails_nothing_is_said_of_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    decider = CvxpyLayerDecider(soctk.SOCICNN(2, context_dim=1, hidden=(4,)), soctk.Polyhedron(2, -1.0, 1.0))
+    monkeypatch.setattr(CvxpyLayerDecider, "_solve_one", lambda *_: None)
+    decision = decider.decide(torch.zeros(1, 1, dtype=torch.float64))
+    assert decision.status[0] == "failed"
+    assert bool(torch.isnan(decision.violation).all())

@@ -14,7 +14,6 @@ from soctk import (
     SOCICNN,
     Box,
     Budget,
-    ConicForm,
     ConvexSurrogate,
     Decision,
     Polyhedron,
@@ -24,7 +23,6 @@ from soctk import (
     certify,
     minimize,
 )
-from soctk.checks import UndecidedError
 
 SETS = [Simplex(5), Box(5, -1.0, 1.0), Budget(5, 1.5)]
 
@@ -262,11 +260,6 @@ def test_a_model_that_is_not_finite_is_refused(model, context) -> None:
     for method in ("newton", "cvxpy", "projected_gradient"):
         with pytest.raises(ValueError, match=r"network\.c"):
             minimize(model, SETS[0], context, method=method)
-
-
-def test_an_error_for_undecided_decisions_exists() -> None:
-    assert issubclass(UndecidedError, RuntimeError)
-    assert ConicForm(torch.zeros(1, 1), torch.zeros(1, 1, 2)).terms == ()
 
 
 def test_the_decisions_of_similar_contexts_are_a_good_start_and_a_bad_start_costs_little():

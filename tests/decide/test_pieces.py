@@ -99,3 +99,10 @@ def test_an_error_in_a_piece_is_the_caller_s(small_pieces) -> None:
 
     with pytest.raises(ValueError, match="no"):
         list(side_by_side(fails, 40, 8))
+
+
+def test_contexts_are_rows_however_a_batch_was_decided() -> None:
+    model, context = shaken(MODELS["soc"](4)), torch.zeros(2, 3, 3, dtype=DOUBLE)
+    parts = [soctk.minimize(model, soctk.Box(4), row) for row in context]
+    assert soctk.Decision.joined(parts, (2, 3), 0.0).context.shape == (6, 3)
+    assert soctk.minimize(model, soctk.Box(4), context).context.shape == (6, 3)

@@ -445,7 +445,7 @@ def test_empty_sets_are_not_projected_onto(monkeypatch: pytest.MonkeyPatch) -> N
     """Each would be a set of its own to build: 40 times the seconds of the sets with points."""
     projected = []
     monkeypatch.setattr(
-        "soctk.decide.polyhedral.project_points", lambda value, sets, result, rows, tol: projected.extend(rows)
+        "soctk.decide.polyhedral.project_points", lambda value, sets, result, rows: projected.extend(rows)
     )
     model, base = soctk.SOCICNN(3, 2, quadratics=(3,), seed=0), Polyhedron(3, 0.0, 1.0, E=[[1.0] * 3], f=[1.0])
     decision = soctk.minimize(model, base.at(f=np.full(6, 4.0)), torch.zeros(6, 2))

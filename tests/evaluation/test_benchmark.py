@@ -441,3 +441,13 @@ def test_every_entry_here_runs_and_beats_the_constant(file: Path) -> None:
     scored = score_problem(PROBLEM, played.x)
     assert scored.failed == 0
     assert scored.ratio < 1.0
+
+
+def test_an_entry_may_have_the_name_of_any_module(tmp_path: Path) -> None:
+    entry = tmp_path / "json.py"
+    entry.write_text("raise RuntimeError('not today')")
+    with pytest.raises(UsageError, match="not today"):
+        load_entry(str(entry))
+    import sys
+
+    assert sys.modules["json"] is json

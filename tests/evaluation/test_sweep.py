@@ -228,3 +228,17 @@ def test_the_next_sweep_removes_what_a_killed_one_left_and_nothing_of_one_that_r
         killed.kill()
         running.kill()
     assert left() == []
+
+
+def test_a_limit_leaves_the_timers_of_others_alone(tmp_path: Path) -> None:
+    import faulthandler
+
+    with (tmp_path / "dump").open("w+") as file:
+        faulthandler.dump_traceback_later(0.2, file=file)
+        try:
+            with time_limit(5.0, own_process=False):
+                pass
+            time.sleep(0.6)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        assert (tmp_path / "dump").stat().st_size > 0

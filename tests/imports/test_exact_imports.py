@@ -251,3 +251,12 @@ def test_products_with_what_has_one_entry(expression: cp.Expression) -> None:
         ONE.value = np.array([number])
         found = float(model(torch.tensor([number], dtype=DOUBLE)))
         assert found == pytest.approx(float(np.sum(expression.value)), abs=1e-12)
+
+
+def test_tangent_planes_leave_their_points_alone_and_need_no_mode() -> None:
+    points = torch.tensor([[1.0, 2.0]], dtype=DOUBLE)
+    with torch.no_grad():
+        slope, level = tangent_planes(lambda x: x.square().sum(dim=-1), points)
+    assert not points.requires_grad
+    assert slope.tolist() == [[2.0, 4.0]]
+    assert level.tolist() == [-5.0]

@@ -11,7 +11,7 @@ from zoo import MODELS, shaken
 
 import soctk
 from soctk import losses
-from soctk.losses import Tilted
+from soctk.tilted import Tilted
 from soctk_baselines import DCP, CvxpyLayerDecider, QuadraticRegression
 from soctk_tasks import make_task
 
@@ -108,11 +108,19 @@ def test_spo_plus_bounds_the_regret_of_curved_models_and_vanishes_at_the_truth()
     assert float(truth) == pytest.approx(0.0, abs=1e-7)
 
 
-def test_a_tilted_function_is_the_function_less_half_the_cost():
-    model, context, c = shaken(MODELS["soc"](5)), rows_of(7, 3), rows_of(7, 5, seed=1)
+def test_a_tilted_function_is_the_function_and_the_tilt():
+    model, context, g = shaken(MODELS["soc"](5)), rows_of(7, 3), rows_of(7, 5, seed=1)
     x = rows_of(7, 5, seed=2)
-    tilted = Tilted(model)(x, torch.cat([context, c], dim=-1))
-    torch.testing.assert_close(tilted, model(x, context) - 0.5 * (c * x).sum(dim=-1))
+    tilted = Tilted(model)(x, torch.cat([context, g], dim=-1))
+    torch.testing.assert_close(tilted, model(x, context) + (g * x).sum(dim=-1))
+
+
+def test_spo_plus_leaves_out_what_the_layer_leaves_out():
+    """The layer of g was made without its `skip_undefined`, and raised."""
+    options = {"max_iter": 1, "skip_undefined": True}
+    layer = soctk.DecisionLayer(soctk.SOCICNN(2, context_dim=1, hidden=(4,)), soctk.Polyhedron(2, -1.0, 1.0), **options)
+    loss = soctk.losses.spo_plus_loss(layer, rows_of(3, 2), torch.zeros(3, 2).double(), rows_of(3, 1))
+    loss.backward()
 
 
 @pytest.fixture(scope="module")

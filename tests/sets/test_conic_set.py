@@ -166,3 +166,10 @@ def test_the_middle_of_a_set_is_looked_for_once(monkeypatch: pytest.MonkeyPatch)
         solved.clear()
         soctk.minimize(model, feasible_set, torch.zeros(1, 3, dtype=DOUBLE))
     assert len(solved) <= 20
+
+
+def test_a_cone_is_what_it_was_when_it_was_given() -> None:
+    F, x = torch.eye(2, dtype=DOUBLE), torch.tensor([[0.9, 0.0]], dtype=DOUBLE)
+    disc = ConicSet(Polyhedron(2, -1.0, 1.0), [(F, 0.0, 0.0, 1.0)])
+    F.mul_(10)
+    assert float(disc.violation(x)) == 0.0

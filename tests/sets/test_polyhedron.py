@@ -232,6 +232,7 @@ def test_what_is_kept_is_in_no_file() -> None:
         used.project(torch.zeros(used.dim))
         used.presolve()
         used.hull()
+        _ = used.reach, used.magnitude, used.coordinates
         assert pickle.dumps(used) == fresh
 
 

@@ -142,3 +142,14 @@ def test_the_dual_chain_of_the_paper_is_feasible_and_tight() -> None:
         assert bool((second <= third @ term.mixing[1] + 1e-12).all())
         assert bool((first <= second @ term.mixing[0] + 1e-12).all())
         assert all(bool((nu >= 0).all()) for nu in (first, second, third))
+
+
+def test_a_network_may_mix_dense_and_sparse_matrices() -> None:
+    one, two = torch.ones(1, 6, 2, dtype=torch.float64), torch.ones(1, 2, 2, dtype=torch.float64)
+    mixing = (two, SparseMap.of(np.eye(2)))
+    network = Network(DenseMap(one), one[:, :, 0].unsqueeze(1), two[:, :1], mixing=mixing, widths=(2, 2, 2))
+    seen: list[torch.Tensor] = []
+    twice = network.apply(lambda tensor: seen.append(tensor) or 2 * tensor)  # type: ignore[func-returns-value]
+    assert len({id(tensor) for tensor in seen}) == len(seen) == 5  # A, d, c, U_2 and U_3, once each
+    assert float(twice.mixing[0].sum()) == 8.0
+    assert float(twice.mixing[1].to_dense().matrix.sum()) == 4.0

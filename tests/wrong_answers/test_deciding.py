@@ -366,3 +366,12 @@ def test_a_subclass_with_values_and_expression_of_its_own_is_decided_by_these(ki
 def test_a_subclass_that_changes_nothing_keeps_its_conic_form(kind: type[soctk.SOCICNN]) -> None:
     assert kind(3, 2, **SIZES).has_conic_form
     assert kind(3, 2, **SIZES).context_map() is not None
+
+
+@pytest.mark.parametrize("wrong", [(float("nan"), 1.0), (0.0, float("inf")), (0.0, 0.0)])
+def test_units_are_stored_all_or_none(wrong: tuple[float, float]) -> None:
+    model = MODELS["soc"](4)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match="value: "):
+        model.set_standardization(x=(1.0, 2.0), value=wrong)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -240,6 +240,37 @@ def test_a_bound_that_is_far_away_is_as_good_as_none(upper: float) -> None:
     assert bool((lo == 0.0).all())
 
 
+@pytest.mark.parametrize("name", ["soc", "quad", "norm", "relu"])
+@pytest.mark.parametrize("far", [1e8, 1e10, 1e15])
+@pytest.mark.parametrize("kind", ["box", "budget", "polyhedron"])
+def test_bounds_that_nobody_meant_leave_decisions_as_they_are(kind: str, far: float, name: str) -> None:
+    """Their width times the slope's rounding was the gap, and of a polyhedron points outside were taken instead."""
+    G, h = np.array([[1.0, -1.0, 0.5, 0.0, 0.2], [0.3, 0.2, -1.0, 1.0, 0.0]]), [-1.0, -0.5]
+    make = {
+        "box": lambda width: Box(5, -width, width),
+        "budget": lambda width: Budget(5, 1.0, -width, width),
+        "polyhedron": lambda width: Polyhedron(5, -width, width, G=G, h=h),
+    }[kind]
+    model = shaken(MODELS[name](5))
+    near, decision = (soctk.minimize(model, make(width), context(4)) for width in (3e3, far))
+    assert bool((decision.violation <= 1e-9 * (1 + decision.x.abs().amax(dim=-1))).all())
+    assert bool((decision.lower_bound <= near.value).all())
+    if model.conic_form(context(4)).quadratics and bool((near.x.abs() < 2.9e3).all()):
+        assert (decision.status == Status.OPTIMAL).all()
+        torch.testing.assert_close(decision.value, near.value, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("far", [1e20, 1e30, 1e100])
+def test_bounds_may_be_any_number(far: float) -> None:
+    model = shaken(MODELS["soc"](5))
+    for near, wide in ((Box(5, -3e3, 3e3), Box(5, -far, far)), (Budget(5, 1, -3e3, 3e3), Budget(5, 1, -far, far))):
+        decision = soctk.minimize(model, wide, context(4))
+        assert (decision.status == Status.OPTIMAL).all()
+        torch.testing.assert_close(decision.value, soctk.minimize(model, near, context(4)).value, rtol=2e-6, atol=2e-6)
+
+
 def test_numbers_that_linear_programmes_take_for_none_are_refused() -> None:
     with pytest.raises(ValueError, match=r"f: expected numbers below 1e\+20 in size, got 2e\+20"):
         Polyhedron(3, 0.0, 1.0, E=np.ones(3), f=1.0).at(f=[2e20, 1.0])
+    with pytest.raises(ValueError, match=r"upper: expected numbers below 1e\+20 in size, or none \(inf\), got 1e\+30"):
+        Polyhedron(3, 0.0, 1e30, G=np.ones(3), h=1.0)

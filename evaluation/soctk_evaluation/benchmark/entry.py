@@ -103,14 +103,15 @@ def _module(where: str) -> ModuleType:
         except ImportError as error:
             raise UsageError(f"no entry {where}: {error}; expected a Python file, FILE:NAME or MODULE:NAME") from None
     path = Path(where)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"soctk_entry_{path.stem}", path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise UsageError(f"no file {where}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever the file does
+        del sys.modules[spec.name]
         raise UsageError(f"{where}: {type(error).__name__}: {error}") from None
     return module
 

@@ -178,7 +178,7 @@ def _scores(problem: Problem, x: Tensor) -> dict[str, Any]:
     regret = task.objective(x, context) - problem.best.value
     return {
         "regret_mean": float(regret.mean()),
-        "regret_median": float(regret.median()),
+        "regret_median": float(regret.quantile(0.5)),
         "regret_max": float(regret.max()),
         "regret_stderr": float(regret.std() / len(regret) ** 0.5),
         "regret_n": len(regret),

@@ -43,4 +43,5 @@ def time_limit(seconds: float | None, *, own_process: bool) -> Iterator[None]:
                 timer.cancel()
                 timer.join()
         finally:
-            faulthandler.cancel_dump_traceback_later()
+            if own_process:
+                faulthandler.cancel_dump_traceback_later()

@@ -14,7 +14,6 @@ from soctk.decide.compiled.arrays import RUNNING
 from soctk.decide.compiled.first_use import method_for
 from soctk.decide.compiled.form import Packed, pack, substituted
 from soctk.decide.decision import Status
-from soctk.decide.reduction import newton_rows
 from soctk.decide.result import Final, Result
 from soctk.decide.rules import WARM_SHARE, share_of_centre
 from soctk.forms.conic_form import ConicForm
@@ -66,7 +65,9 @@ class Region:
     @classmethod
     def of(cls, feasible_set: FeasibleSet) -> Region:
         """Return a set of bounds and at most a sum, to begin at its centre."""
-        rows, (largest, most) = newton_rows(feasible_set), feasible_set.reach
+        rows, (largest, most) = feasible_set.rows(), feasible_set.reach
+        assert rows is not None
+        assert rows.at_most_a_sum
         lo, hi = rows.lower.numpy()[None], rows.upper.numpy()[None]
         none = np.zeros((1, 0))
         center = feasible_set.center().numpy()[None]

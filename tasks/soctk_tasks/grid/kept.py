@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.files import replacing
 from soctk.learn.progress import Progress
 
 VARIABLE = "SOCTK_CACHE"
@@ -61,8 +62,6 @@ def _one(place: Path, identity: str, x: Tensor, context: Tensor, compute: Callab
             return found
     value = compute(x, context)
     place.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    with partial.open("wb") as file:
-        np.save(file, value.numpy())
-    partial.replace(path)  # whole or not at all, whoever else writes it
+    with replacing(path) as partial:  # whole or not at all, whoever else writes it
+        np.save(partial, value.numpy())
     return value

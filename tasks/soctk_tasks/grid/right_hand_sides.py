@@ -72,8 +72,12 @@ class RightHandSides:
     def identity(self) -> str:
         """A hash of all of its numbers."""
         digest = hashlib.sha256()
-        for part in (self.A.data, self.A.indices, self.A.indptr, self.P.data, self.P.indices, self.c, self.b, self.B):
+        for matrix in (self.A, self.P):
+            for part in (matrix.data, matrix.indices, matrix.indptr):
+                digest.update(part.tobytes())
+        for part in (self.c, self.b, self.B):
             digest.update(np.ascontiguousarray(part).tobytes())
+        digest.update(repr(self._dims).encode())
         return digest.hexdigest()
 
     def solve(self, theta: np.ndarray) -> Solution:
