@@ -62,6 +62,14 @@ def raising(one: Cell, _: Path | None = None) -> dict[str, Any]:
     return {"score": 1.0}
 
 
+def leaving(one: Cell, _: Path | None = None) -> dict[str, Any]:
+    """Cell 1 asks Python to end."""
+    _start(one)
+    if one.seed == 1:
+        raise SystemExit("no licence")
+    return {"score": 1.0}
+
+
 def dies_once(one: Cell, _: Path | None = None) -> dict[str, Any]:
     """Cell 2 kills its worker the first time."""
     folder = _start(one)

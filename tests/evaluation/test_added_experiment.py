@@ -59,6 +59,14 @@ def asked(tmp_path: Path, *more: str) -> list[str]:
     return ["fake", "--trace", str(tmp_path), "--jobs", "1", "--store", str(tmp_path / "own.jsonl"), *more]
 
 
+@pytest.mark.parametrize("value", ["another_package:NONE", "another_package:__name__", "no_such_package:X"])
+def test_one_that_is_none_is_refused_by_name(value: str, added, monkeypatch, capsys) -> None:
+    point = EntryPoint("fake", value, experiments.GROUP)
+    monkeypatch.setattr(experiments, "entry_points", lambda group, name="fake": [point] if name == "fake" else [])
+    assert main(["fake"]) == 2
+    assert "experiment 'fake'" in capsys.readouterr().err
+
+
 def test_it_is_run_limited_and_reported(added, tmp_path, capsys) -> None:
     assert main(asked(tmp_path, "--cell-time-limit", "0.5")) == 1
     shown = capsys.readouterr()

@@ -173,6 +173,10 @@ def test_cells_of_other_code_are_taken_where_that_is_asked_for(tmp_path: Path, c
     ]
     assert main(command) == 0
     assert store.read().rows[-1]["key"] == row["key"]
+    store.path.unlink()
+    store.append(earlier | {"status": "quarantined: killed its worker twice"})
+    assert main([*command, "--any-code"]) == 0
+    assert store.read().rows[-1]["status"] == "ok"
 
 
 def test_ctrl_c_says_what_is_stored_and_how_to_go_on(tmp_path: Path) -> None:

@@ -186,6 +186,14 @@ def test_a_cell_that_takes_too_long_fails_and_is_run_again_only_with_a_larger_li
     wait_until(lambda: not alive(folder))
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_cell_that_asks_python_to_end_is_a_failed_one(jobs: int, store: ResultsStore, tmp_path: Path) -> None:
+    assert (
+        support.sweep("leaving", store.path, tmp_path / "cells", 3, jobs) == "done=2 skipped=0 failed=1 quarantined=0"
+    )
+    assert "failed: SystemExit: no licence" in statuses(store).values()
+
+
 def test_a_limit_is_over_with_its_block() -> None:
     with time_limit(0.05, own_process=False):
         pass

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import support
 
@@ -14,7 +15,7 @@ from soctk_evaluation.experiments import BUILT_IN, find_experiment
 from soctk_evaluation.harness.store import ResultsStore
 
 RESULTS = Path(__file__).resolve().parents[2] / "evaluation" / "results"
-EVIL = "<script>alert(1)</script> [link](javascript:alert(1)) a|b\nc"
+EVIL = "<script>alert(1)</script> [link](javascript:alert(1)) \\[link](javascript:alert(2)) a|b\nc"
 
 
 def stored(name: str) -> list[dict[str, Any]]:
@@ -48,7 +49,7 @@ def test_markup_in_rows_is_text_in_every_page(name: str, tmp_path: Path) -> None
     text = page.read_text()
     assert "alert" in text
     assert "<script" not in text
-    assert "](javascript" not in text.replace("\\[link]", "")
+    assert "](javascript" not in text.replace("\\\\", "").replace("\\[link]", "")
     tables = [line for line in text.splitlines() if line.startswith("| ")]
     assert not any(" a|b" in line for line in tables)
 
@@ -64,6 +65,11 @@ def test_markup_in_rows_is_text_in_every_page(name: str, tmp_path: Path) -> None
         ({"regret_mean": "1e999"}, "field 'regret_mean': expected finite numbers"),
         ({"regret_mean": [1.0]}, "field 'regret_mean': expected a number or null, got list"),
         ({"regret_mean": True}, "field 'regret_mean': expected a number or null, got bool"),
+        ({"decided_by": 0}, "field 'decided_by': expected a text or null, got int"),
+        (
+            {"decided_by": "\ud800"},
+            "field 'decided_by': expected finite numbers and integers of less than 64 bits, texts",
+        ),
         ({"cell_time_limit": "long", "status": "failed: time limit"}, "field 'cell_time_limit': expected a number"),
     ],
 )
@@ -85,6 +91,7 @@ def test_every_measurement_of_another_type_is_found(name: str, tmp_path: Path, c
     experiment, rows = find_experiment(name), stored(name)
     numbers = sorted(set(experiment.measured) - set(experiment.text))
     broken = [rows[-1] | {field: "abc", "key": field} for field in numbers]
+    broken += [rows[-1] | {field: 0, "key": field} for field in experiment.text]
     for field in experiment.needed:
         rest = {k: v for k, v in rows[-1].items() if k != field}
         rest["config"] = {k: v for k, v in rest["config"].items() if f"config.{k}" != field}
@@ -128,3 +135,69 @@ def test_a_kind_of_file_that_an_experiment_has_not_is_refused(tmp_path: Path, ca
     assert "--html: expected markdown or figure for rows of rates" in capsys.readouterr().err
     assert main(["report", written(tmp_path / "empty.jsonl", [])]) == 0
     assert "no results in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["markdown", "csv", "html", "latex"])
+def test_results_are_not_written_over(option: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "rows.jsonl"
+    before = Path(written(path, [support.row()])).read_text()
+    assert main(["report", str(path), f"--{option}", str(path)]) == 2
+    assert "expected a file of its own" in capsys.readouterr().err
+    assert main(["leaderboard", "--store", str(path), f"--{option}", str(path)]) == 2
+    assert path.read_text() == before
+    assert main(["report", str(path), "--csv", str(tmp_path / "a"), "--latex", str(tmp_path / "a")]) == 2
+    assert main(["report", str(path), "--figure", str(tmp_path / "a.pdf")]) == 2
+
+
+def test_a_store_of_damaged_lines_says_so(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("[1]\n")
+    assert main(["report", str(path)]) == 0
+    assert "1 damaged line of" in capsys.readouterr().err
+
+
+def test_the_lines_of_a_csv_have_their_own_numbers(tmp_path: Path) -> None:
+    tasks = {"simplex_socp": 0.1, "box_socp": 0.3}
+    rows = [support.row(task=task, seed=seed, relative_error=error) for task, error in tasks.items() for seed in (0, 1)]
+    out = tmp_path / "out.csv"
+    assert main(["report", written(tmp_path / "rows.jsonl", rows), "--csv", str(out)]) == 0
+    found = pd.read_csv(out).set_index("task")["relative_error"]
+    assert found.to_dict() == pytest.approx(tasks)
+
+
+def test_an_infinite_gap_is_the_largest(tmp_path: Path) -> None:
+    rows = [support.row(seed=0), support.row(seed=1, gap_max=None, status="1 of 200 decisions failed")]
+    out = tmp_path / "out.csv"
+    assert main(["report", written(tmp_path / "rows.jsonl", rows), "--csv", str(out)]) == 0
+    assert pd.read_csv(out)["gap_max"].tolist() == [float("inf")]
+
+
+def test_a_readme_keeps_its_line_ends_and_must_be_text(tmp_path: Path, capsys) -> None:
+    store, readme = written(tmp_path / "rows.jsonl", [support.row()]), tmp_path / "README.md"
+    readme.write_bytes(b"one\r\n<!-- begin leaderboard -->\r\n<!-- end leaderboard -->\r\ntwo\r\n")
+    assert main(["report", store, "--readme", str(readme)]) == 0
+    text = readme.read_bytes()
+    assert text.startswith(b"one\r\n")
+    assert text.count(b"\n") == text.count(b"\r\n") > 6
+    readme.write_bytes(b"\xe9")
+    assert main(["report", store, "--readme", str(readme)]) == 2
+    assert "expected text in UTF-8" in capsys.readouterr().err
+
+
+def test_a_row_that_cannot_be_measured_is_no_accident(tmp_path: Path, capsys) -> None:
+    store = written(tmp_path / "rows.jsonl", [support.row(key="abcdef")])
+    assert main(["repeat", "abcdef", "--store", store]) == 2
+    assert "the row cannot be measured" in capsys.readouterr().err
+    assert main(["repeat", "abcdef", "--store", store, "--tolerance", "nan"]) == 2
+    assert "--tolerance: expected a number of at least 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [("--seeds", str(10**22), "below 2^63"), ("--cell-time-limit", "1e12", "at most 1e+09")],
+)
+def test_numbers_that_nothing_can_hold_are_refused(
+    option: str, value: str, message: str, tmp_path: Path, capsys
+) -> None:
+    assert main(["leaderboard", "--store", str(tmp_path / "rows.jsonl"), option, value]) == 2
+    assert message in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from dataclasses import replace
@@ -16,6 +17,7 @@ from soctk_evaluation.benchmark.runner import failures, run_entry
 from soctk_evaluation.benchmark.scoring import judge_of, score_all
 from soctk_evaluation.benchmark.versions import Version, checked_hash, choose, from_selection
 from soctk_evaluation.cli.benchmark_commands import Add, Benchmark, Data, Page, RunEntry, Score, Selection, Template
+from soctk_evaluation.cli.report import check_files
 from soctk_evaluation.harness.request import UsageError, check_seconds
 from soctk_evaluation.harness.store import ResultsStore, Row
 from soctk_evaluation.tables.markdown import write_text
@@ -60,6 +62,7 @@ def add(command: Add) -> int:
     if rows[0]["who"] in ("", NOBODY):
         raise UsageError("--who: expected who made the entry, as the table will say it (and --how, --track), got none")
     store = ResultsStore(command.store)
+    check_files(command, store)
     store.append(*rows)
     if command.html is not None:  # before anything is printed: who reads that may leave early
         write_text(command.html, to_html(*_boards(store)))
@@ -80,6 +83,7 @@ def page(command: Page) -> int:
     if not command.store.is_file():
         raise UsageError(f"no store {command.store}; `soctk benchmark add` makes one")
     store = ResultsStore(command.store)
+    check_files(command, store)
     boards, skipped = _boards(store)
     if command.html is not None:  # before anything is printed: who reads that may leave early
         write_text(command.html, to_html(boards, skipped))
@@ -105,6 +109,8 @@ def _scored(command: Score) -> list[Row]:
     problems = [problem.name for problem in version.problems()]
     for name in ("fit_seconds", "decide_ms"):
         stated = getattr(command, name)
+        if stated is not None and not 0 <= stated < math.inf:
+            raise UsageError(f"--{name.replace('_', '-')}: expected a number of at least 0, got {stated:g}")
         if stated is not None:
             about = replace(about, **{name: dict.fromkeys(problems, float(stated))})
     return _rows(command.file, replace(about, name=about.name or command.file.stem), version)

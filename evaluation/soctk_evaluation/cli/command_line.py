@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import sys
@@ -14,11 +15,11 @@ import tyro
 
 from soctk.tables.errors import TableError
 from soctk_evaluation.cli.commands import ACTIONS, EXPERIMENTS
-from soctk_evaluation.cli.report import show
+from soctk_evaluation.cli.report import check_files, show
 from soctk_evaluation.experiments import experiment_names, find_experiment
 from soctk_evaluation.harness.experiment import Experiment
 from soctk_evaluation.harness.request import Run, Sweep, UsageError, check_request
-from soctk_evaluation.harness.store import ResultsStore, StoreError, cell_of, is_done, is_late
+from soctk_evaluation.harness.store import ResultsStore, StoreError, cell_of, is_done, is_late, is_measured
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -32,9 +33,11 @@ def main(args: Sequence[str] | None = None) -> int:
         whoever read the output has left, as `head` does.
     """
     args = sys.argv[1:] if args is None else args
-    commands = _commands(args[:1])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no dash is no reason to stop
     try:
-        return _answer(args, commands)
+        return _answer(args, _commands(args[:1]))
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except (UsageError, TableError) as error:
@@ -89,13 +92,14 @@ def _commands(asked: Sequence[str]) -> dict[str, type]:
 def run_experiment(experiment: Experiment, request: Run) -> int:
     """Run the cells asked for that the store lacks, show all that were asked for, return the exit code."""
     check_request(request)
+    check_files(request, ResultsStore(request.store))
     cells = experiment.cells(request)
     # A cluster's workers have other folders to begin at: what they are told is the whole path.
     store = ResultsStore(request.store.resolve() if _on_cluster(request) else request.store)
     limit = request.cell_time_limit
     before = store.read()
     rows = before.newest() if request.any_code else []
-    earlier = {cell_of(row): row["key"] for row in rows if is_done(row, limit)}
+    earlier = {cell_of(row): row["key"] for row in rows if is_measured(row)}
     asked = {cell: earlier.get(cell_of(cell.identity)) for cell in cells}
     missing = [cell for cell, key in asked.items() if key is None]
     keys = {key or experiment.key(cell) for cell, key in asked.items()}

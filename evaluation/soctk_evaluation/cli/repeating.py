@@ -28,6 +28,8 @@ TIMES = ("_ms", "_seconds")
 
 def repeat(command: Repeat) -> int:
     """Measure the row of a key once more; return 1 where a number differs by more than the tolerance, else 0."""
+    if not 0 <= command.tolerance < math.inf:
+        raise UsageError(f"--tolerance: expected a number of at least 0, got {command.tolerance:g}")
     row = _find(command.key, [command.store] if command.store else sorted(STORES.glob("*.jsonl")))
     experiment = find_experiment(row["experiment"])
     cell = Cell(
@@ -36,7 +38,10 @@ def repeat(command: Repeat) -> int:
     print(f"measuring {cell.experiment}: {cell.name}", file=sys.stderr)
     wait_for_compiled_code()
     with tempfile.TemporaryDirectory() as folder:
-        again = {"status": "ok", **experiment.run(cell, Path(folder))}
+        try:
+            again = {"status": "ok", **experiment.run(cell, Path(folder))}
+        except Exception as error:  # of a row that other code wrote, or a hand
+            raise UsageError(f"the row cannot be measured: {type(error).__name__}: {error}") from error
     changed = [f"{name} {was} is now {now}" for name, was, now in _versions(experiment, cell, row)]
     for line in changed:
         print(f"soctk: {line}", file=sys.stderr)

@@ -11,7 +11,7 @@ from soctk_evaluation.cli.commands import Report
 from soctk_evaluation.experiments import experiment_names, find_experiment
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import STORES, Experiment, Files
-from soctk_evaluation.harness.request import UsageError
+from soctk_evaluation.harness.request import UsageError, check_figure
 from soctk_evaluation.harness.store import Contents, ResultsStore
 
 KINDS = ("html", "markdown", "csv", "latex", "figure", "readme", "overview")
@@ -24,13 +24,16 @@ def report(command: Report) -> int:
     store = ResultsStore(command.store)
     if not store.path.is_file():
         raise UsageError(f"no results file {store.path}; `soctk leaderboard` makes one")
-    found = dict.fromkeys(row["experiment"] for row in store.read().rows)
+    check_files(command, store)
+    contents = store.read()
+    found = dict.fromkeys(row["experiment"] for row in contents.rows)
     names, unknown = ([each for each in found if (each in experiment_names()) == known] for known in (True, False))
     if unknown:
         print(f"soctk: rows of unknown experiments skipped: {', '.join(unknown)}", file=sys.stderr)
     if len(names) > 1 and _files(command):
         raise UsageError(f"{store.path} holds rows of {' and '.join(names)}: expected one experiment for a file")
     if not names:
+        _say_damaged(store, contents)
         print(f"no results in {store.path} yet")
     for name in names:
         show(find_experiment(name), store, command)
@@ -70,11 +73,25 @@ def write(
         if kind not in experiment.kinds:
             raise UsageError(f"--{kind}: expected {' or '.join(experiment.kinds)} for rows of {experiment.name}")
     contents = store.read(experiment.problem_of)
+    _say_damaged(store, contents)
+    rows = [row for row in contents.rows if not keys or row["key"] in keys]
+    experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.folder), files)
+
+
+def check_files(request: Any, store: ResultsStore) -> None:
+    """Raise UsageError where a file to write would take the place of the store or of another, or is no picture."""
+    check_figure(getattr(request, "figure", None))
+    taken = {store.path.resolve(): "the results"}
+    for kind, path in _files(request).items():
+        other = taken.setdefault(path.resolve(), f"--{kind}")
+        if other != f"--{kind}" and not {other, f"--{kind}"} == {"--readme", "--overview"}:
+            raise UsageError(f"--{kind}: expected a file of its own, got {path}, which is that of {other}")
+
+
+def _say_damaged(store: ResultsStore, contents: Contents) -> None:
     if contents.bad:
         first, lines = contents.bad[0], f"{len(contents.bad)} damaged line{'' if len(contents.bad) == 1 else 's'}"
         print(f"soctk: {lines} of {store.path} skipped (line {first.number}: {first.reason})", file=sys.stderr)
-    rows = [row for row in contents.rows if not keys or row["key"] in keys]
-    experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.path.with_suffix("")), files)
 
 
 def _files(request: Any) -> dict[str, Path]:

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.request import UsageError
 
 GROUP = "soctk.experiments"
 BUILT_IN = (
@@ -28,9 +29,16 @@ def find_experiment(name: str) -> Experiment:
 
     Raises:
         KeyError: there is none.
+        UsageError: that of another package cannot be imported, or is none.
     """
     if name in BUILT_IN:
         return import_module(f"{__name__}.{name}").EXPERIMENT
     for point in entry_points(group=GROUP, name=name):
-        return point.load()
+        try:
+            found = point.load()
+        except Exception as error:  # whatever that package does
+            raise UsageError(f"experiment {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        if not isinstance(found, Experiment):
+            raise UsageError(f"experiment {name!r}: expected {point.value} to be an Experiment, got {found!r}")
+        return found
     raise KeyError(f"expected one of {', '.join(experiment_names())}, got {name!r}")

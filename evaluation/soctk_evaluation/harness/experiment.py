@@ -85,6 +85,9 @@ class Experiment:
         """Return why a row cannot be shown, None where it can or is another experiment's."""
         if row["experiment"] != self.name:
             return None
+        for name in self.text:
+            if not isinstance(row.get(name), str | None):
+                return f"field {name!r}: expected a text or null, got {type(row[name]).__name__}"
         for name in set(self.measured) - set(self.text):
             value = row.get(name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):

@@ -12,6 +12,10 @@ from soctk_evaluation.harness.names import default_methods
 
 LEAST = {"dims": 1, "seeds": 0, "batches": 1, "count": 1}
 """The least integer that an option of this name may hold."""
+MOST = 2**63
+"""Larger integers some readers of results cannot hold."""
+LONGEST = 1e9
+"""Seconds, 32 years: longer ones clocks cannot hold."""
 FIGURE_FORMATS = (".svg", ".png")
 
 
@@ -64,6 +68,8 @@ def check_request(request: Run) -> None:
         values = given if isinstance(given, tuple) else (given,)
         if any(value < least for value in values):
             raise UsageError(f"--{name}: expected integers of at least {least}, got {' '.join(map(str, values))}")
+        if any(value >= MOST for value in values):
+            raise UsageError(f"--{name}: expected integers below 2^63, got {' '.join(map(str, values))}")
     if request.cell_time_limit is not None:
         check_seconds(request.cell_time_limit, "--cell-time-limit")
     if isinstance(request, Sweep) and request.jobs < 0:
@@ -72,9 +78,11 @@ def check_request(request: Run) -> None:
 
 
 def check_seconds(seconds: float, option: str) -> None:
-    """Raise UsageError unless a time limit is a positive, finite number of seconds."""
+    """Raise UsageError unless a number of seconds is positive, and 32 years at most."""
     if not 0 < seconds < float("inf"):
         raise UsageError(f"{option}: expected a positive number of seconds, got {seconds:g}")
+    if seconds > LONGEST:
+        raise UsageError(f"{option}: expected at most {LONGEST:g} seconds, got {seconds:g}")
 
 
 def check_figure(path: Path | None) -> None:

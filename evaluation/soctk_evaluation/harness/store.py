@@ -68,6 +68,11 @@ class ResultsStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
+    @property
+    def folder(self) -> Path:
+        """Where experiments keep files of their own beside the store: its name without the ending, or with one."""
+        return self.path.with_suffix("") if self.path.suffix else self.path.with_suffix(".files")
+
     def append(self, *rows: Row) -> None:
         """Add rows, all or none, and wait until they are on the disk. NaN and infinite numbers are written as null.
 
@@ -165,7 +170,7 @@ def problem_of(row: Any) -> str | None:
             return f"field {name!r}: expected an integer of at least {least}, got {row[name]}"
     for name, value in row.items():
         if _unreadable(value):
-            return f"field {name!r}: expected finite numbers and integers of less than 64 bits"
+            return f"field {name!r}: expected finite numbers and integers of less than 64 bits, texts of whole letters"
     if not isinstance(row.get(TIME_LIMIT, 0.0), int | float):
         return f"field {TIME_LIMIT!r}: expected a number, got {type(row[TIME_LIMIT]).__name__}"
     return None if row["key"] else "field 'key' is empty"
@@ -190,9 +195,11 @@ def _parse(data: bytes, problem: Callable[[Row], str | None]) -> Contents:
 
 
 def _unreadable(value: Any) -> bool:
-    """Return whether a number is not finite, or an integer too large for some readers, at any depth."""
+    """Return whether a number is not finite, or an integer too large for some readers, or a text no text, anywhere."""
     if isinstance(value, dict | list):
         return any(map(_unreadable, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, str):
+        return any("\ud800" <= letter <= "\udfff" for letter in value)  # half of a letter
     return not math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and abs(value) >= 2**63
 
 

@@ -84,7 +84,7 @@ class Work:
             rows = [self._measure(job, index) for index in range(len(job.cells))]
         except TimeLimitError:
             return self.late(job, time.perf_counter() - clock)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # whatever code of others does
             return self._failed(job, f"failed: {one_line(error)}", time.perf_counter() - clock)
         self.store.append(*rows)
         self.marks.end(job.key)
@@ -107,7 +107,7 @@ class Work:
         started = datetime.now(UTC)
         self.marks.start(job.key)
         with time_limit(self.time_limit, own_process=_is_worker):
-            measurements = dict(self.run_cell(job.cells[index], self.store.path.with_suffix("")))
+            measurements = dict(self.run_cell(job.cells[index], self.store.folder))
         return self._row(job, index, {"status": "ok", **measurements}, started)
 
     def _failed(self, job: Job, status: str, seconds: float, more: Mapping[str, Any] | None = None) -> Outcome:

@@ -10,7 +10,7 @@ from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import escape, machines, write_page
 from soctk_evaluation.tables.paired import cell_scores, compare
 from soctk_evaluation.tables.report import print_tables, to_markdown
-from soctk_evaluation.tables.summary import Measure, Table, build_tables
+from soctk_evaluation.tables.summary import Measure, Table, build_tables, last_rows
 
 ERROR = Measure(
     "approximation",
@@ -69,16 +69,17 @@ def write_approximation(results: Results, files: Files, quick_epochs: int) -> No
     tables = build_tables(results, ERROR, results.cells)
     print_tables(tables)
     if "markdown" in files and results.rows:
+        shown = list(last_rows(results.measured).values())
         quick = {row["config"].get("fit.epochs") for row in results.rows} - {None} == {quick_epochs}
         head = APPROXIMATION.format(
-            machine=machines(results.rows),
+            machine=machines(shown),
             quick=" --quick" if quick else "",
             recipe=RECIPES[quick],
             exact=EXACT,
             won="\n".join(_won(results.measured)),
             behind="\n".join(_behind(tables)),
         )
-        write_page(files["markdown"], head + to_markdown(tables), results.rows)
+        write_page(files["markdown"], head + to_markdown(tables), shown)
     if "figure" in files:
         from soctk_evaluation.tables.figures import error_figure
 

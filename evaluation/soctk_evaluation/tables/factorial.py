@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import mean
@@ -13,7 +14,7 @@ from soctk_evaluation.tables.leaderboard import REGRET
 from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
 from soctk_evaluation.tables.paired import INTERVAL, LEVEL, CellScores, Ratio, cell_scores, ratio_of
 from soctk_evaluation.tables.report import ABSENT, regret_entry
-from soctk_evaluation.tables.summary import Line, Table, build_tables
+from soctk_evaluation.tables.summary import Line, Table, build_tables, last_rows
 
 FACTORIAL = replace(REGRET, experiment="factorial", title="Mean regret{suite}, d = {dim}")
 PAGE = """# What each factor is worth
@@ -48,12 +49,16 @@ def write_factorial(results: Results, files: Files) -> None:
     print(text or "no factorial rows yet")
     if "markdown" in files and results.measured:
         quick = " --quick" if {row["seed"] for row in results.measured} == {0} else ""
-        page = PAGE.format(machine=machines(results.rows), quick=quick)
-        write_page(files["markdown"], page + text, results.rows)
+        shown = list(last_rows(results.measured).values())
+        write_page(files["markdown"], PAGE.format(machine=machines(shown), quick=quick) + text, shown)
     if "figure" in files and tables:
         from soctk_evaluation.tables.figures import factorial_figure
 
-        factorial_figure(tables[0].dim, ratios(_rows(results, tables[0])), files["figure"])
+        found = ratios(_rows(results, tables[0]))
+        if found:
+            factorial_figure(tables[0].dim, found, files["figure"])
+        else:
+            print("soctk: no picture: no variant has a row of soc by its own code beside it", file=sys.stderr)
 
 
 def ratios(rows: Sequence[Row], beside: str | None = "soc") -> dict[str, tuple[Ratio, list[float]]]:

@@ -84,8 +84,6 @@ def _draw(axes: Axes, row: int, line: Line, color: str) -> None:
 
 def factorial_figure(dim: int, ratios: Mapping[str, tuple[Ratio, Sequence[float]]], path: Path) -> None:
     """Draw every variant's regret as a multiple of SOC's: the mean over tasks with its interval, each task as a dot."""
-    if not ratios:
-        return
     figure, axes = plt.subplots(figsize=(7.2, 0.28 * len(ratios) + 1.2), layout="constrained")
     for row, (name, (ratio, tasks)) in enumerate(ratios.items()):
         color = LEARNED if name.startswith("soc") else TRIVIAL

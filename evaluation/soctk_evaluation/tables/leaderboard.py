@@ -8,7 +8,7 @@ from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.tables.markdown import machines, replace_part, write_page, write_text
 from soctk_evaluation.tables.overview import overview
 from soctk_evaluation.tables.report import WRITERS, body, print_tables, render
-from soctk_evaluation.tables.summary import Measure, build_tables
+from soctk_evaluation.tables.summary import Measure, build_tables, last_rows
 from soctk_tasks.registry import OPF, UNTUNED
 
 ON_OPF = {name: f" in $/h on {name.removeprefix('opf_')}" for name in OPF}
@@ -73,8 +73,8 @@ def write_leaderboard(results: Results, files: Files) -> None:
     print_tables(tables)
     for kind, writer in WRITERS.items():
         if kind == "markdown" and kind in files:
-            page = PAGE.format(machine=machines(results.rows)) + writer(tables)
-            write_page(files[kind], page, results.rows)
+            shown = list(last_rows(results.measured).values())
+            write_page(files[kind], PAGE.format(machine=machines(shown)) + writer(tables), shown)
         elif kind in files:
             write_text(files[kind], writer(tables))
     if not tables or not {"readme", "overview", "figure"} & set(files):

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from soctk.files import replacing
 from soctk_evaluation.harness.names import in_order
 from soctk_evaluation.harness.request import UsageError
 from soctk_evaluation.harness.store import Row
 
-ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "[": "\\[", "\n": " ", "\r": " "})
+ESCAPED = str.maketrans(
+    {"\\": "\\\\", "&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "[": "\\[", "\n": " ", "\r": " "}
+)
 
 
 def escape(text: Any) -> str:
@@ -29,10 +32,11 @@ def head(cells: Sequence[str], names: int = 1) -> list[str]:
     return [line(*cells), line(*["---"] * names, *["---:"] * (len(cells) - names))]
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file in a folder that may not exist yet; OSError where that fails."""
+def write_text(path: Path, text: str, newline: str = "\n") -> None:
+    """Write a file in a folder that may not exist yet, whole or not at all; OSError where that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline=newline)
     print(f"wrote {path}", file=sys.stderr)
 
 
@@ -41,15 +45,20 @@ def replace_part(path: Path, name: str, text: str) -> None:
 
     Raises:
         OSError: the file cannot be read or written.
-        UsageError: it has no such part.
+        UsageError: it has no such part, or is no text in UTF-8.
     """
-    whole = path.read_text(encoding="utf-8")
+    try:
+        given = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: expected text in UTF-8 ({error})") from None
+    newline = "\r\n" if "\r\n" in given else "\n"
+    whole = given.replace("\r\n", "\n")
     begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
     before, found, rest = whole.partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
         raise UsageError(f"{path}: expected a part between {begin.strip()!r} and {end!r}")
-    write_text(path, f"{before}{begin}\n{text}\n\n{end}{after}")
+    write_text(path, f"{before}{begin}\n{text}\n\n{end}{after}", newline)
 
 
 def write_page(path: Path, text: str, rows: Sequence[Row]) -> None:

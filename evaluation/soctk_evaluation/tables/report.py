@@ -179,16 +179,16 @@ def body(rendered: Rendered) -> str:
 
 
 def to_csv(tables: Sequence[Table]) -> str:
-    """Return tables as CSV, one line for each method and task, numbers in full precision."""
+    """Return tables as CSV, one line for each method and task with its own numbers, in full precision."""
     records = []
     for table in tables:
         for kind, lines in (("learned", table.learned), ("trivial", table.trivial)):
             for line in lines:
                 where = {"dim": table.dim, "protocol": table.protocol, "kind": kind, "method": line.method}
-                for task, regret in zip(table.tasks, line.regrets, strict=True):
+                for task, regret, numbers in zip(table.tasks, line.regrets, line.each, strict=True):
                     scores = {"regret_mean": regret.mean, "regret_stderr": regret.stderr}
                     seeds = {"seeds": regret.seeds, "seeds_expected": regret.expected, "mean_over_tasks": line.mean}
-                    records.append({**where, "task": task, **scores, **seeds, **line.numbers})
+                    records.append({**where, "task": task, **scores, **seeds, **numbers})
     return pd.DataFrame(records).to_csv(index=False)
 
 

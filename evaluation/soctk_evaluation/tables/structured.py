@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median, stdev
 from typing import Any
@@ -64,6 +65,9 @@ NEEDED = ("regret_mean", "regret_stderr", "reference_gap", "spread")
 NEEDED += tuple(f"config.{name}" for name in ("train", "validation", "test", "candidates"))
 """What the tables cannot do without."""
 
+PICTURES = {"smoothing": "svg", "restoration": "png"}
+"""Formats of the project's pictures."""
+
 
 def write_structured(results: Results, files: Files) -> None:
     """Show the tables, and write the page and the picture asked for.
@@ -85,7 +89,7 @@ def write_structured(results: Results, files: Files) -> None:
         page = PAGE.format(
             title={"smoothing": "Trajectories smoothed", "restoration": "Faces restored"}[experiment],
             experiment=experiment,
-            kind=files["figure"].suffix.removeprefix(".") if "figure" in files else "svg",
+            kind=files["figure"].suffix.removeprefix(".") if "figure" in files else PICTURES[experiment],
             machine=machines(results.rows),
             introduction=INTRODUCTION[experiment],
             data=_data(_example(done)),
@@ -97,7 +101,11 @@ def write_structured(results: Results, files: Files) -> None:
         from soctk_evaluation.tables.pictures import face_figure, trajectory_figure
 
         draw = trajectory_figure if experiment == "smoothing" else face_figure
-        draw(results.folder / decision_folder(done[0]["config"]), files["figure"])
+        kept = results.folder / decision_folder(done[0]["config"])
+        if kept.is_dir():
+            draw(kept, files["figure"])
+        else:
+            print(f"soctk: no picture: the decisions are not in {kept}", file=sys.stderr)
 
 
 def decision_folder(config: Mapping[str, Any]) -> str:

@@ -30,6 +30,11 @@ EXAMPLES = 6
 """So many missing cells are named one by one."""
 
 
+def last_rows(rows: Iterable[Row]) -> dict[Which, Row]:
+    """Return the last row of every measurement: what a table shows."""
+    return last_by(rows, lambda row: tuple(row[name] for name in WHICH))
+
+
 @dataclass(frozen=True)
 class Measure:
     """What an experiment's tables show.
@@ -94,13 +99,15 @@ class Line:
     """One row of a table: a method, its regret (or another score) on each task, and its other measurements.
 
     `mean` is that of the tasks' means, None unless every task is complete; `numbers` are pooled over tasks and seeds:
-    medians of "fit_seconds", "decide_ms" and "params", the mean "relative_error", the largest "gap_max".
+    medians of "fit_seconds", "decide_ms" and "params", the mean "relative_error", the largest "gap_max". `each` has
+    those of each task, pooled over its seeds.
     """
 
     method: str
     regrets: list[Regret]
     mean: float | None
     numbers: dict[str, float | None]
+    each: list[dict[str, float | None]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -158,7 +165,7 @@ def build_tables(contents: Contents, measure: Measure, expected: Sequence[Cell] 
             that any method has.
     """
     own = [row for row in contents.rows if row["experiment"] == measure.experiment]
-    found: dict[Which, Row] = last_by(own, lambda row: tuple(row[name] for name in WHICH))
+    found: dict[Which, Row] = last_rows(own)
     wanted: list[Which] = [attrgetter(*WHICH)(cell) for cell in expected] or list(found)
     tables = []
     order = ["", *measure.suites]
@@ -205,11 +212,19 @@ def _in_order(names: Iterable[str]) -> list[str]:
 
 
 def _line(measure: Measure, rows: list[Row], method: str, tasks: list[str], seeds: int) -> Line:
-    regrets = [_pooled(measure, [row for row in rows if row["task"] == task], seeds) for task in tasks]
+    by_task = [[row for row in rows if row["task"] == task] for task in tasks]
+    regrets = [_pooled(measure, own, seeds) for own in by_task]
     means = [regret.mean for regret in regrets if regret.complete and regret.mean is not None]
+    mean = sum(means) / len(means) if len(means) == len(tasks) else None
+    return Line(method, regrets, mean, _numbers(rows), list(map(_numbers, by_task)))
+
+
+def _numbers(rows: list[Row]) -> dict[str, float | None]:
     numbers = {name: _pool(rows, name, np.median) for name in ("fit_seconds", "params", "decide_ms")}
     numbers |= {"relative_error": _pool(rows, "relative_error", np.mean), "gap_max": _pool(rows, "gap_max", np.max)}
-    return Line(method, regrets, sum(means) / len(means) if len(means) == len(tasks) else None, numbers)
+    if numbers["gap_max"] is not None and any(row.get("gap_max") is None for row in rows):
+        numbers["gap_max"] = float("inf")  # an infinite one is stored as null
+    return numbers
 
 
 def _pool(rows: list[Row], name: str, pool: Callable[..., Any]) -> float | None:
