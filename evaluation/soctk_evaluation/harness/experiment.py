@@ -27,10 +27,12 @@ class Results(Contents):
     Attributes:
         cells: what was asked for; none where a store is shown as it is.
         folder: where the experiment keeps files of its own, beside the store.
+        history: `rows` and those that newer ones of the same cells have taken the place of, oldest first.
     """
 
     cells: Sequence[Cell] = ()
     folder: Path = Path()
+    history: Sequence[Row] = ()
 
     @property
     def measured(self) -> list[Row]:
@@ -98,8 +100,12 @@ class Experiment:
 
     def results(self, contents: Contents, cells: Sequence[Cell], folder: Path) -> Results:
         """Return the newest valid row of every cell of this experiment, measurements that a row lacks as null."""
-        rows = [dict.fromkeys(self.measured) | row for row in contents.newest() if row["experiment"] == self.name]
-        return Results(rows, contents.bad, cells, folder)
+
+        def own(rows: Sequence[Row]) -> list[Row]:
+            return [dict.fromkeys(self.measured) | row for row in rows if row["experiment"] == self.name]
+
+        history = sorted(contents.rows, key=lambda row: row["started"])
+        return Results(own(contents.newest()), contents.bad, cells, folder, own(history))
 
 
 def pages(page: str, figure: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import mean
 
 from soctk_evaluation.harness.experiment import Files, Results
-from soctk_evaluation.harness.store import Row, last_by
+from soctk_evaluation.harness.store import Row, is_measured, last_by
 from soctk_evaluation.harness.variants import VARIANTS
 from soctk_evaluation.tables.leaderboard import REGRET
 from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
@@ -26,10 +26,10 @@ rows are in `evaluation/results/factorial.jsonl`. Tasks, data, decisions and reg
 The row `soc` is what everything is compared with: two starts, 100 iterations of b0, second-order steps on 24,000
 values, all else `soctk.fit`'s own. That is the leaderboard's recipe but for the steps of L-BFGS, at most 300 here (1000
 of ReLU networks) and 1000 there. The rows `soc_...` are the SOC-ICNN with one factor changed and everything else as it
-is; those of other methods got what SOC had. The row `soc_no_race` is of an earlier recipe, with second-order steps on
-9,600 values and without the layer that v's entries share; ratios are of rows of the same code alone. "÷ soc" is the
-geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the change costs regret; "÷ beside" is the
-ratio to the row that it differs from by this change alone. Structures with one centre for all branches
+is; those of other methods got what SOC had. Ratios are of rows of the same code alone, also where the row of `soc` that
+is shown is of later code, as it is for all but `soc_no_race`. "÷ soc" is the geometric mean over tasks of the ratio of
+regrets to SOC's, above 1 where the change costs regret; "÷ beside" is the ratio to the row that it differs from by this
+change alone. Structures with one centre for all branches
 (`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so `soc_no_quadratic` lacks them,
 and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside `soc_no_one_centre`.
 `soc_no_quadratic` is a norm network with all that SOC has, `soc_no_norms` a quadratic one. A branch that is taken out
@@ -110,7 +110,7 @@ def _of_task(scores: CellScores, task: str) -> CellScores:
 
 
 def _rows(results: Results, table: Table) -> list[Row]:
-    own = [row for row in results.measured if row["method"] in VARIANTS]
+    own = [row for row in results.history if row["method"] in VARIANTS and is_measured(row)]
     return [row for row in own if row["dim"] == table.dim and row["task"] in table.tasks]
 
 
