@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -126,13 +127,20 @@ def test_ratios_are_to_soc_or_to_the_row_beside() -> None:
     assert (name, ratio.mean, tasks) == ("norm_lm", pytest.approx(0.5), pytest.approx([0.5, 0.5]))
 
 
-def test_ratios_are_of_one_code_also_where_later_code_has_measured_the_other_again() -> None:
+def test_ratios_are_of_one_code_also_where_later_code_has_measured_the_other_again(tmp_path: Path) -> None:
     found = rows({"soc": 0.1, "norm": 0.4})
     later = rows({"soc": 0.05, "soc_no_race": 0.1})
     for row in later:
         row["versions"] = {"code": "later"}
+        row["key"], row["started"] = f"later {row['key']}", "2026-02-01T00:00:00+00:00"
     both = {name: ratio.mean for name, (ratio, _) in ratios([*found, *later]).items()}
     assert both == pytest.approx({"soc_no_race": 2, "norm": 4})
+    store, page = ResultsStore(tmp_path / "rows.jsonl"), tmp_path / "page.md"
+    store.append(*found, *later)
+    assert main(["report", str(store.path), "--markdown", str(page)]) == 0
+    lines = [line for line in page.read_text().splitlines() if re.match(r"\| (norm|soc_no_race) \| [ae]", line)]
+    shown = [line.split("|")[3].split()[0] for line in lines]
+    assert shown == ["2.00", "4.00"]
 
 
 def test_the_verdict_names_a_change_only_where_its_interval_excludes_one() -> None:
