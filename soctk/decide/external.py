@@ -166,7 +166,7 @@ class External(Solver):
 
         off = np.flatnonzero(sets.arrays.excess(result.x.numpy())[1] > ROUNDING)
         project_points(value, sets, result, off)
-        if start is not None:  # where the projection failed, a point of the set may be known
+        if start is not None and off.size > 0:  # where the projection failed, a point of the set may be known
             still, known = (sets.arrays.excess(points.numpy())[1] > ROUNDING for points in (result.x, start))
             index = torch.from_numpy(np.flatnonzero(still & ~known))
             result.x[index], result.value[index] = start[index], value(index, start[index])

@@ -8,7 +8,7 @@ f over the set S has
 
 so that a point x of S with a gap g lies within ||x - x*||^2 <= 2 g / l. The minimum over S is that between bounds at
 such a distance from x, and a lower bound over what these leave of S is one over S. Distances are square roots of what
-widths leave: from 1e100 it takes four such searches, each within the last.
+widths leave: from 1e100 it takes three such searches, each within the last.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import dataclasses
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
@@ -44,32 +45,33 @@ def search_nearby(solver: Solver, problem: Problem, limits: Limits, result: Resu
         result: what is known; what is found is merged into it.
         rows: indices.
     """
-    if rows.size == 0 or limits.late or not isinstance(problem.feasible_set, SetAt | Polyhedron):
+    if rows.size == 0 or limits.late:
         return
-    near, index = _nearer(problem, result, torch.from_numpy(rows).to(result.x.device))
-    if near is None:
+    nearer = _nearer(problem, result, torch.from_numpy(rows).to(result.x.device))
+    if nearer is None:
         return
+    near, index = nearer
     found = solver.solve(near, limits, result.x[index].cpu()).to(result.x.device)
     found.status[found.status == Status.INFEASIBLE] = Status.STALLED  # x is outside by rounding
     merge(result, index, found, limits.tol)
 
 
-def _nearer(problem: Problem, result: Result, rows: torch.Tensor) -> tuple[Problem | None, torch.Tensor]:
-    """Return the instances of `rows` whose bounds can come nearer, with such bounds, and their indices."""
-    part, given = problem.select(rows).on_processor(), problem.feasible_set
-    if not part.form.quadratics:
-        return None, rows
-    assert isinstance(given, SetAt | Polyhedron)
-    sets = given.select(rows) if isinstance(given, SetAt) else given.at()
+def _nearer(problem: Problem, result: Result, rows: Tensor) -> tuple[Problem, Tensor] | None:
+    """Return those instances of `rows` whose bounds can come nearer, with such bounds, and their indices, if any."""
+    part = problem.select(rows).on_processor()
+    given, form = part.feasible_set, part.form
+    if not isinstance(given, SetAt | Polyhedron) or not form.quadratics:
+        return None
+    sets = given if isinstance(given, SetAt) else given.at()
     x, gap = result.x[rows].cpu(), (result.value[rows] - result.lower_bound[rows]).cpu()
-    distance = ROOM * (2 * gap.clamp(min=0) / part.form.strong_convexity()).sqrt()
+    distance = ROOM * (2 * gap.clamp(min=0) / form.strong_convexity()).sqrt()
     distance = torch.maximum(distance, LEAST * (1 + x.abs().amax(dim=-1))).unsqueeze(-1)
     lower, upper = torch.maximum(sets.lower, x - distance), torch.minimum(sets.upper, x + distance)
     before, after = ((high - low).amax(dim=-1) for low, high in ((sets.lower, sets.upper), (lower, upper)))
     inside = torch.from_numpy(sets.arrays.excess(x.numpy())[1] <= INSIDE)
     chosen = (inside & torch.isfinite(distance[:, 0]) & (MUCH * after < before)).nonzero().flatten()
     if chosen.numel() == 0:
-        return None, rows
+        return None
     near = dataclasses.replace(sets.select(chosen), lower=lower[chosen], upper=upper[chosen])
     unit = None if part.unit is None else part.unit[chosen]
-    return Problem(part.form.select(chosen), near, unit), rows[chosen.to(rows.device)]
+    return Problem(form.select(chosen), near, unit), rows[chosen.to(rows.device)]

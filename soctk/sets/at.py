@@ -16,12 +16,11 @@ from soctk.checks import ArrayLike, as_array, as_dense, as_tensor, check_last_di
 from soctk.sets.arrays import Eliminated, SetArrays
 from soctk.sets.base import Device, FeasibleSet, Presolved
 from soctk.sets.coordinates import Coordinates
+from soctk.sets.given import ENDLESS, check_below
 from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
 
 NAMES = ("lower", "upper", "f", "h")
-ENDLESS = 1e20
-"""Linear programmes take larger numbers for none."""
 
 
 class Base(Eliminated, Protocol):
@@ -298,9 +297,7 @@ def _side(value: ArrayLike, name: str, usual: Tensor) -> Tensor:
         raise ValueError(f"{name}: the set has no such rows")
     side = _bound(value, name) if name in ("lower", "upper") else as_tensor(value, name).to(torch.float64)
     if name in ("f", "h"):  # an h that large is no limit
-        beyond = side.abs() >= ENDLESS if name == "f" else side <= -ENDLESS
-        if bool(beyond.any()):
-            raise ValueError(f"{name}: expected numbers below {ENDLESS:g} in size, got {float(side[beyond][0]):g}")
+        check_below(side, name, side.abs() >= ENDLESS if name == "f" else side <= -ENDLESS)
     if side is value:  # the caller may go on writing into it
         side = side.clone()
     if side.ndim == 0:

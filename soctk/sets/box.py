@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from soctk.checks import check_count
-from soctk.sets.polyhedron import Bound, Polyhedron, freeze_bounds
+from soctk.sets.given import Bound, freeze_bounds
+from soctk.sets.polyhedron import Polyhedron
 from soctk.sets.rows import Rows, bounds_and_sum
 
 

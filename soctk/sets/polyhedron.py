@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,14 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_dense, check_count
+from soctk.checks import ArrayLike, check_count
 from soctk.lazy import cvxpy as cp
 from soctk.sets.arrays import SetArrays
-from soctk.sets.at import ENDLESS, SetAt
+from soctk.sets.at import SetAt
 from soctk.sets.base import Device, FeasibleSet, Presolved
 from soctk.sets.coordinates import STILL, powers_of_two
 from soctk.sets.elimination import Elimination, independent_columns
 from soctk.sets.general import General
+from soctk.sets.given import Bound, check_sizes, check_total, freeze_bounds, matrix_and_side
 from soctk.sets.implied import SingleRows
 from soctk.sets.linear_programs import System
 from soctk.sets.oracles import Between, Capped, Oracles
@@ -26,8 +26,6 @@ from soctk.sets.rows import Rows, rows_of
 
 USUAL = 3.0
 """Powers of ten that numbers may be from 1."""
-Bound = float | Sequence[float] | np.ndarray | Tensor
-"""What is given as a bound; a set keeps a number, or a tuple of one for each coordinate."""
 
 
 class Polyhedron(FeasibleSet):
@@ -69,13 +67,13 @@ class Polyhedron(FeasibleSet):
         put(self, "upper", upper)
         freeze_bounds(self, finite=False)
         for names, values in ((("E", "f"), (E, f)), (("G", "h"), (G, h))):
-            for name, array in zip(names, _matrix_and_side(names, values, dim), strict=True):
+            for name, array in zip(names, matrix_and_side(names, values, dim), strict=True):
                 put(self, name, array)
         rows = self._rows
         if rows.total is not None:
             check_total(rows.total, "f", float(rows.lower.sum()), float(rows.upper.sum()))
         elif not rows.at_most_a_sum:
-            _check_sizes(rows)
+            check_sizes(rows)
         _ = self._oracles  # finds out whether the set is empty, or not bounded
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -329,78 +327,6 @@ class Polyhedron(FeasibleSet):
 def _pair(matrix: Tensor, side: Tensor) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return a matrix and its right-hand sides as the constructor takes them."""
     return (matrix.numpy(), side.numpy()) if len(matrix) else (None, None)
-
-
-def freeze_bounds(target: Any, *, finite: bool) -> None:
-    """Check the two bounds and store them as a float or a tuple of floats, so that the set stays hashable."""
-    low, high = target.lower, target.upper
-    if type(low) is type(high) is float and -np.inf < low <= high < np.inf:
-        return  # nothing to find fault with, and sets may be made anew for every decision
-    arrays = {}
-    for name, end in (("lower", np.inf), ("upper", -np.inf)):
-        given = getattr(target, name)
-        array = as_dense(given, name)
-        if array.shape not in ((), (target.dim,)):
-            raise ValueError(f"{name}: expected a number or {target.dim} numbers, got shape {array.shape}")
-        if finite and not np.isfinite(array).all():
-            raise ValueError(f"{name}: expected finite bounds, got {getattr(target, name)!r}")
-        if np.isnan(array).any() or (array == end).any():
-            raise ValueError(f"{name}: expected finite bounds or {-end}, got {getattr(target, name)!r}")
-        arrays[name] = array
-        object.__setattr__(target, name, float(array) if array.ndim == 0 else tuple(array.tolist()))
-    crossed = np.flatnonzero(np.broadcast_to(arrays["lower"] > arrays["upper"], (target.dim,)))
-    if crossed.size:
-        raise ValueError(f"lower: expected lower <= upper, got lower > upper at coordinate {crossed[0]}")
-
-
-def check_total(total: float, name: str, least: float, most: float) -> None:
-    """Raise ValueError where no point between the bounds has this sum."""
-    slack = 1e-12 * max(1.0, abs(least), abs(most)) if np.isfinite(most) else 0.0
-    if not (least - slack <= total <= most + slack):
-        raise ValueError(
-            f"{name}: expected a number between sum(lower) = {least:g} and sum(upper) = {most:g}, "
-            f"got {total!r}; the budget cannot be met"
-        )
-
-
-def _check_sizes(rows: Rows) -> None:
-    """Raise ValueError where a bound is a number that linear programmes take for none."""
-    for name, side in (("lower", rows.lower), ("upper", rows.upper)):
-        beyond = torch.isfinite(side) & (side.abs() >= ENDLESS)
-        if bool(beyond.any()):
-            found = float(side[beyond][0])
-            raise ValueError(f"{name}: expected numbers below {ENDLESS:g} in size, or none (inf), got {found:g}")
-
-
-def _matrix_and_side(
-    names: tuple[str, str], values: tuple[ArrayLike | None, ArrayLike | None], dim: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows (k, n) and right-hand sides (k,), checked, copied and not to be changed."""
-    if (values[0] is None) != (values[1] is None):
-        given, missing = names if values[1] is None else names[::-1]
-        raise ValueError(f"{missing}: expected it beside {given}, got none; a row needs a matrix and a right-hand side")
-    matrix, side = (_array(value, name) for name, value in zip(names, values, strict=True))
-    matrix = np.atleast_2d(matrix) if matrix.size else matrix.reshape(0, dim)
-    side = np.atleast_1d(side) if len(matrix) else side.reshape(-1)
-    if matrix.ndim != 2 or matrix.shape[1] != dim:
-        raise ValueError(f"{names[0]}: expected shape (rows, {dim}), got {matrix.shape}")
-    if side.shape != (len(matrix),):
-        raise ValueError(
-            f"{names[1]}: expected {len(matrix)} numbers, one for each row of {names[0]}, got shape {side.shape}"
-        )
-    matrix.setflags(write=False)
-    side.setflags(write=False)
-    return matrix, side
-
-
-def _array(value: ArrayLike | None, name: str) -> np.ndarray:
-    """Return a copy as float64, dense."""
-    if value is None:
-        return np.zeros(0)
-    array = as_dense(value, name)
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name}: expected finite numbers, got {array[~np.isfinite(array)][0]}")
-    return array
 
 
 def _divided(part: cp.Expression, side: np.ndarray, size: np.ndarray) -> tuple[cp.Expression, np.ndarray]:

@@ -107,7 +107,7 @@ class Line:
     regrets: list[Regret]
     mean: float | None
     numbers: dict[str, float | None]
-    each: list[dict[str, float | None]] = field(default_factory=list)
+    each: list[dict[str, float | None]]
 
 
 @dataclass(frozen=True)
