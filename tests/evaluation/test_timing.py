@@ -37,8 +37,9 @@ def test_a_race_is_stored_once_and_shown(tmp_path, capsys):
     assert main(args) == 0
     assert len(store.read_text().splitlines()) == len(rows)
     assert "[1/1]" not in capsys.readouterr().err
-    again = tmp_path / "again.md"
-    assert main(["report", str(store), "--markdown", str(again)]) == 0
+    again = tmp_path / "again" / table.name
+    written = ["--markdown", str(again), "--figure", str(again.with_name(figure.name))]
+    assert main(["report", str(store), *written]) == 0
     assert again.read_text() == table.read_text()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ def test_no_row_of_the_project_is_skipped(name: str, tmp_path: Path, capsys: pyt
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_markup_in_rows_is_text_in_every_page(name: str, tmp_path: Path) -> None:
-    rows = stored(name)
+    rows, experiment = stored(name), find_experiment(name)
+    numbers = {name.removeprefix("config.") for name in set(experiment.needed) - set(experiment.text)}
     for row in rows:
-        config = {k: [EVIL] if isinstance(v, list) else EVIL for k, v in row["config"].items() if k != "batch"}
+        config = {k: [EVIL] if isinstance(v, list) else EVIL for k, v in row["config"].items() if k not in numbers}
         row |= {"machine": EVIL, "config": row["config"] | config}
     others = [rows[0] | {field: EVIL, "key": field} for field in ("task", "method", "protocol", "status")]
     for field in ("images", "decided_by"):
@@ -86,23 +88,38 @@ def test_a_row_that_cannot_be_shown_costs_only_itself(change: dict, reason: str,
     assert ResultsStore(path).done() >= {"box-10-soc-0-exact-aaa"}
 
 
+def _spoilt(row: dict[str, Any], field: str) -> Iterator[dict[str, Any]]:
+    """Return a row without a field, with another type in it, and without the time that it took."""
+    part, _, name = field.rpartition(".")
+    own = row[part] if part else row
+
+    def with_value(**value: Any) -> dict[str, Any]:
+        changed = {each: given for each, given in own.items() if each != name} | value
+        return row | {part: changed} if part else changed
+
+    yield with_value()
+    yield with_value(**{name: 0 if isinstance(own[name], str) else "abc"})
+    if name.endswith("_ms"):
+        yield with_value(**{name: 0.0})
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_measurement_of_another_type_is_found(name: str, tmp_path: Path, capsys) -> None:
     experiment, rows = find_experiment(name), stored(name)
     numbers = sorted(set(experiment.measured) - set(experiment.text))
     broken = [rows[-1] | {field: "abc", "key": field} for field in numbers]
-    broken += [rows[-1] | {field: 0, "key": field} for field in experiment.text]
+    texts = set(experiment.text) - set(experiment.needed)
+    broken += [rows[-1] | {field: 0, "key": field} for field in texts]
     for field in experiment.needed:
-        rest = {k: v for k, v in rows[-1].items() if k != field}
-        rest["config"] = {k: v for k, v in rest["config"].items() if f"config.{k}" != field}
-        broken.append(rest | {"key": f"no {field}"})
+        broken += [row | {"key": f"{field}: {row}"} for row in _spoilt(rows[-1], field)]
     store = written(tmp_path / "rows.jsonl", [*broken, *rows])
     page = tmp_path / "page.md"
     assert main(["report", store, "--markdown", str(page)]) == 0
     assert f"{len(broken)} damaged line" in capsys.readouterr().err
-    right = written(tmp_path / "right.jsonl", rows)
+    right = written(tmp_path / "good.jsonl", rows)
     assert main(["report", right, "--markdown", str(tmp_path / "right.md")]) == 0
-    notes = [line for line in page.read_text().splitlines() if "damaged line" not in line]
+    shown = page.read_text().replace("rows.jsonl", "good.jsonl")
+    notes = [line for line in shown.splitlines() if "damaged line" not in line]
     assert notes == (tmp_path / "right.md").read_text().splitlines()
 
 

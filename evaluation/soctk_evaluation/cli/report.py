@@ -75,7 +75,7 @@ def write(
     contents = store.read(experiment.problem_of)
     _say_damaged(store, contents)
     rows = [row for row in contents.rows if not keys or row["key"] in keys]
-    experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.folder), files)
+    experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.path), files)
 
 
 def check_files(request: Any, store: ResultsStore) -> None:

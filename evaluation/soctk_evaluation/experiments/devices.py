@@ -127,6 +127,7 @@ EXPERIMENT = Experiment(
     run_cell,
     MEASURED,
     write_devices,
+    text=("config.model",),
     needed=("decide_ms", "config.batch", "config.model"),
     code=lambda cell: (*SOLVER, *RACE, "soctk_evaluation.experiments.timing"),
     pages=pages("gpu-timing.md", "devices.svg"),

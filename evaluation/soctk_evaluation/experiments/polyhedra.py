@@ -86,6 +86,7 @@ EXPERIMENT = Experiment(
     run_cell,
     MEASURED,
     write_polyhedra,
+    text=("config.model",),
     needed=NEEDED,
     code=lambda cell: (*SOLVER, "soctk_tasks.polyhedra", *RACE),
     together=_race_of,

@@ -132,6 +132,7 @@ EXPERIMENT = Experiment(
     run_cell,
     MEASURED,
     write_timing,
+    text=("config.model",),
     needed=NEEDED,
     code=lambda cell: CODE,
     together=_race_of,

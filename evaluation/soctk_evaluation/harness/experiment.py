@@ -10,7 +10,7 @@ from typing import Any
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.key import key_of, versions_of
 from soctk_evaluation.harness.request import Run, Sweep
-from soctk_evaluation.harness.store import Contents, Row, is_measured
+from soctk_evaluation.harness.store import Contents, ResultsStore, Row, is_measured
 
 Files = Mapping[str, Path]
 """Files to write by kind: "markdown", "figure", "html", "csv", "readme", "overview"."""
@@ -26,18 +26,23 @@ class Results(Contents):
 
     Attributes:
         cells: what was asked for; none where a store is shown as it is.
-        folder: where the experiment keeps files of its own, beside the store.
+        store: the results file.
         history: `rows` and those that newer ones of the same cells have taken the place of, oldest first.
     """
 
     cells: Sequence[Cell] = ()
-    folder: Path = Path()
+    store: Path = Path()
     history: Sequence[Row] = ()
 
     @property
     def measured(self) -> list[Row]:
         """The rows with a result."""
         return [row for row in self.rows if is_measured(row)]
+
+    @property
+    def folder(self) -> Path:
+        """Where the experiment keeps files of its own, beside the store."""
+        return ResultsStore(self.store).folder
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,9 @@ class Experiment:
             run it. A "status" among the measurements says what went wrong.
         measured: the measurements in a row, numbers (null in the row of a cell without them), `text` aside.
         write: shows results on the terminal and writes the files asked for.
-        text: the measurements that are no numbers.
-        needed: measurements that a row cannot be shown without; "config.NAME" is one of its configuration.
+        text: the measurements that are texts.
+        needed: measurements that a row cannot be shown without, times above zero; "config.NAME" is one of its
+            configuration, a number unless `text` has it too.
         kinds: the files that `write` can write.
         pages: the files of the project that are made of the rows in `STORES`, by kind, relative to its root.
         code: modules and packages that determine a cell's result beside the file of `run` and what all experiments
@@ -87,25 +93,29 @@ class Experiment:
         """Return why a row cannot be shown, None where it can or is another experiment's."""
         if row["experiment"] != self.name:
             return None
+        flat = row | {f"config.{name}": value for name, value in row["config"].items()}
         for name in self.text:
-            if not isinstance(row.get(name), str | None):
-                return f"field {name!r}: expected a text or null, got {type(row[name]).__name__}"
-        for name in set(self.measured) - set(self.text):
-            value = row.get(name)
+            if not isinstance(flat.get(name), str | None):
+                return f"field {name!r}: expected a text or null, got {type(flat[name]).__name__}"
+        for name in {*self.measured, *self.needed} - set(self.text):
+            value = flat.get(name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
                 return f"field {name!r}: expected a number or null, got {type(value).__name__}"
-        flat = row | {f"config.{name}": value for name, value in row["config"].items()}
-        missing = [name for name in self.needed if is_measured(row) and flat.get(name) is None]
-        return f"field {missing[0]!r} is missing" if missing else None
+        for name in self.needed if is_measured(row) else ():
+            if flat.get(name) is None:
+                return f"field {name!r} is missing"
+            if name.endswith("_ms") and flat[name] <= 0:
+                return f"field {name!r}: expected a time above zero, got {flat[name]}"
+        return None
 
-    def results(self, contents: Contents, cells: Sequence[Cell], folder: Path) -> Results:
+    def results(self, contents: Contents, cells: Sequence[Cell], store: Path) -> Results:
         """Return the newest valid row of every cell of this experiment, measurements that a row lacks as null."""
 
         def own(rows: Sequence[Row]) -> list[Row]:
             return [dict.fromkeys(self.measured) | row for row in rows if row["experiment"] == self.name]
 
         history = sorted(contents.rows, key=lambda row: row["started"])
-        return Results(own(contents.newest()), contents.bad, cells, folder, own(history))
+        return Results(own(contents.newest()), contents.bad, cells, store, own(history))
 
 
 def pages(page: str, figure: str) -> dict[str, str]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.names import TRIVIAL, base_of, split
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, machines, write_page
+from soctk_evaluation.tables.markdown import escape
+from soctk_evaluation.tables.page import Page
 from soctk_evaluation.tables.paired import cell_scores, compare
 from soctk_evaluation.tables.report import print_tables, to_markdown
 from soctk_evaluation.tables.summary import Measure, Table, build_tables, last_rows
@@ -24,11 +25,10 @@ NEAR = 1.1
 """Errors up to so many times the least are as good as it."""
 EXACT = 3e-4
 """Targets that SOC approximates to this are named last where another method is nearer yet."""
-APPROXIMATION = """# Approximating convex functions
-
-Written by `soctk approximation{quick} --markdown docs/approximation.md --figure docs/images/approximation.svg` on
-{machine}; the rows are in `evaluation/results/approximation.jsonl`.
-
+PAGE = Page(
+    "Approximating convex functions",
+    "soctk approximation{quick}",
+    """
 **What did not reproduce.** In the paper SOC-ICNN has the least error on all ten targets at every d. Here, where every
 method is learned further, it has not:
 
@@ -53,10 +53,9 @@ constant still beats its ReLU-ICNN in all 40 cells. Read the lead of a branch wi
 the target's own (a quadratic for the quadratic branch, a norm for the conic one), and there the ablation that keeps
 that branch shares it. SoftplusSum, Huber, L1Norm and ICKANPaperTarget are sums of functions of one entry of x each,
 which is what an edge of P1-ICKAN is; two layers of ReLUs and two blocks have to make d such functions together.
-
-![Relative error of every method on every target](images/approximation.svg)
-
-"""
+""",
+    "Relative error of every method on every target",
+)
 
 RECIPES = {
     True: "one start, 15 epochs of AdamW and at most 250 iterations of L-BFGS, a part of what converges",
@@ -68,18 +67,15 @@ def write_approximation(results: Results, files: Files, quick_epochs: int) -> No
     """Show the tables, and write the page and the picture; `quick_epochs` tells the quick recipe from the other."""
     tables = build_tables(results, ERROR, results.cells)
     print_tables(tables)
-    if "markdown" in files and results.rows:
-        shown = list(last_rows(results.measured).values())
-        quick = {row["config"].get("fit.epochs") for row in results.rows} - {None} == {quick_epochs}
-        head = APPROXIMATION.format(
-            machine=machines(shown),
-            quick=" --quick" if quick else "",
-            recipe=RECIPES[quick],
-            exact=EXACT,
-            won="\n".join(_won(results.measured)),
-            behind="\n".join(_behind(tables)),
-        )
-        write_page(files["markdown"], head + to_markdown(tables), shown)
+    quick = {row["config"].get("fit.epochs") for row in results.rows} - {None} == {quick_epochs}
+    fields = {
+        "quick": " --quick" if quick else "",
+        "recipe": RECIPES[quick],
+        "exact": EXACT,
+        "won": "\n".join(_won(results.measured)),
+        "behind": "\n".join(_behind(tables)),
+    }
+    PAGE.write(results, files, to_markdown(tables), fields, list(last_rows(results.measured).values()))
     if "figure" in files:
         from soctk_evaluation.tables.figures import error_figure
 

@@ -7,28 +7,27 @@ from pathlib import Path
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import escape, head, line
+from soctk_evaluation.tables.page import Page
 from soctk_evaluation.tables.races import largest_gap, races_of, share_certified, write_races
 
-PAGE = """# What a decision takes on a GPU
-
-Measured by `soctk devices` on {machine};
-the rows are in `evaluation/results/devices.jsonl`. Every method decides the same contexts of the same SOC-ICNN with
-random weights over the same set: the *compact* model is the leaderboard's with every branch on, the *wide* one has a
-backbone of two layers of 64 ReLUs, a full quadratic and a full norm. Times are the best of at least three, until the
-device has done all.
+PAGE = Page(
+    "What a decision takes on a GPU",
+    "soctk devices",
+    """
+Every method decides the same contexts of the same SOC-ICNN with random weights over the same set: the *compact* model
+is the leaderboard's with every branch on, the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and
+a full norm. Times are the best of at least three, until the device has done all.
 
 `soctk.minimize` of a model on a GPU leaves small batches to the processor's compiled code, and takes large ones there
-([how](gpu.md)): what a small one takes is the processor, and the way to it and back. For one context at a time
-`soctk.prepare` is the quick way, [measured apart](timing.md). Weights in single precision are decided in double
+(docs/gpu.md): what a small one takes is the processor, and the way to it and back. For one context at a time
+`soctk.prepare` is the quick way, measured apart (docs/timing.md). Weights in single precision are decided in double
 precision too, since certificates to 1e-6 need it; the answers' rounding to single precision is in their gaps.
-[Moreau](https://pypi.org/project/moreau/), a batched interior-point method, is called on finished cone data of the
-same lift, in large batches that of 256 contexts again and again; its making is not counted, its way to the GPU is. All
-are asked for 1e-6, and gaps are certified by `soctk.certify` whatever the method. Cells without a number were not
-measured.
-
-![Microseconds for a decision by batch size](images/devices.svg)
-
-"""
+[Moreau](https://pypi.org/project/moreau/), a batched interior-point method, is called on finished cone data of the same
+lift, in large batches that of 256 contexts again and again; its making is not counted, its way to the GPU is. All are
+asked for 1e-6, and gaps are certified by `soctk.certify` whatever the method. Cells without a number were not measured.
+""",
+    "Microseconds for a decision by batch size",
+)
 
 LABELS = {
     "processor": "`soctk.minimize`, one thread",

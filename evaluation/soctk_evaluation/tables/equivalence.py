@@ -8,7 +8,8 @@ import numpy as np
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
+from soctk_evaluation.tables.markdown import escape, head, line
+from soctk_evaluation.tables.page import Page
 
 Groups = dict[tuple[str, str], list[Row]]
 """Rows by weights and setting."""
@@ -55,21 +56,19 @@ SETTING = {"passthrough": "passthrough", "no_passthrough": "none"}
 PAPER = {"primal_dual_gap": "4.3e-14", "clarabel_error": "7.7e-07"}
 """The paper's largest values; its solver is another one."""
 
-PAGE = """# Is a SOC-ICNN the value function of its lift?
-
-Written by `soctk equivalence --markdown docs/equivalence.md --figure docs/images/equivalence.svg` on {machine}; the
-rows are in `evaluation/results/equivalence.jsonl`.
-
+PAGE = Page(
+    "Is a SOC-ICNN the value function of its lift?",
+    "soctk equivalence",
+    """
 The paper's Experiment 1: d = {dim}, {depth} layers of {width} units, {blocks} quadratic and {blocks} norm blocks of
 {rows} rows, with passthrough to every layer and without. Unlike there, biases and contexts are not zero, a trained
 model stands beside the random ones, and every diagnostic compares quantities that were computed independently (see
 `soctk_evaluation.experiments.equivalence`): a constraint that is tight by definition is not a diagnostic. Values are
 the largest over all trials; |f| is of order {value:.0f} for the random models. Residuals are absolute, in the units of
 the program that the solver was given.{trained}
-
-![Largest residual of every diagnostic](images/equivalence.svg)
-
-"""
+""",
+    "Largest residual of every diagnostic",
+)
 
 NEEDED = ("trials", "value_mean", "clarabel_successes", "scs_successes")
 NEEDED += (*(f"{name}_max" for name in DIAGNOSTICS), *TIMES)
@@ -81,11 +80,10 @@ def write_equivalence(results: Results, files: Files) -> None:
     rows, groups = results.measured, grouped(results)
     text = diagnostic_table(groups) + "\n" + time_table(groups)
     print(text)
-    if "markdown" in files and rows:
+    if rows:
         config = {name: escape(rows[0]["config"][name]) for name in ("depth", "width", "blocks", "rows")}
         value = max((row["value_mean"] for row in rows if row["method"] == "random"), default=float("nan"))
-        fields = {"machine": machines(rows), "dim": rows[0]["dim"], "trained": _training(rows)}
-        write_page(files["markdown"], PAGE.format(value=value, **fields, **config) + text, rows)
+        PAGE.write(results, files, text, config | {"dim": rows[0]["dim"], "trained": _training(rows), "value": value})
     if "figure" in files and rows:
         from soctk_evaluation.tables.figures import equivalence_figure
 

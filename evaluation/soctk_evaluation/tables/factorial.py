@@ -11,35 +11,37 @@ from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row, is_measured, last_by
 from soctk_evaluation.harness.variants import VARIANTS
 from soctk_evaluation.tables.leaderboard import REGRET
-from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
+from soctk_evaluation.tables.markdown import escape, head, line
+from soctk_evaluation.tables.page import Page
 from soctk_evaluation.tables.paired import INTERVAL, LEVEL, CellScores, Ratio, cell_scores, ratio_of
 from soctk_evaluation.tables.report import ABSENT, regret_entry
 from soctk_evaluation.tables.summary import Line, Table, build_tables, last_rows
 
 FACTORIAL = replace(REGRET, experiment="factorial", title="Mean regret{suite}, d = {dim}")
-PAGE = """# What each factor is worth
-
-Written by `soctk factorial{quick} --markdown docs/factorial.md --figure docs/images/factorial.svg` on {machine}; the
-rows are in `evaluation/results/factorial.jsonl`. Tasks, data, decisions and regret are the leaderboard's
-(`evaluation/README.md` says what a row means).
+PAGE = Page(
+    "What each factor is worth",
+    "soctk factorial{quick}",
+    """
+Tasks, data, decisions and regret are the leaderboard's (`evaluation/README.md` says what a row means).
 
 The row `soc` is what everything is compared with: two starts, 100 iterations of b0, second-order steps on 24,000
 values, all else `soctk.fit`'s own. That is the leaderboard's recipe but for the steps of L-BFGS, at most 300 here (1000
 of ReLU networks) and 1000 there. The rows `soc_...` are the SOC-ICNN with one factor changed and everything else as it
 is; those of other methods got what SOC had. Ratios are of rows of the same code alone, also where the row of `soc` that
-is shown is of later code, as it is for all but `soc_no_race`. "÷ soc" is the geometric mean over tasks of the ratio of
-regrets to SOC's, above 1 where the change costs regret; "÷ beside" is the ratio to the row that it differs from by this
-change alone. Structures with one centre for all branches
-(`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so `soc_no_quadratic` lacks them,
-and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside `soc_no_one_centre`.
-`soc_no_quadratic` is a norm network with all that SOC has, `soc_no_norms` a quadratic one. A branch that is taken out
-shifts the random initial weights of the others, and with them the structure that is chosen: on one task with one seed a
-ratio of ten and more either way may be chance, as `soc_no_backbone` shows where no structure with a backbone is chosen
-(34, 1.0 and 1.2 times by seed on simplex_logistic).
-
-![Regret of every variant as a multiple of SOC's](images/factorial.svg)
-
-"""
+is shown is of later code. "÷ soc" is the geometric mean over tasks of the ratio of regrets to SOC's, above 1 where the
+change costs regret; "÷ beside" is the ratio to the row that it differs from by this change alone. Structures with one
+centre for all branches (`soctk.learn.ladder`) need a quadratic block and coefficients that the context moves, so
+`soc_no_quadratic` lacks them, and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside
+`soc_no_one_centre`. `soc_no_quadratic` is a norm network with all that SOC has, `soc_no_norms` a quadratic one. A
+branch that is taken out shifts the random initial weights of the others, and with them the structure that is chosen: on
+one task with one seed a ratio of ten and more either way may be chance.
+""",
+    "Regret of every variant as a multiple of SOC's",
+    """
+The row of `soc` shown is of the code of `soc_no_race`, later than that of the others. What chance can do shows
+`soc_no_backbone` where no structure with a backbone is chosen: 34, 1.0 and 1.2 times by seed on simplex_logistic.
+""",
+)
 
 
 def write_factorial(results: Results, files: Files) -> None:
@@ -47,10 +49,8 @@ def write_factorial(results: Results, files: Files) -> None:
     tables = build_tables(results, FACTORIAL, results.cells)
     text = "\n".join(_text(table, _rows(results, table)) for table in tables)
     print(text or "no factorial rows yet")
-    if "markdown" in files and results.measured:
-        quick = " --quick" if {row["seed"] for row in results.measured} == {0} else ""
-        shown = list(last_rows(results.measured).values())
-        write_page(files["markdown"], PAGE.format(machine=machines(shown), quick=quick) + text, shown)
+    quick = " --quick" if {row["seed"] for row in results.measured} == {0} else ""
+    PAGE.write(results, files, text, {"quick": quick}, list(last_rows(results.measured).values()))
     if "figure" in files and tables:
         from soctk_evaluation.tables.figures import factorial_figure
 

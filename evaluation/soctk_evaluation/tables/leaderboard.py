@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from soctk_evaluation.harness.experiment import Files, Results
-from soctk_evaluation.tables.markdown import machines, replace_part, write_page, write_text
+from soctk_evaluation.tables.markdown import replace_part, write_text
 from soctk_evaluation.tables.overview import overview
+from soctk_evaluation.tables.page import Page
 from soctk_evaluation.tables.report import WRITERS, body, print_tables, render
 from soctk_evaluation.tables.summary import Measure, build_tables, last_rows
 from soctk_tasks.registry import OPF, UNTUNED
@@ -38,27 +39,31 @@ REGRET = Measure(
     },
     floors={" in kW on a feeder": 3e-5, **{words: 1e-6 * MEAN_OPTIMUM[name] for name, words in ON_OPF.items()}},
 )
-PAGE = """# Regret
-
-The rows are those of `evaluation/results/leaderboard.jsonl`, measured by `soctk leaderboard` on {machine};
-`evaluation/README.md` says what each number means. Regret is f(x̂) − f(x*) of a decision x̂ on the true objective, in
-the task's own units, with x* certified to a relative gap of 1e-8 (1e-6 on the grids). Every learned method has the same
-data and decision method, and the same recipe but for what they [do not
-share](differences.md#what-the-methods-do-not-share): relu, softplus and pcf have more values, some methods
-Levenberg-Marquardt steps, SOC its choice of structure. That page lists the rows of fits with at most 300 steps of
-L-BFGS; all others may take 1000. With `+average` a row is the mean of six fits, each from four fifths of the instances,
-with `+focus` as well, and values near the best of their instance count most (penalty 1e-6 in place of 1e-7); six fits
-took 4 to 10 times the seconds of one by the same code. With `+units` offsets and weights may be nonlinear in the
-context ([how](method.md#learning)), as data ask: of soc, norm, quad, dcp, relu and softplus, on the three tasks of our
-own. Where values are steep (the feeder, case24, case118) a single fit is made both ways and held-out candidates tell
-which is kept, for every method with second-order steps ([how](method.md#learning)), but for relu, softplus and pcf on
-case118, whose rows are of earlier code, by all values alike, and not to be compared with the others (on case24 theirs
-are of code whose fits all project the affine part out); elsewhere all values count alike. Rows in italics are trivial;
-of those `constant` and `affine` see the optima of the training instances, other rows only where they learn from
-decisions (`+optima` and the like). The three tasks of our own were written down before any model was tried on them;
-later changes of the recipe were measured on them too. Under each table stands the code that measured it.
-
-"""
+PAGE = Page(
+    "Regret",
+    "soctk leaderboard",
+    """
+Regret is f(x̂) − f(x*) of a decision x̂ on the true objective, in the task's own units, with x* certified to a relative
+gap of 1e-8 (1e-6 on the grids); `evaluation/README.md` says what each number means. Every learned method has the same
+data and decision method. Rows in italics are trivial; of those `constant` and `affine` see the optima of the training
+instances, other rows only where they learn from decisions (`+optima` and the like). With `+average` a row is the mean
+of six fits, each from four fifths of the instances, with `+focus` as well, and values near the best of their instance
+count most (penalty 1e-6 in place of 1e-7). With `+units` offsets and weights may be nonlinear in the context, as data
+ask. Where values are steep a single fit is made both ways and held-out candidates tell which is kept, for every method
+with second-order steps; elsewhere all values count alike. Under each table stands the code that measured it.
+""",
+    "",
+    """
+Methods have the same recipe but for what they [do not share](differences.md#what-the-methods-do-not-share): relu,
+softplus and pcf have more values, some methods Levenberg-Marquardt steps, SOC its choice of structure. That page lists
+the rows of fits with at most 300 steps of L-BFGS; all others may take 1000. Six fits took 4 to 10 times the seconds of
+one by the same code. Values are steep on the feeder, case24 and case118 ([more](method.md#learning)), where relu,
+softplus and pcf on case118 are of earlier code, by all values alike, and not to be compared with the others (on case24
+theirs are of code whose fits all project the affine part out). `+units` is of soc, norm, quad, dcp, relu and softplus,
+on the three tasks of our own. These were written down before any model was tried on them; later changes of the recipe
+were measured on them too.
+""",
+)
 
 
 def write_leaderboard(results: Results, files: Files) -> None:
@@ -74,7 +79,7 @@ def write_leaderboard(results: Results, files: Files) -> None:
     for kind, writer in WRITERS.items():
         if kind == "markdown" and kind in files:
             shown = list(last_rows(results.measured).values())
-            write_page(files[kind], PAGE.format(machine=machines(shown)) + writer(tables), shown)
+            PAGE.write(results, {kind: files[kind]}, writer(tables), shown=shown)
         elif kind in files:
             write_text(files[kind], writer(tables))
     if not tables or not {"readme", "overview", "figure"} & set(files):

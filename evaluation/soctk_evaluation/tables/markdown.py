@@ -61,11 +61,6 @@ def replace_part(path: Path, name: str, text: str) -> None:
     write_text(path, f"{before}{begin}\n{text}\n\n{end}{after}", newline)
 
 
-def write_page(path: Path, text: str, rows: Sequence[Row]) -> None:
-    """Write a page of rows, which ends with the code versions that measured them; OSError where that fails."""
-    write_text(path, f"{text.rstrip()}\n\n{versions_line(rows)}\n")
-
-
 def versions_line(rows: Sequence[Row]) -> str:
     """Return the code versions of rows in words."""
     found = [f"{escape(code)} ({len(own)}, {_days(own)})" for code, own in by_code(rows).items()]

@@ -7,31 +7,31 @@ from pathlib import Path
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import escape, head, line
+from soctk_evaluation.tables.page import Page
 from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of, share_certified, write_races
 
-PAGE = """# What a decision over a polyhedron takes
-
-Written by `soctk polyhedra --markdown docs/polyhedra-timing.md --figure docs/images/polyhedra.svg` on {machine}; the
-rows are in `evaluation/results/polyhedra.jsonl`. One process, one thread, the best of at least three repeats, which go
-on for a fifth of a second; every method decides the same contexts of the same surrogate with random weights, each over
-the set with its own right-hand sides: *dispatch* (8 variables, a balance, 6 line limits in both directions), *polytope*
-(30 variables, 60 half-spaces), *transport* (30 flows without upper bounds, 6 demands, 5 capacities), *control* (6 steps
-of a double integrator: 18 variables, 12 equalities) and *portfolio* (40 variables, a budget, 15 limits). Whoever
-decides single contexts decides twenty of them in turn, whose mean time counts. CVXPY re-solves one compiled
-parameterised program with Clarabel; [Moreau](https://pypi.org/project/moreau/) is called on the cone data of the same
-lift, for one context and at its best batch size: once on finished data, whose making is not counted, and once with the
-time for the coefficients at the contexts that the data are made of (`model.conic_form`), putting them into their places
-not counted. This library and Moreau are asked for 1e-6, Clarabel through CVXPY for its own 1e-8. Whatever the method,
-violations are those of its answers as they came, and gaps are certified by `soctk.certify` once these have been
-projected to their sets.
-
+PAGE = Page(
+    "What a decision over a polyhedron takes",
+    "soctk polyhedra",
+    """
+One process, one thread, the best of at least three repeats, which go on for a fifth of a second; every method decides
+the same contexts of the same surrogate with random weights, each over the set with its own right-hand sides: *dispatch*
+(8 variables, a balance, 6 line limits in both directions), *polytope* (30 variables, 60 half-spaces), *transport* (30
+flows without upper bounds, 6 demands, 5 capacities), *control* (6 steps of a double integrator: 18 variables, 12
+equalities) and *portfolio* (40 variables, a budget, 15 limits). Whoever decides single contexts decides twenty of them
+in turn, whose mean time counts. CVXPY re-solves one compiled parameterised program with Clarabel;
+[Moreau](https://pypi.org/project/moreau/) is called on the cone data of the same lift, for one context and at its best
+batch size: once on finished data, whose making is not counted, and once with the time for the coefficients at the
+contexts that the data are made of (`model.conic_form`), putting them into their places not counted. This library and
+Moreau are asked for 1e-6, Clarabel through CVXPY for its own 1e-8. Whatever the method, violations are those of its
+answers as they came, and gaps are certified by `soctk.certify` once these have been projected to their sets.
+""",
+    "Milliseconds for a decision over each polyhedron",
+    """
 Batches are where this library is fast. A single prepared decision is quicker than CVXPY with Clarabel in every case; in
-the smaller ones, where decisions wait for Python, Moreau's single solve of finished cone data comes
-nearest.
-
-![Milliseconds for a decision over each polyhedron](images/polyhedra.svg)
-
-"""
+the smaller ones, where decisions wait for Python, Moreau's single solve of finished cone data comes nearest.
+""",
+)
 
 LABELS = {
     ("newton", 1): "`soctk.minimize`, one context",

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import machines, write_page
+from soctk_evaluation.tables.page import Page
 
 
 def write_races(
     results: Results,
     files: Files,
-    page: str,
+    page: Page,
     tables: Callable[[list[Row]], str],
     figure: Callable[[list[Row], Path], None],
 ) -> None:
@@ -23,15 +23,14 @@ def write_races(
     Args:
         results: of the experiment.
         files: asked for.
-        page: what stands above the tables, with "{machine}" where the rows' machines are named.
+        page: what stands beside the tables.
         tables: returns them in Markdown.
         figure: draws rows to a file.
     """
     rows = results.measured
     text = tables(rows)
     print(text)
-    if "markdown" in files and rows:
-        write_page(files["markdown"], page.format(machine=machines(rows)) + text, rows)
+    page.write(results, files, text)
     if "figure" in files:
         figure(rows, files["figure"])
 

@@ -10,27 +10,26 @@ import numpy as np
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.names import in_order
 from soctk_evaluation.harness.store import Row
-from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
+from soctk_evaluation.tables.markdown import escape, head, line
+from soctk_evaluation.tables.page import Page
 
 Varied = Literal["candidates", "train"]
 VARIED: dict[Varied, str] = {"candidates": "candidates of an instance", "train": "instances"}
 """What is varied, and its heading."""
 
 ONE_SEED = "one seed: a factor of ten may be chance, of small regrets a hundred"
-PAGE = """# How much data
-
-Written by `soctk samples --dims {dims} --seeds {seeds} --tasks {names}` on {machine}; the rows are in
-`evaluation/results/samples.jsonl`.
-
+PAGE = Page(
+    "How much data",
+    "soctk samples --dims {dims} --seeds {seeds} --tasks {names}",
+    """
 Mean regret on {tasks} at d = {dim} ({count}) by the number of observed values: first of candidates of each of {train}
 instances, then of instances with {candidates} candidates each. Validation data are as many; test instances and
 decisions are the leaderboard's, and so is the recipe, as it was in the version named below. A log of decisions
 has one candidate for each instance: what a decision changes can then only be told by comparing different contexts. The
 row `quadratic` is the least-squares quadratic, learned in closed form.
-
-![Mean regret by candidates and by instances](images/samples.svg)
-
-"""
+""",
+    "Mean regret by candidates and by instances",
+)
 
 
 def write_samples(results: Results, files: Files) -> None:
@@ -38,20 +37,18 @@ def write_samples(results: Results, files: Files) -> None:
     rows = results.measured
     text = "\n".join(_table(rows, varied) for varied in VARIED) if rows else ""
     print(text or "no rows of sample efficiency yet")
-    if "markdown" in files and rows:
+    if rows:
         seeds = sorted({row["seed"] for row in rows})
         tasks, dims = dict.fromkeys(row["task"] for row in rows), sorted({row["dim"] for row in rows})
-        page = PAGE.format(
-            machine=machines(rows),
-            tasks=", ".join(f"`{escape(task)}`" for task in tasks),
-            dim=" and ".join(map(str, dims)),
-            count=ONE_SEED if len(seeds) == 1 else f"{len(seeds)} seeds",
-            dims=" ".join(map(str, dims)),
-            seeds=" ".join(map(str, seeds)),
-            names=" ".join(escape(task) for task in tasks),
-            **{name: escape(most(rows, name)) for name in VARIED},
-        )
-        write_page(files["markdown"], page + text, rows)
+        fields = {
+            "tasks": ", ".join(f"`{escape(task)}`" for task in tasks),
+            "dim": " and ".join(map(str, dims)),
+            "count": ONE_SEED if len(seeds) == 1 else f"{len(seeds)} seeds",
+            "dims": " ".join(map(str, dims)),
+            "seeds": " ".join(map(str, seeds)),
+            "names": " ".join(escape(task) for task in tasks),
+        }
+        PAGE.write(results, files, text, fields | {name: escape(most(rows, name)) for name in VARIED})
     if "figure" in files and rows:
         from soctk_evaluation.tables.figures import samples_figure
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row, last_by
-from soctk_evaluation.tables.markdown import escape, head, line, machines, write_page
+from soctk_evaluation.tables.markdown import escape, head, line
+from soctk_evaluation.tables.page import Page
 
 AXES = {
     "width": "width m",
@@ -32,11 +33,10 @@ NEEDED = ("params", "rows", "variables", "nonzeros", "forward_ms", "forward_batc
 NEEDED += ("cvxpy_error", "clarabel_solved", "scs_solved")
 """The measurements that the tables cannot do without."""
 
-PAGE = """# How forward passes and solvers grow
-
-Written by `soctk scaling --markdown docs/scaling.md --figure docs/images/scaling.svg` on {machine}; the rows are in
-`evaluation/results/scaling.jsonl`.
-
+PAGE = Page(
+    "How forward passes and solvers grow",
+    "soctk scaling",
+    """
 A SOC-ICNN's value twice: by its forward pass, and as the optimum of the lift at that x, by solvers that know nothing of
 networks. Dense models have d = 50 variables, 3 layers of 64 units, and two quadratic and two norm blocks of 12 rows;
 one of these sizes is varied at a time. Convolutional and recurrent models have the sizes of the paper's structured
@@ -51,10 +51,9 @@ times differ, it is by the machine.
 The lift is an easy program: x is fixed, so that layer by layer its inequalities say what the answer is. A solver with
 a presolve can find it without iterating; the paper's figure, 24.8 ms by Gurobi against 6.2 ms for the forward pass at
 d = 100 and 6 layers of 256, is of such a solver. Those here have none and factorise. {faster}
-
-![Time for a value by what is varied](images/scaling.svg)
-
-"""
+""",
+    "Time for a value by what is varied",
+)
 
 
 def write_scaling(results: Results, files: Files) -> None:
@@ -62,12 +61,7 @@ def write_scaling(results: Results, files: Files) -> None:
     found = by_axis(results)
     text = "\n".join(_table(axis, rows) for axis, rows in found.items())
     print(text or "no scaling rows yet")
-    if "markdown" in files and found:
-        write_page(
-            files["markdown"],
-            PAGE.format(machine=machines(results.measured), faster=where_solvers_win(found)) + text,
-            results.measured,
-        )
+    PAGE.write(results, files, text, {"faster": where_solvers_win(found)})
     if "figure" in files and found:
         from soctk_evaluation.tables.figures import scaling_figure
 

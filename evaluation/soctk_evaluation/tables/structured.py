@@ -11,7 +11,8 @@ from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.names import STRUCTURED as LEARNED
 from soctk_evaluation.harness.names import STRUCTURED_TRIVIAL as TRIVIAL
 from soctk_evaluation.harness.store import Row, last_by
-from soctk_evaluation.tables.markdown import code_notes, escape, head, line, machines, write_page
+from soctk_evaluation.tables.markdown import code_notes, escape, head, line
+from soctk_evaluation.tables.page import Page
 from soctk_evaluation.tables.summary import WHICH
 
 PAPER = {
@@ -41,13 +42,10 @@ INTRODUCTION = {
     "restoration": "Photographs of faces, blurred, noisy and with holes, are restored over [0, 1]^n; the context is "
     "the observation and its mask, the models are convolutional (`soctk.ConvSOCICNN`).",
 }
-PAGE = """# {title}
-
-Measured by `soctk {experiment}` on {machine}; the rows are in
-`evaluation/results/{experiment}.jsonl`, and
-`soctk report evaluation/results/{experiment}.jsonl --markdown docs/{experiment}.md --figure
-docs/images/{experiment}.{kind}` writes this page.
-
+PAGE = Page(
+    "{title}",
+    "soctk {experiment}",
+    """
 {introduction} Here: {data}.
 Regret is the true energy's, against optima certified to a gap of {reference:.0e} of the energy's spread ({spread:.3g});
 ± is the standard error of the mean over seeds, from the spread between them (over the test instances where there is
@@ -56,17 +54,13 @@ one learned nothing worth deciding with. Every model is minimised, not improved 
 paper, to a gap of 1e-4 of the spread, of which the largest is in the table: larger where a method of first order ended
 at its limit. Where a learned minimum is wrong it shows, and a smaller relative error can go with a larger regret than
 the paper's.
-
-![Decisions](images/{experiment}.{kind})
-
-"""
+""",
+    "Decisions",
+)
 COLUMNS = ("method", "relative error", "regret", "decision error", "gap max", "params", "fit s", "decide ms")
 NEEDED = ("regret_mean", "regret_stderr", "reference_gap", "spread")
 NEEDED += tuple(f"config.{name}" for name in ("train", "validation", "test", "candidates"))
 """What the tables cannot do without."""
-
-PICTURES = {"smoothing": "svg", "restoration": "png"}
-"""Formats of the project's pictures."""
 
 
 def write_structured(results: Results, files: Files) -> None:
@@ -85,18 +79,15 @@ def write_structured(results: Results, files: Files) -> None:
     for rest in others:
         tables += f"\n\nThe same with {_data(_example(rest))}:\n\n{_tables(experiment, rest, expected)}"
     print(tables)
-    if "markdown" in files:
-        page = PAGE.format(
-            title={"smoothing": "Trajectories smoothed", "restoration": "Faces restored"}[experiment],
-            experiment=experiment,
-            kind=files["figure"].suffix.removeprefix(".") if "figure" in files else PICTURES[experiment],
-            machine=machines(results.rows),
-            introduction=INTRODUCTION[experiment],
-            data=_data(_example(done)),
-            reference=max(row["reference_gap"] for row in done),
-            spread=done[0]["spread"],
-        )
-        write_page(files["markdown"], page + tables, results.measured)
+    fields = {
+        "title": {"smoothing": "Trajectories smoothed", "restoration": "Faces restored"}[experiment],
+        "experiment": experiment,
+        "introduction": INTRODUCTION[experiment],
+        "data": _data(_example(done)),
+        "reference": max(row["reference_gap"] for row in done),
+        "spread": done[0]["spread"],
+    }
+    PAGE.write(results, files, tables, fields)
     if "figure" in files:
         from soctk_evaluation.tables.pictures import face_figure, trajectory_figure
 

@@ -8,25 +8,27 @@ from typing import Any
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.store import Row
 from soctk_evaluation.tables.markdown import escape, head, line
+from soctk_evaluation.tables.page import Page
 from soctk_evaluation.tables.races import at_their_best, largest_gap, races_of, share_certified, write_races
 
-PAGE = """# What a decision takes
-
-Measured by `soctk timing`, with `--dims`, `--models` and `--sets` as the headings say, on {machine}; the rows are in
-`evaluation/results/timing.jsonl`. One process, one thread, the best of at least three repeats; every method decides the
-same contexts of the same SOC-ICNN, and whoever decides single ones decides the first twenty in turn (`--count`), whose
-mean time counts. The *trained* model has the sizes that the leaderboard's `soc` had when this was measured (dates
-below), and is learned from 400 instances of the paper's task over that set; the *compact* one is the same with every
-branch on, the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a full norm, both with random
-weights. Warm starts are from the decisions of contexts .01 standard deviations away; an interior-point method takes
-none.
+PAGE = Page(
+    "What a decision takes",
+    "soctk timing",
+    """
+`--dims`, `--models` and `--sets` are as the headings say. One process, one thread, the best of at least three repeats;
+every method decides the same contexts of the same SOC-ICNN, and whoever decides single ones decides the first twenty in
+turn (`--count`), whose mean time counts. The *trained* model has the sizes that the leaderboard's `soc` had when this
+was measured (dates below), and is learned from 400 instances of the paper's task over that set; the *compact* one is
+the same with every branch on, the *wide* one has a backbone of two layers of 64 ReLUs, a full quadratic and a full
+norm, both with random weights. Warm starts are from the decisions of contexts .01 standard deviations away; an
+interior-point method takes none.
 
 Gaps are certified by `soctk.certify` whatever the method. CVXPY re-solves one compiled parameterised program; the
 solvers alone are called on the cone data that CVXPY makes of it, and only their own solve time counts;
 [Moreau](https://pypi.org/project/moreau/) is called on the cone data of the same lift, for one context and at its best
 batch size, their making not counted. This library and Moreau are asked for 1e-6, SCS alone for 1e-3, the others run at
-their own tolerances (Clarabel's is 1e-8). Methods are timed one after the other, while the other core had other work:
-small differences may be the machine's. A ratio below 1 says that the other method is the quicker one.
+their own tolerances (Clarabel's is 1e-8). Methods are timed one after the other: small differences may be the
+machine's. A ratio below 1 says that the other method is the quicker one.
 
 The first ratio is between single decisions: what a method takes, over what `soctk.prepare` takes for one context (with
 derivatives: the `DecisionLayer`). There a decision in few variables waits longer for Python than for arithmetic. The
@@ -34,11 +36,10 @@ second ratio is to this library at its largest batch; of the others Moreau alone
 stands what the arithmetic alone would take: all sums, products, quotients and roots of the coefficients, of the
 iterations and of the certificates, symmetric matrices halved, at the rate of a large matrix product of PyTorch. The
 compiled code may do less than is counted, or be quicker than that product: then the whole takes less.
-
-![Milliseconds for a decision by every method, over the set with most rows](images/timing.svg)
-
-"""
-"""What stands above the tables in the docs."""
+""",
+    "Milliseconds for a decision by every method, over the set with most rows",
+    "The other core had other work meanwhile.",
+)
 
 LABELS = {
     "newton": "`soctk.minimize`",
