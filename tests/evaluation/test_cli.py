@@ -80,6 +80,7 @@ def test_report_alone_writes_the_projects_pages_from_their_rows(tmp_path: Path, 
     (tmp_path / "README.md").write_text("before\n")
     assert main(["report"]) == 2
     assert "begin leaderboard" in capsys.readouterr().err
+    assert {path.name for path in (tmp_path / "docs").iterdir()} == {"results.md"}  # nothing is half written
     (tmp_path / "README.md").write_text("before\n<!-- begin leaderboard -->\nold\n<!-- end leaderboard -->\nafter\n")
     for _ in range(2):
         assert main(["report"]) == 0

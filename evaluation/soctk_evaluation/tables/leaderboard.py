@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from soctk_evaluation.harness.experiment import Files, Results
-from soctk_evaluation.tables.markdown import replace_part, write_text
+from soctk_evaluation.tables.markdown import Part, write_text
 from soctk_evaluation.tables.overview import overview
 from soctk_evaluation.tables.page import Page
 from soctk_evaluation.tables.report import WRITERS, body, print_tables, render
@@ -66,6 +66,10 @@ were measured on them too.
 )
 
 
+PARTS = {"readme": "leaderboard", "overview": "others"}
+"""The kinds of files of which a part is written anew, and its name."""
+
+
 def write_leaderboard(results: Results, files: Files) -> None:
     """Show the tables of regrets and write the files asked for.
 
@@ -73,6 +77,8 @@ def write_leaderboard(results: Results, files: Files) -> None:
     table. "readme" and "overview" are parts of files.
     """
     tables = build_tables(results, REGRET, results.cells)
+    for kind in files.keys() & PARTS.keys():
+        Part.of(files[kind], PARTS[kind])  # there, before anything is written
     if not tables:
         print("no leaderboard rows yet")
     print_tables(tables)
@@ -88,10 +94,11 @@ def write_leaderboard(results: Results, files: Files) -> None:
     first = build_tables(plain, REGRET, results.cells)[0]
     if "readme" in files:
         lines = body(render(first)).splitlines()
-        replace_part(files["readme"], "leaderboard", "\n".join(line for line in lines if line.strip("| ") or not line))
+        text = "\n".join(line for line in lines if line.strip("| ") or not line)
+        Part.of(files["readme"], PARTS["readme"]).replace(text)
     if "overview" in files:
         others = [table for table in tables[1:] if table.protocol == first.protocol]
-        replace_part(files["overview"], "others", overview(others))
+        Part.of(files["overview"], PARTS["overview"]).replace(overview(others))
     if "figure" in files:
         from soctk_evaluation.tables.figures import regret_figure
 

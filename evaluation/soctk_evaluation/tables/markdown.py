@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from soctk.files import replacing
 from soctk_evaluation.harness.names import in_order
@@ -40,25 +40,37 @@ def write_text(path: Path, text: str, newline: str = "\n") -> None:
     print(f"wrote {path}", file=sys.stderr)
 
 
-def replace_part(path: Path, name: str, text: str) -> None:
-    """Write what stands between the comments "begin NAME" and "end NAME" of a Markdown file anew.
+class Part(NamedTuple):
+    """What stands between the comments "begin NAME" and "end NAME" of a Markdown file, and what around it."""
 
-    Raises:
-        OSError: the file cannot be read or written.
-        UsageError: it has no such part, or is no text in UTF-8.
-    """
-    try:
-        given = path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: expected text in UTF-8 ({error})") from None
-    newline = "\r\n" if "\r\n" in given else "\n"
-    whole = given.replace("\r\n", "\n")
-    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-    before, found, rest = whole.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not (found and closed):
-        raise UsageError(f"{path}: expected a part between {begin.strip()!r} and {end!r}")
-    write_text(path, f"{before}{begin}\n{text}\n\n{end}{after}", newline)
+    path: Path
+    before: str
+    after: str
+    newline: str
+
+    @classmethod
+    def of(cls, path: Path, name: str) -> Part:
+        """Return a file's part of that name.
+
+        Raises:
+            OSError: the file cannot be read.
+            UsageError: it has no such part, or is no text in UTF-8.
+        """
+        try:
+            given = path.read_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path}: expected text in UTF-8 ({error})") from None
+        whole = given.replace("\r\n", "\n")
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        before, found, rest = whole.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise UsageError(f"{path}: expected a part between {begin.strip()!r} and {end!r}")
+        return cls(path, before + begin, end + after, "\r\n" if "\r\n" in given else "\n")
+
+    def replace(self, text: str) -> None:
+        """Write the part anew; OSError where that fails."""
+        write_text(self.path, f"{self.before}\n{text}\n\n{self.after}", self.newline)
 
 
 def versions_line(rows: Sequence[Row]) -> str:
