@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -240,7 +241,7 @@ def test_a_bound_that_is_far_away_is_as_good_as_none(upper: float) -> None:
     assert bool((lo == 0.0).all())
 
 
-@pytest.mark.parametrize("name", ["soc", "quad", "norm", "relu"])
+@pytest.mark.parametrize("name", ["soc", "quad", "norm", "relu", "softplus"])
 @pytest.mark.parametrize("far", [1e8, 1e10, 1e15])
 @pytest.mark.parametrize("kind", ["box", "budget", "polyhedron"])
 def test_bounds_that_nobody_meant_leave_decisions_as_they_are(kind: str, far: float, name: str) -> None:
@@ -255,9 +256,21 @@ def test_bounds_that_nobody_meant_leave_decisions_as_they_are(kind: str, far: fl
     near, decision = (soctk.minimize(model, make(width), context(4)) for width in (3e3, far))
     assert bool((decision.violation <= 1e-9 * (1 + decision.x.abs().amax(dim=-1))).all())
     assert bool((decision.lower_bound <= near.value).all())
-    if model.conic_form(context(4)).quadratics and bool((near.x.abs() < 2.9e3).all()):
+    if bool((near.x.abs() < 2.9e3).all()):
         assert (decision.status == Status.OPTIMAL).all()
         torch.testing.assert_close(decision.value, near.value, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("far", [1e9, 1e14])
+def test_a_function_that_falls_towards_a_far_bound_is_decided_there(far: float) -> None:
+    """|x_1| + a slope of 1e-9 down in x_2: between near bounds the minimum is another one by 1e-9 times the width."""
+    x = cp.Variable(2)
+    model = soctk.from_cvxpy(cp.abs(x[0]) - 1e-9 * x[1], x)
+    for which in (Box(2, [-far, -1.0], far), Polyhedron(2, [-far, -1.0], far, G=[[1.0, -1.0]], h=5.0)):
+        decision = soctk.minimize(model, which)
+        assert float(decision.lower_bound) <= -1e-9 * far * (1 - 1e-12)
+        if decision.status == Status.OPTIMAL:
+            torch.testing.assert_close(decision.x[1], torch.tensor(far, dtype=torch.float64), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("far", [1e20, 1e30, 1e100])
