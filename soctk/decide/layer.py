@@ -20,7 +20,9 @@ from soctk.decide.batched import Bounds
 from soctk.decide.decision import relative_gap
 from soctk.decide.implicit import check_gaps, differentiable, named, settle
 from soctk.decide.moving_sides import FreeCoordinates, minimise_in_free_coordinates
-from soctk.decide.newton import DEFAULT_ITERATIONS, quicker_compiled, solve_newton
+from soctk.decide.nearby import improve_bounds
+from soctk.decide.newton import DEFAULT_ITERATIONS, SmoothingNewton, quicker_compiled, solve_newton
+from soctk.decide.problem import Problem
 from soctk.decide.ranges import in_units, units_of_range
 from soctk.decide.reduction import newton_refuses, reduced
 from soctk.decide.result import Final, Result, picker
@@ -192,12 +194,17 @@ class DecisionLayer(nn.Module):
             scale, level = units
             return x, scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level
         inner, ends = free.form(form), free.ends()
+        if result.final is not None:
+            self._improve_bounds(form, fixed, result, free.expand(result.x))
         result = settle(inner, result)
         w, envelope = result.x, None
         if result.final is not None:
             w = self._differentiable(inner, ends, result)
             envelope = _envelope(inner, result.final) + _moved_by_ends(ends, result.final)
         return free.expand(w), self._held(result, envelope, *units)
+
+    def _improve_bounds(self, form: ConicForm, sets: FeasibleSet | SetAt, result: Result, x: Tensor) -> None:
+        improve_bounds(SmoothingNewton(), Problem(form.detach(), sets), result, x.detach(), self.max_gap)
 
     def _differentiable(self, form: ConicForm, ends: Ends, result: Result) -> Tensor:
         return differentiable(form, ends, result, self.max_gap, skip=self.skip_undefined)
@@ -219,6 +226,8 @@ class DecisionLayer(nn.Module):
         keep = torch.is_grad_enabled() and form.requires_grad
         options = {"tol": self.tol, "max_iter": self.max_iter, "keep_final": keep}
         form, result, units = _in_range(form, feasible_set, lambda form: solve_newton(form, feasible_set, **options))
+        if result.final is not None:
+            self._improve_bounds(form, feasible_set, result, result.x)
         return form, settle(form, result), units
 
 

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.decide.decision import relative_gap
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
 from soctk.decide.solver import FormSolver, Solver, merge
@@ -75,6 +76,26 @@ def search_nearby(solver: FormSolver, problem: Problem, limits: Limits, result: 
             return
         _search_between(alone, problem, limits, result, rest, reach)
         reach *= FURTHER
+
+
+def improve_bounds(solver: FormSolver, problem: Problem, result: Result, x: Tensor, tol: float) -> None:
+    """Raise the lower bounds of the instances whose gap exceeds `tol` to what is found between near bounds.
+
+    Args:
+        solver: as `search_nearby`'s.
+        problem: the functions and their set.
+        result: of any method, its points perhaps in other coordinates; it keeps them.
+        x: the points, (N, n).
+        tol: in the problem's unit.
+    """
+    gap = relative_gap(result.value, result.lower_bound, problem.unit)
+    rows = np.flatnonzero(~(gap <= tol).cpu().numpy())
+    if rows.size == 0:
+        return
+    known = Result.unanswered(x, problem.unit)
+    known.value, known.lower_bound = result.value.clone(), result.lower_bound.clone()
+    search_nearby(solver, problem, Limits(tol), known, rows)
+    result.lower_bound = torch.maximum(result.lower_bound, known.lower_bound)
 
 
 def _nearer(problem: Problem, result: Result, rows: Tensor) -> tuple[Problem, Tensor] | None:

@@ -150,13 +150,14 @@ def test_the_page_says_first_where_soc_is_not_the_best(tmp_path: Path) -> None:
         "Huber": {"soc": 0.3, "relu": 0.1},
         "L1Norm": {"soc": 0.3, "relu": 0.1},
     }
-    errors["L1Norm"]["soc+linear"] = 0.105
+    errors["L1Norm"] |= {"soc+linear": 0.105, "quadratic": 0.1}
     rows = [error_row(method, error, task=target) for target, own in errors.items() for method, error in own.items()]
     page = tmp_path / "a.md"
     write_approximation(Results(rows, []), {"markdown": page}, quick_epochs=QUICK_RECIPE.epochs)
     text = page.read_text()
     assert "of 3 cells of target and seed, has relu in 2, soc in 1\n" in text
     assert "- d = 5: on Huber (3 times that of relu)\n" in text
+    assert "- d = 5: on L1Norm (1.05 times that of quadratic)\n" in text
     assert text.index("did not reproduce") < text.index("| method |")
 
 

@@ -261,6 +261,24 @@ def test_bounds_that_nobody_meant_leave_decisions_as_they_are(kind: str, far: fl
         torch.testing.assert_close(decision.value, near.value, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("name", ["soc", "quad"])
+@pytest.mark.parametrize("far", [1e8, 1e10])
+@pytest.mark.parametrize("kind", ["box", "polyhedron"])
+def test_bounds_that_nobody_meant_leave_derivatives_as_they_are(kind: str, far: float, name: str) -> None:
+    """Gaps of their width were above `max_gap`, and derivatives refused."""
+    make = {
+        "box": lambda width: Box(5, -width, width),
+        "polyhedron": lambda width: Polyhedron(5, -width, width, G=[[1.0, -1.0, 0.5, 0.0, 0.2]], h=1.0),
+    }[kind]
+    model, found = shaken(MODELS[name](5)), []
+    for width in (3e3, far):
+        layer, given = soctk.DecisionLayer(model, make(width)), context(4).requires_grad_()
+        for answer in (layer(given).square().sum(), layer.optimal_value(given).sum()):
+            found += torch.autograd.grad(answer, given)
+    for near, wide in zip(found[:2], found[2:], strict=True):
+        torch.testing.assert_close(wide, near, rtol=5e-3, atol=1e-4 * float(near.abs().max()))
+
+
 @pytest.mark.parametrize("far", [1e9, 1e14])
 def test_a_function_that_falls_towards_a_far_bound_is_decided_there(far: float) -> None:
     """|x_1| + a slope of 1e-9 down in x_2: between near bounds the minimum is another one by 1e-9 times the width."""
