@@ -140,7 +140,7 @@ def _search_between(
     index = held.nonzero().flatten()
     held[index] = _above_on_faces(solver, part.select(index), limits, found.value[index], reach)
     found.value[~inside], found.lower_bound[~held] = torch.inf, -torch.inf
-    found.status[(found.status == Status.INFEASIBLE) | ~held.numpy()] = Status.STALLED
+    found.status[(found.status != Status.TIME_LIMIT) & ~held.numpy()] = Status.STALLED
     merge(result, rows[chosen.to(rows.device)], found.to(result.x.device), limits.tol)
 
 
