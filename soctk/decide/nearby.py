@@ -69,8 +69,9 @@ def search_nearby(solver: FormSolver, problem: Problem, limits: Limits, result: 
         found.status[found.status == Status.INFEASIBLE] = Status.STALLED  # x is outside by rounding
         merge(result, index, found, limits.tol)
     alone = dataclasses.replace(solver, second=None)  # quick: what it leaves open stays so
-    reach = FIRST
-    while reach <= LAST:
+    sets, reach = _sets_at(problem), FIRST
+    widest = 0.0 if sets is None else float((sets.upper - sets.lower).max())
+    while reach <= LAST and 2 * MUCH * reach < widest:
         rest = rest[~(result.relative_gap(rest) <= limits.tol)]
         if rest.numel() == 0 or limits.late:
             return
@@ -124,8 +125,7 @@ def _search_between(
     """Solve instances between bounds of -reach and reach, and merge what is found: its bounds where they hold for S."""
     part = problem.select(rows).on_processor()
     sets = _sets_at(part)
-    if sets is None:
-        return
+    assert sets is not None
     lo, hi = (end.expand(part.size, -1) for end in sets.box)
     far = (sets.upper - sets.lower).amax(dim=-1) > 2 * MUCH * reach
     new = torch.maximum(-lo, hi).amax(dim=-1) > (reach / FURTHER if reach > FIRST else -torch.inf)
