@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from soctk.decide.decision import Decision, Status
     from soctk.decide.external import External
     from soctk.decide.first_order import FirstOrder
-    from soctk.decide.layer import DecisionLayer
+    from soctk.decide.layer import DecisionLayer, UncertifiedWarning
     from soctk.decide.minimize import minimize
     from soctk.decide.newton import SmoothingNewton
     from soctk.decide.newton_cg import NewtonCG
@@ -104,6 +104,7 @@ __all__ = [
     "Status",
     "Suboptimality",
     "TableError",
+    "UncertifiedWarning",
     "ValueData",
     "Verdict",
     "affine_pieces",
@@ -139,7 +140,7 @@ _NAMES = {
     "decide.decision": "Decision Status",
     "decide.external": "External",
     "decide.first_order": "FirstOrder",
-    "decide.layer": "DecisionLayer",
+    "decide.layer": "DecisionLayer UncertifiedWarning",
     "decide.minimize": "minimize",
     "decide.newton": "SmoothingNewton",
     "decide.newton_cg": "NewtonCG",

@@ -7,6 +7,7 @@ such thing: by the envelope theorem its gradient is that of f at the fixed x_hat
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -31,14 +32,19 @@ from soctk.function import ConvexFunction, check_function
 from soctk.sets import FeasibleSet, Polyhedron, SetAt
 
 
+class UncertifiedWarning(UserWarning):
+    """A `DecisionLayer` has returned decisions whose certified gap exceeds its `max_gap`."""
+
+
 class DecisionLayer(nn.Module):
     """context -> argmin over the set of f(., context), differentiable in the context and in the model's weights.
 
-    Solved in float64 whatever the model's dtype. Decisions whose certified gap exceeds `max_gap`, or that jump or turn
-    with the smallest change of what they depend on (of a ReLU model one in three, of a model with curvature none), are
-    returned all the same, but not differentiated. Second derivatives (create_graph=True) are refused, and transforms of
-    `torch.func` do not see into it: `torch.autograd.functional.jacobian` takes Jacobians. A decision
-    within about 1e-5 of another kink (one in several hundred) may have a derivative between those to its two sides.
+    Solved in float64 whatever the model's dtype. Decisions whose certified gap exceeds `max_gap` are returned with an
+    `UncertifiedWarning`, and not differentiated; nor are those that jump or turn with the smallest change of what
+    they depend on (of a ReLU model one in three, of a model with curvature none). Second derivatives
+    (create_graph=True) are refused, and transforms of `torch.func` do not see into it:
+    `torch.autograd.functional.jacobian` takes Jacobians. A decision within about 1e-5 of another kink (one in several
+    hundred) may have a derivative between those to its two sides.
 
     Args:
         model: a surrogate with a conic form.
@@ -47,8 +53,8 @@ class DecisionLayer(nn.Module):
             cancel.
         max_gap: the largest relative gap at which a derivative is still given.
         max_iter: Newton steps.
-        skip_undefined: give decisions without a derivative none (zero), instead of raising in the backward pass. For
-            descent on the mean of a loss, which then goes by the others; no derivative of that mean.
+        skip_undefined: give decisions without a derivative none (zero), instead of warning and of raising in the
+            backward pass. For descent on the mean of a loss, which then goes by the others; no derivative of that mean.
 
     Raises:
         TypeError: no surrogate, or no set for all contexts.
@@ -169,7 +175,8 @@ class DecisionLayer(nn.Module):
             # Part of the graph, with derivatives that are zero.
             return presolved.point.to(form.linear).expand(form.size, -1) + 0.0 * form.constant
         feasible_set = presolved.reduced
-        inner, result, _ = self._solve(reduced(form, presolved), feasible_set)
+        inner, result, units = self._solve(reduced(form, presolved), feasible_set)
+        self._gap(result, *units)
         x = result.x
         if result.final is not None:
             x = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), result)
@@ -194,8 +201,7 @@ class DecisionLayer(nn.Module):
             scale, level = units
             return x, scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level
         inner, ends = free.form(form), free.ends()
-        if result.final is not None:
-            self._improve_bounds(form, fixed, result, free.expand(result.x))
+        self._improve_bounds(form, fixed, result, free.expand(result.x))
         result = settle(inner, result)
         w, envelope = result.x, None
         if result.final is not None:
@@ -211,11 +217,22 @@ class DecisionLayer(nn.Module):
 
     def _held(self, result: Result, envelope: Tensor | None, scale: Tensor, level: Tensor) -> Tensor:
         """Return the values of a result in the user's units, with the derivatives of an envelope in the result's."""
-        value = scale * result.value + level
+        value, gap = scale * result.value + level, self._gap(result, scale, level)
         if envelope is None:
             return value
-        gap = relative_gap(value, scale * result.lower_bound + level)
         return _Once.apply(scale * envelope, value, gap, self.max_gap, self.skip_undefined)
+
+    def _gap(self, result: Result, scale: Tensor, level: Tensor) -> Tensor:
+        """Return the relative gaps of a result in the user's units, (N,); warn where one is too large."""
+        gap = relative_gap(scale * result.value + level, scale * result.lower_bound + level)
+        if not self.skip_undefined and not bool((gap <= self.max_gap).all()):
+            warnings.warn(  # of one text, so that Python shows it once a place, not in every step of a training
+                f"not all decisions are certified to max_gap = {self.max_gap:g}: they may be far from optimal. Raise "
+                "max_iter, or look at the status and gap that soctk.minimize gives each of them",
+                UncertifiedWarning,
+                stacklevel=6,  # what calls the layer
+            )
+        return gap
 
     def _returned(self, found: Tensor, context: ArrayLike | None) -> Tensor:
         """Return what was found in the dtype of contexts and weights, on the model's device."""
@@ -226,8 +243,7 @@ class DecisionLayer(nn.Module):
         keep = torch.is_grad_enabled() and form.requires_grad
         options = {"tol": self.tol, "max_iter": self.max_iter, "keep_final": keep}
         form, result, units = _in_range(form, feasible_set, lambda form: solve_newton(form, feasible_set, **options))
-        if result.final is not None:
-            self._improve_bounds(form, feasible_set, result, result.x)
+        self._improve_bounds(form, feasible_set, result, result.x)
         return form, settle(form, result), units
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from tolerances import DOUBLE, IMPLICIT_MEDIAN, IMPLICIT_P90
 from zoo import MODELS, SETS, shaken
 
-from soctk import Box, Budget, DecisionLayer, Polyhedron, Simplex, losses, minimize
+from soctk import Box, Budget, DecisionLayer, Polyhedron, Simplex, UncertifiedWarning, losses, minimize
 
 CURVED = [name for name in MODELS if name not in ("relu", "ickan", "affine", "no_passthrough", "norms_only")]
 STEP, SMALL_STEP = 1e-5, 1e-6
@@ -131,11 +133,29 @@ def test_shapes_dtypes_and_sets_that_leave_no_choice():
 def test_a_decision_that_is_too_inaccurate_is_not_differentiated():
     model = shaken(MODELS["soc"](5))
     rows = contexts(4).requires_grad_()
-    x = DecisionLayer(model, Box(5), max_iter=2)(rows)
+    with pytest.warns(UncertifiedWarning, match="max_gap = 1e-06"):
+        x = DecisionLayer(model, Box(5), max_iter=2)(rows)
     assert torch.isfinite(x).all()
     with pytest.raises(RuntimeError, match="4 of 4 decisions have a relative gap above max_gap = 1e-06"):
         x.sum().backward()
-    (0.0 * DecisionLayer(model, Box(5), max_iter=2)(rows)).sum().backward()  # no weight in the loss: nothing to refuse
+    with pytest.warns(UncertifiedWarning):
+        x = DecisionLayer(model, Box(5), max_iter=2)(rows)
+    (0.0 * x).sum().backward()  # no weight in the loss: nothing to refuse
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+@pytest.mark.parametrize("place", [Box(5), Polyhedron(5, 0.0, 1.0, G=[[1.0] * 5], h=[2.0])], ids=["box", "polyhedron"])
+def test_what_is_not_certified_is_not_returned_without_a_word(place, gradient):
+    model, rows = shaken(MODELS["soc"](5)), contexts(4)
+    strict, usual = DecisionLayer(model, place, max_gap=1e-300), DecisionLayer(model, place)
+    with torch.set_grad_enabled(gradient):
+        for call in (strict, strict.optimal_value):
+            with pytest.warns(UncertifiedWarning, match="not all decisions are certified"):
+                call(rows)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            usual(rows), usual.optimal_value(rows)
+            DecisionLayer(model, place, max_gap=1e-300, skip_undefined=True)(rows)
 
 
 def test_wrong_arguments_say_so():
