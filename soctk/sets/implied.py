@@ -14,6 +14,7 @@ the bound, so that the box has points and multipliers that prove the set empty g
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -178,20 +179,38 @@ def implied_box(base: Matrices, lower: np.ndarray, upper: np.ndarray, f: np.ndar
     f, h = (np.broadcast_to(side, (size, side.shape[1])) for side in (f, h))
     lower, upper = (np.broadcast_to(side, (size, side.shape[1])) for side in (lower, upper))
     lo, hi = base.single_rows().nearer(np.concatenate([f, -f, h], axis=1), lower, upper)
-    return (lo, hi) if np.isfinite(lo).all() and np.isfinite(hi).all() else _by_multipliers(base, lo, hi, f, h)
+    if np.isfinite(lo).all() and np.isfinite(hi).all():
+        return lo, hi
+    rows = base.rows()
+    return fill_by_multipliers((rows.E.numpy(), rows.G.numpy()), base.end_multipliers, (lo, hi), f, h)
 
 
-def _by_multipliers(base: Matrices, lo: np.ndarray, hi: np.ndarray, f: np.ndarray, h: np.ndarray) -> Ends:
-    """Fill infinite ends by multipliers.
+def fill_by_multipliers(
+    matrices: tuple[np.ndarray, np.ndarray],
+    multipliers: Callable[[int, float], tuple[np.ndarray, np.ndarray]],
+    ends: Ends,
+    f: np.ndarray,
+    h: np.ndarray,
+) -> Ends:
+    """Return the ends with infinite ones filled in by multipliers.
 
     If all constants and all finite ends are at most C, and what is left of w where it should be zero sums to at most
     R < 1, then no coordinate exceeds C / (1 - R).
+
+    Args:
+        matrices: E (k, n) and G (m, n).
+        multipliers: those of a coordinate and a sign (`Matrices.end_multipliers`).
+        ends: (N, n) each.
+        f, h: (N, k) and (N, m).
+
+    Raises:
+        ValueError: a coordinate has no end.
     """
-    rows, found, low, high = base.rows(), [], lo.copy(), hi.copy()
-    E, G = rows.E.numpy(), rows.G.numpy()
+    (E, G), (lo, hi), found = matrices, ends, []
+    low, high = lo.copy(), hi.copy()
     for sign, side in ((1.0, lo), (-1.0, hi)):
         for j in np.flatnonzero(np.isinf(side).any(axis=0)).tolist():
-            nu, z = base.end_multipliers(j, sign)
+            nu, z = multipliers(j, sign)
             w = nu @ E + z @ G
             w[j] += sign
             with np.errstate(invalid="ignore"):  # 0 times infinity, where there is nothing to hold
@@ -205,8 +224,9 @@ def _by_multipliers(base: Matrices, lo: np.ndarray, hi: np.ndarray, f: np.ndarra
     for j, sign, constant, size, left in found:
         if (left > 0.5).any():
             one, name = int(np.flatnonzero(left > 0.5)[0]), "lower" if sign > 0 else "upper"
+            which = "the set" if len(lo) == 1 else f"set {one}"
             remedy = "give a finite bound, as large as need be"
-            raise ValueError(f"{name}: set {one} has no end in coordinate {j} that could be found: {remedy}")
+            raise ValueError(f"{name}: {which} has no end in coordinate {j} that could be found: {remedy}")
         (low if sign > 0 else high)[:, j] = sign * (constant - ROUNDING * size - 2 * left * most)
     return _filled(low, high, lo, hi)
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from soctk.lazy import optimize
 from soctk.lazy import sparse as sp
-from soctk.sets.implied import SingleRows
+from soctk.sets.implied import Ends, SingleRows, fill_by_multipliers
 from soctk.sets.rows import Rows
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
@@ -28,7 +28,6 @@ IMPLICATIONS = 3
 """Rounds in which bounds may follow from others."""
 LARGE_ENOUGH = 1e-3
 """Entries of unit rows from which bounds are concluded; by smaller ones they would be far off."""
-Ends = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,46 +94,13 @@ class System:
     def box(self) -> Ends:
         """Return a box that holds the set: the bounds where they are finite, else from rows, else from multipliers.
 
-        With sign e_j + E'nu + G'z = w, of which r is what lies on coordinates without the bound that would hold it (the
-        solver's rounding), every x has sign x_j >= c + r'x. If all these |c| and all bounds are at most C and all |r|_1
-        at most R < 1, then no such coordinate exceeds C / (1 - R).
-
         Raises:
             ValueError: the set is not bounded; the message names a coordinate.
         """
-        lower, upper = self._implied()
-        sides = [(j, 1.0) for j in np.flatnonzero(np.isinf(lower))] + [
-            (j, -1.0) for j in np.flatnonzero(np.isinf(upper))
-        ]
-        ends = [self._end(j, sign) for j, sign in sides]
-        constants, leftovers = (np.array([end[part] for end in ends]) for part in (0, 1))
-        finite = np.abs(np.concatenate([constants, self.lower, self.upper]))
-        most = np.max(finite[np.isfinite(finite)], initial=1.0)
-        if np.max(leftovers, initial=0.0) > 0.5:
-            raise RuntimeError("the set's ends were not found: give finite bounds, as large as need be")
-        for (j, sign), constant, leftover in zip(sides, constants, leftovers, strict=True):
-            side, margin = lower if sign > 0 else upper, 2 * leftover * most + EPS * lower.size * most
-            side[j] = sign * (constant - margin)
-        return lower, upper
-
-    def _implied(self) -> Ends:
-        """Return the bounds, with ends that single rows imply for those that are far or infinite."""
         b = np.concatenate([self.f, -self.f, self.h])[None]
-        lower, upper = self.single_rows.nearer(b, self.lower[None], self.upper[None], IMPLICATIONS)
-        return lower[0].copy(), upper[0].copy()
-
-    def _end(self, j: int, sign: float) -> tuple[float, float]:
-        """Return c and |r|_1 of `box` for one side of one coordinate."""
-        g = np.zeros(self.lower.size)
-        g[j] = sign
-        answer = self.solve(g)
-        if answer.status != 0:
-            self._refuse(j, sign)
-        nu, z = _multipliers(answer)
-        w = g + nu @ self.E + z @ self.G
-        bound = np.where(w > 0, self.lower, self.upper)
-        held = np.isfinite(bound)
-        return float(-nu @ self.f - z @ self.h + w[held] @ bound[held]), float(np.abs(w[~held]).sum())
+        lo, hi = self.single_rows.nearer(b, self.lower[None], self.upper[None], IMPLICATIONS)
+        lo, hi = fill_by_multipliers((self.E, self.G), self._end_multipliers, (lo, hi), self.f[None], self.h[None])
+        return lo[0].copy(), hi[0].copy()
 
     def end_multipliers(self, j: int, sign: float) -> tuple[np.ndarray, np.ndarray]:
         """Return nu, z >= 0 of the rows as given, with which sign x_j is bounded from below, largest that bound.
@@ -142,23 +108,24 @@ class System:
         Raises:
             ValueError: there is no end.
         """
-        g = np.zeros(self.lower.size)
-        g[j] = sign
-        answer = self.solve(g)
-        if answer.status != 0:
-            self._refuse(j, sign)
+        multipliers = self._end_multipliers(j, sign)
         nu, z = np.zeros(self.given[0].size), np.zeros(self.given[1].size)
-        multipliers = _multipliers(answer)
         nu[self.equalities] = multipliers[0] / self.given[0][self.equalities]
         z[self.inequalities] = multipliers[1] / self.given[1][self.inequalities]
         return nu, z
 
-    def _refuse(self, j: int, sign: float) -> NoReturn:
-        side = "below" if sign > 0 else "above"
-        raise ValueError(
-            f"expected a bounded set, got one in which coordinate {j} has no end {side}: bounds and "
-            "certificates need a compact set; give a finite bound, as large as it need be"
-        )
+    def _end_multipliers(self, j: int, sign: float) -> Ends:
+        """Return the same of the system's own rows."""
+        g = np.zeros(self.lower.size)
+        g[j] = sign
+        answer = self.solve(g)
+        if answer.status != 0:
+            side = "below" if sign > 0 else "above"
+            raise ValueError(
+                f"expected a bounded set, got one in which coordinate {j} has no end {side}: bounds and "
+                "certificates need a compact set; give a finite bound, as large as it need be"
+            )
+        return _multipliers(answer)
 
     def minimum(self, g: np.ndarray, box: Ends) -> tuple[np.ndarray, float]:
         """Return a vertex argmin (n,) and a lower bound of the minimum of g'x.
