@@ -1,4 +1,5 @@
-"""Three tasks that were written down before any model was tried on them: no recipe was chosen by what it does there.
+"""Three tasks that were written down before any model was tried on them: no recipe was chosen by what it does there
+(later changes were measured there too).
 
 They differ from the paper's six in what those have in common: diagonal quadratics, isotropic maps, standard normal
 contexts that enter affinely, and one set for all contexts.

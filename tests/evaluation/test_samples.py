@@ -12,7 +12,7 @@ from soctk_evaluation.cli import main
 from soctk_evaluation.cli.commands import Samples
 from soctk_evaluation.experiments import leaderboard, recipes, samples
 from soctk_evaluation.harness.store import ResultsStore
-from soctk_evaluation.tables.samples import curves
+from soctk_evaluation.tables.samples import curves, table
 
 
 def test_one_size_is_varied_at_a_time_and_the_largest_is_the_leaderboards() -> None:
@@ -35,6 +35,12 @@ def test_a_mean_is_over_the_same_cells_for_every_method() -> None:
     found = curves(rows, "candidates")
     assert found["soc"] == pytest.approx({1: 0.1, 8: 0.8})
     assert found["dcp"] == pytest.approx({8: 4.0}), "one of two tasks is no mean of both"
+
+
+def test_methods_no_better_than_a_least_squares_quadratic_are_named() -> None:
+    numbers = {"quadratic": {1: 0.2, 8: 0.2}, "soc": {1: 0.3, 8: 0.1}, "dcp": {1: 0.2, 8: 0.2}, "pcf": {1: 0.1, 8: 0.1}}
+    text = table({method: dict(curve) for method, curve in numbers.items()}, "candidates")
+    assert "- no better than quadratic: soc at 1; dcp at 1, 8\n" in text
 
 
 def test_a_setting_changes_the_recipe_as_in_the_leaderboard() -> None:

@@ -91,6 +91,19 @@ def test_the_better_model_is_bold_and_missing_seeds_are_said() -> None:
     assert "soc (1 of 3 seeds)" in text
 
 
+def test_models_that_a_trivial_decision_beats_are_named_and_seeds_counted() -> None:
+    (first,) = cells("smoothing", ["soc"])
+    regrets = {"soc": 0.1, "norm": 0.2, "relu": 0.4, "zero": 0.3, "moving_average": 0.15}
+    rows = [
+        first.identity | dict.fromkeys(MEASURED) | {"method": name, "regret_mean": regret, "regret_stderr": 0.01}
+        for name, regret in regrets.items()
+    ]
+    text = structured_table("smoothing", [row | {"versions": {}} for row in rows], "structured", expected=1)
+    assert "- lose to zero: relu\n" in text
+    assert "- lose to moving average: relu, norm\n" in text
+    assert "- one seed" in text
+
+
 def test_photographs_and_drawn_faces_have_tables_of_their_own_and_the_newest_rows_count(capsys) -> None:
     (first, *_) = cells("restoration", ["relu"], ["plain"])
     numbers = {

@@ -17,6 +17,7 @@ Varied = Literal["candidates", "train"]
 VARIED: dict[Varied, str] = {"candidates": "candidates of an instance", "train": "instances"}
 """What is varied, and its heading."""
 
+TRIVIAL = "quadratic"
 ONE_SEED = "one seed: a factor of ten may be chance, of small regrets a hundred"
 PAGE = Page(
     "How much data",
@@ -35,7 +36,7 @@ row `quadratic` is the least-squares quadratic, learned in closed form.
 def write_samples(results: Results, files: Files) -> None:
     """Show the tables, and write the page and the picture asked for."""
     rows = results.measured
-    text = "\n".join(_table(rows, varied) for varied in VARIED) if rows else ""
+    text = "\n".join(table(curves(rows, varied), varied) for varied in VARIED) if rows else ""
     print(text or "no rows of sample efficiency yet")
     if rows:
         seeds = sorted({row["seed"] for row in rows})
@@ -83,10 +84,22 @@ def curves(rows: Sequence[Row], varied: Varied) -> dict[str, dict[int, float]]:
     }
 
 
-def _table(rows: Sequence[Row], varied: Varied) -> str:
-    found = curves(rows, varied)
+def table(found: dict[str, dict[int, float]], varied: Varied) -> str:
+    """Return the table of the regrets of every method by how many there are of `varied`, and who is beaten."""
     sizes = sorted({size for curve in found.values() for size in curve})
     lines = [f"## By {VARIED[varied]}", "", *head(["method", *map(str, sizes)])]
     for method, curve in found.items():
         lines.append(line(method, *(f"{curve[size]:.2e}" if size in curve else "missing" for size in sizes)))
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *_beaten(found), ""])
+
+
+def _beaten(found: dict[str, dict[int, float]]) -> list[str]:
+    """Say where learned methods are above the least-squares quadratic, or no lower."""
+    least = found.get(TRIVIAL, {})
+    lost = {
+        method: [str(size) for size, regret in curve.items() if size in least and regret >= least[size]]
+        for method, curve in found.items()
+        if method != TRIVIAL
+    }
+    named = [f"{method} at {', '.join(sizes)}" for method, sizes in lost.items() if sizes]
+    return ["", f"- no better than {TRIVIAL}: {'; '.join(named)}"] if named else []

@@ -152,12 +152,25 @@ def structured_table(experiment: str, rows: Sequence[Row], protocol: str, expect
     best = min(complete, key=lambda name: mean(row["regret_mean"] for row in learned[name]), default=None)
     for name, group in learned.items():
         lines.append(_line(name, group, expected, PAPER[experiment].get(name), bold=name == best))
-    for name in TRIVIAL[experiment]:
-        group = [row for row in rows if row["method"] == name]
-        if group:
-            lines.append(_line(f"*{name.replace('_', ' ')}*", group, expected, None, bold=False))
-    notes = code_notes([row for group in learned.values() for row in group])
+    trivial = {name: group for name in TRIVIAL[experiment] if (group := [row for row in rows if row["method"] == name])}
+    for name, group in trivial.items():
+        lines.append(_line(f"*{_words(name)}*", group, expected, None, bold=False))
+    seeds = "one seed, so that a fit more may give another order" if expected == 1 else f"{expected} seeds"
+    notes = [seeds, *_beaten(trivial, learned), *code_notes([row for group in learned.values() for row in group])]
     return "\n".join([*lines, "", *[f"- {escape(note)}" for note in notes]]) + "\n"
+
+
+def _words(method: str) -> str:
+    return method.replace("_", " ")
+
+
+def _beaten(trivial: Mapping[str, Sequence[Row]], learned: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Name the learned methods whose mean regret is above that of each trivial one."""
+    regrets, least = (
+        {name: mean(row["regret_mean"] for row in group) for name, group in some.items()} for some in (learned, trivial)
+    )
+    lost = {name: [method for method in regrets if regrets[method] > below] for name, below in least.items()}
+    return [f"lose to {_words(name)}: {', '.join(methods)}" for name, methods in lost.items() if methods]
 
 
 def _line(name: str, group: Sequence[Row], expected: int, paper: tuple[float, ...] | None, *, bold: bool) -> str:
