@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -16,7 +17,7 @@ import pytest
 import support
 
 from soctk_evaluation.experiments import find_experiment
-from soctk_evaluation.harness.store import ResultsStore, StoreError, is_measured
+from soctk_evaluation.harness.store import ResultsStore, StoreError, is_measured, locked
 
 WRITER = """
 import sys, support
@@ -200,3 +201,17 @@ def test_a_rival_that_is_not_installed_has_no_result_and_hides_none() -> None:
     row = support.row(experiment="timing", status='not installed: pip install "soctk[rivals]"', decide_ms=None)
     assert not is_measured(row)
     assert find_experiment("timing").problem_of(row) is None
+
+
+def test_a_lock_that_its_last_holder_removes_is_taken_on_the_file_that_has_the_name(tmp_path, monkeypatch) -> None:
+    path, flock, taken = tmp_path / "lock", fcntl.flock, []
+
+    def late(descriptor: int, operation: int) -> None:
+        if not taken:  # between opening and locking
+            path.unlink()
+        taken.append(operation)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX) as descriptor:
+        assert os.path.samestat(os.stat(path), os.fstat(descriptor))

@@ -216,13 +216,28 @@ def _finite(value: Any) -> Any:
 
 @contextlib.contextmanager
 def locked(path: Path, flags: int, lock: int) -> Iterator[int]:
-    """Open a file or folder and hold a lock on it; processes started meanwhile do not hold it."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    """Open a file or folder and hold a lock on it; processes started meanwhile do not hold it.
+
+    Whoever held it before may have removed it; then it is opened anew, so that no two hold locks on what has one name.
+    """
+    there = False
+    while not there:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, lock)
+            there = _is_at(path, descriptor)
+            if there:
+                yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Return whether an open file is the one that has a name."""
     try:
-        fcntl.flock(descriptor, lock)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _write(descriptor: int, line: bytes) -> None:
