@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from soctk.decide.compiled import first_use
+from soctk.terms import Quadratic
 
 DECIDE = """
 import os, sys, torch, soctk
@@ -44,3 +49,19 @@ def test_where_nothing_can_be_kept_it_is_said_once() -> None:
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("no folder for compiled code is writable") == 1
     assert "NUMBA_CACHE_DIR" in result.stderr
+
+
+def test_threads_that_decide_first_share_one_compiled_method(monkeypatch) -> None:
+    made = []
+
+    class Slow:
+        def __init__(self, kinds: first_use.Kinds) -> None:
+            time.sleep(0.05)
+            made.append(kinds)
+
+    monkeypatch.setattr(first_use, "Method", Slow)
+    monkeypatch.setattr(first_use, "_methods", {})
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(first_use.method_for, [(Quadratic,)] * 8))
+    assert made == [(Quadratic,)]
+    assert all(method is found[0] for method in found)

@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 import time
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,8 @@ LOOK_EVERY = 0.02
 """Seconds between looks at a thread that may load code from the disk, which takes less than a second."""
 logger = logging.getLogger("soctk")
 Kinds = tuple[type[Term], ...]
+_methods: dict[Kinds, Method] = {}
+_making = threading.Lock()
 
 
 class Method:
@@ -131,10 +132,19 @@ def _compile_others() -> None:
         coefficients.at(torch.zeros(count, 1, dtype=torch.float64))
 
 
-@cache
 def method_for(kinds: Kinds) -> Method:
-    """Return the compiled method for forms of some kinds of terms."""
-    return Method(kinds)
+    """Return the compiled method for forms of some kinds of terms.
+
+    Threads that decide first make it one after the other: each would make the terms' kernels known to Numba, which
+    takes no second function of the same name.
+    """
+    found = _methods.get(kinds)
+    if found is None:
+        with _making:
+            found = _methods.get(kinds)
+            if found is None:
+                found = _methods[kinds] = Method(kinds)
+    return found
 
 
 def waits() -> bool:
