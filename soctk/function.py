@@ -202,7 +202,14 @@ class ConvexFunction(nn.Module, ABC):
 
     def _folded_form(self, rows: Tensor) -> ConicForm:
         """Return the form at contexts (N, p) in the user's units."""
-        return self.in_units(self._conic_form(self._standard_context(rows)))
+        form, name = self._conic_form(self._standard_context(rows)), f"{type(self).__name__}._conic_form"
+        if not isinstance(form, ConicForm):
+            raise TypeError(f"{name}: expected a soctk.ConicForm, got {type(form).__name__}")
+        try:
+            form.check_shapes(self.dim, len(rows))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name}: {error}") from None
+        return self.in_units(form)
 
     def context_rows(self, contexts: Tensor) -> Tensor:
         """Return checked contexts (*batch, p) as rows (N, p); one row of no numbers where p = 0."""

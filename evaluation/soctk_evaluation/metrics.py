@@ -14,6 +14,7 @@ from soctk.checks import ArrayLike, as_tensor, check_last_dim
 from soctk.decide.compiled.solve import FEWEST_IN_LANES
 from soctk.decide.decision import Decision
 from soctk.decide.minimize import Method, minimize
+from soctk.decide.reduction import newton_refuses
 from soctk.learn.data import ValueData
 from soctk.losses import relative_error
 from soctk.sets import FeasibleSet, SetAt
@@ -113,7 +114,8 @@ def evaluate(
         surrogate: the surrogate or the policy.
         task: the task: its feasible set and its true objective.
         contexts: (N, p) test contexts, N >= 1.
-        method: how the surrogate is minimised; not used for a policy.
+        method: how the surrogate is minimised; not used for a policy. Over a set of one's own without rows, where there
+            are no Newton steps, `minimize` chooses instead of "newton".
         tol: the relative gap to reach; not used for a policy.
         optimum: `task.solve(contexts)` where it is known already.
         test_data: candidates with their true values, for the relative error.
@@ -133,7 +135,8 @@ def evaluate(
     if tuple(best.x.shape) != expected:
         raise ValueError(f"optimum: expected decisions of shape {expected}, got {tuple(best.x.shape)}")
     if isinstance(surrogate, ConvexSurrogate):
-        decision, seconds = _minimize_warm(surrogate, task, points, method, tol)
+        chosen = None if method == "newton" and newton_refuses(task.feasible_set) else method
+        decision, seconds = _minimize_warm(surrogate, task, points, chosen, tol)
         x, gap_max, ended = decision.x, _largest(decision.gap), _endings(decision)
         error = None if test_data is None else relative_error(surrogate, test_data)
     else:
@@ -169,7 +172,7 @@ def solver_regret(
 
 
 def _minimize_warm(
-    surrogate: ConvexSurrogate, task: Task, contexts: Tensor, method: Method, tol: float
+    surrogate: ConvexSurrogate, task: Task, contexts: Tensor, method: Method | None, tol: float
 ) -> tuple[Decision, float]:
     """Decide all contexts after unmeasured decisions, so that one-time costs are not counted."""
     for few in (contexts[:1], contexts[:FEWEST_IN_LANES]):  # each is decided by code that is compiled apart

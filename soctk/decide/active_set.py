@@ -134,7 +134,7 @@ class Place:
         """Return what the last iterates rest at."""
         points = final.x.unsqueeze(1)
         terms = zip(form.terms, final.lags, strict=True)
-        pieces = [term.piece(term.smooth(term.inner(points), final.mu), lag) for term, lag in terms]
+        pieces = [term.piece(term.smooth_at(term.inner(points), final.mu), lag) for term, lag in terms]
         place = cls(pieces, bounds, sides(bounds, final), torch.zeros_like(final.x))
         if bounds.rows is None:
             return place

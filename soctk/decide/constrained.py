@@ -50,7 +50,8 @@ from soctk.sets import FeasibleSet
 from soctk.status import Status
 
 SATISFIED = 1e-7
-"""What a constraint may exceed 0 by, as a share of the numbers it is a sum of, and x the set, likewise."""
+"""What a constraint may exceed 0 by, as a share of the numbers it is a sum of there or at the set's centre, and x the
+set, likewise."""
 SETTLED = (Status.OPTIMAL, Status.INFEASIBLE)
 """Answers that are proved."""
 
@@ -249,9 +250,14 @@ def _unproved(limits: Limits) -> Status:
 
 
 def _met(problem: Problem, forms: list[ConicForm], x: Tensor) -> Tensor:
-    """Return whether points (N, n) are in the set and satisfy the constraints, to `SATISFIED`, (N,)."""
+    """Return whether points (N, n) are in the set and satisfy the constraints, to `SATISFIED`, (N,).
+
+    The sizes are those at the set's centre where they are larger: near where a constraint is least its numbers may be
+    so small that no solver meets it to a share of them.
+    """
     inside = torch.from_numpy(excess(problem.feasible_set, x)[1] <= SATISFIED)
-    return inside & (_values(forms, x) <= SATISFIED * _sizes(forms, x)).all(dim=1)
+    sizes = torch.maximum(_sizes(forms, x), _sizes(forms, problem.center))
+    return inside & (_values(forms, x) <= SATISFIED * sizes).all(dim=1)
 
 
 def check_constraints(

@@ -141,7 +141,7 @@ class Barrier:
         if weights.shape[1] > n:
             hessian = hessian + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
         for term, lag in zip(form.terms, final.lags, strict=True):
-            smoothed.append(term.smooth(term.inner(final.x.unsqueeze(1)), final.mu))
+            smoothed.append(term.smooth_at(term.inner(final.x.unsqueeze(1)), final.mu))
             term.add_hessian(hessian, smoothed[-1], lag)
         factor, failed = torch.linalg.cholesky_ex(hessian)
         pivots = factor.diagonal(dim1=1, dim2=2).square()

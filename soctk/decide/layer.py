@@ -324,5 +324,5 @@ def _envelope(form: ConicForm, final: Final) -> Tensor:
     fixed, points = form.detach(), final.x.unsqueeze(1)
     value = form.constant + (points * form.linear).sum(dim=-1)
     for term, plain, lag in zip(form.terms, fixed.terms, final.lags, strict=True):
-        value = value + term.envelope(term.inner(points), plain.smooth(plain.inner(points), final.mu), lag)
+        value = value + term.envelope(term.inner(points), plain.smooth_at(plain.inner(points), final.mu), lag)
     return value.squeeze(-1)

@@ -253,10 +253,10 @@ def cone_program(form: SumOfTerms, x: ArrayLike | None = None, feasible_set: Fea
     arguments, minima = [], []
     for index, term in enumerate(form.terms):
         # The argument is a variable of its own at first, so that its matrix in the rows is known; then it is replaced.
-        name = f"u{index}"
+        name = f"argument {index}"  # no variable's name has a space
         u = Affine(np.zeros(term.map.rows), {name: sp.csr_array(sp.eye_array(term.map.rows))})
         data = {key: to_numpy(tensor[0]) for key, tensor in term.coefficients().items() if key != "A"}
-        minima.append(term.cones(builder, u, data))
+        minima.append(_by_rows(builder, name, term.cones(builder, u, data)))
         arguments.append((name, point.times(term.map.to_sparse()) + Affine(data["offset"])))
     objective = point.times(to_numpy(form.linear[0])) + Affine.of(float(form.constant.detach()))
     for part in minima:
@@ -264,6 +264,18 @@ def cone_program(form: SumOfTerms, x: ArrayLike | None = None, feasible_set: Fea
     if feasible_set is not None:
         _constrain(builder, point, feasible_set)
     return _assemble(builder, objective, arguments)
+
+
+def _by_rows(builder: ConeBuilder, argument: str, minimum: Affine) -> Affine:
+    """Return a minimum in which no argument stands: a copy does, w = u, so that rows alone tell the dual of u."""
+    matrix = minimum.parts.get(argument)
+    if matrix is None:
+        return minimum
+    size = matrix.shape[1]
+    w = builder.variable("w", size)
+    builder.require("copy", "zero", w - Affine(np.zeros(size), {argument: sp.csr_array(sp.eye_array(size))}))
+    others = {name: part for name, part in minimum.parts.items() if name != argument}
+    return Affine(minimum.constant, others) + w.times(matrix)
 
 
 def _constrain(builder: ConeBuilder, x: Affine, feasible_set: FeasibleSet) -> None:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from soctk.checks import check_finite
 from soctk.forms.rounding import rounding_margin
+from soctk.maps.linear import DenseMap
 from soctk.sets import FeasibleSet, SetAt
 from soctk.terms import Network, Norms, Quadratic, Term
 from soctk.terms.base import Dual
@@ -98,6 +99,43 @@ class SumOfTerms:
         for term in self.terms:
             term.check()
         return self
+
+    def check_shapes(self, dim: int, size: int) -> None:
+        """Raise naming what has another shape than in forms of `size` functions of `dim` variables.
+
+        PyTorch would stretch or refuse it somewhere else, and compiled code reads numbers by their places.
+
+        Raises:
+            TypeError: what should be a tensor or a term is none, or is of another dtype than the rest.
+            ValueError: a wrong shape.
+        """
+        if not isinstance(self.terms, tuple):
+            raise TypeError(f"terms: expected a tuple of terms, got {type(self.terms).__name__}")
+        for name, tensor, shape in (("constant", self.constant, (1,)), ("linear", self.linear, (1, dim))):
+            self._check_tensor(name, tensor, size)
+            if tuple(tensor.shape[1:]) != shape:
+                sizes = ", ".join(map(str, ("N or 1", *shape)))
+                raise ValueError(f"{name}: expected shape [{sizes}], got {list(tensor.shape)}")
+        for number, term in enumerate(self.terms):
+            name = f"terms[{number}] ({type(term).__name__})"
+            if not isinstance(term, Term):
+                raise TypeError(f"{name}: expected one that derives from soctk.terms.Term")
+            try:
+                term.check_shapes(dim)
+            except ValueError as error:
+                raise ValueError(f"{name}.{error}, after a first dimension of N or 1") from None
+            self._check_tensor(f"{name}.offset", term.offset, size)
+            self._check_tensor(f"{name}.weights", term.weights, size)
+            if isinstance(term.map, DenseMap):
+                self._check_tensor(f"{name}.A", term.map.matrix, size)
+
+    def _check_tensor(self, name: str, tensor: Tensor, size: int) -> None:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name}: expected a tensor, got {type(tensor).__name__}")
+        if tensor.dtype != self.linear.dtype:
+            raise TypeError(f"{name}: expected {self.linear.dtype} as `linear`, got {tensor.dtype}")
+        if tensor.ndim > 0 and tensor.shape[0] not in (1, size):
+            raise ValueError(f"{name}: expected a first dimension of 1 or {size}, the contexts, got {tensor.shape[0]}")
 
     @property
     def convex(self) -> bool:

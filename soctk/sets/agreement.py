@@ -3,22 +3,29 @@
 For a closed convex set C with projection P and normal cones N, x minimises g'x over C exactly if -g is in N(x), that is
 if P(x - t g) = x for every t > 0; and P(y) = z exactly if y - z is in N(z), that is if z minimises (z - y)'x over C
 (Rockafellar 1970, sections 27 and 31). So the projection proves the linear minimiser and the other way round; where
-they contradict each other at a few points drawn at random, one of them is wrong.
+they contradict each other at a few points drawn at random, one of them is wrong. Violation and constraints have to tell
+points of the set from those that the projection moves, just outside of it in the same directions and along the axes.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import seeded
+from soctk.lazy import cvxpy as cp
 
 PROBES = 4
 """Directions that are tried, and their opposites."""
 AGREEMENT = 1e-3
 """Of the set's size: answers may differ by this share, as those of iterative methods do."""
+AXES = 8
+"""Axes along which points just outside are looked for as well, at most."""
+HALVINGS = 10
+"""Of the way to a point far outside, to one that is just outside."""
 
 
 class Answers(Protocol):
@@ -30,6 +37,7 @@ class Answers(Protocol):
     def _linear_minimizer(self, g: Tensor) -> Tensor: ...
     def _violation(self, x: Tensor) -> Tensor: ...
     def linear_minimum(self, g: Tensor) -> Tensor: ...
+    def constraints(self, x: cp.Expression) -> list[cp.Constraint]: ...
 
 
 def check_answers(given: Answers) -> None:
@@ -72,6 +80,54 @@ def check_answers(given: Answers) -> None:
         raise ValueError(
             f"{name}.linear_minimum: expected at most g'x of every point x of the set, got {over:.3g} more at one"
         )
+    axes = torch.eye(given.dim, dtype=g.dtype)[:AXES]
+    outside = _just_outside(given, middle, torch.cat([g, axes, -axes]), 4 * step, slack)
+    unseen = outside[_answer(given, "_violation", outside, outside.shape[:1]) <= 0]
+    if len(unseen) > 0:
+        raise ValueError(
+            f"{name}._violation: expected how far points are outside, got 0 at {unseen[0].tolist()}, which `_project` "
+            "moves into the set; it or `_project` is wrong"
+        )
+    _check_constraints(given, torch.cat([least, near]), outside)
+
+
+def _just_outside(given: Answers, middle: Tensor, directions: Tensor, far: float, slack: float) -> Tensor:
+    """Return those points on rays from a point of the set that are little more than `slack` away from it, (any, n)."""
+
+    def away(points: Tensor) -> Tensor:
+        return (points - _answer(given, "_project", points, points.shape)).norm(dim=-1, keepdim=True) > slack
+
+    low = middle.new_zeros(len(directions), 1)
+    high = torch.full_like(low, far)
+    for _ in range(HALVINGS):
+        half = (low + high) / 2
+        outside = away(middle + half * directions)
+        low, high = torch.where(outside, low, half), torch.where(outside, half, high)
+    points = middle + high * directions
+    return points[away(points).squeeze(-1)]
+
+
+def _check_constraints(given: Answers, inside: Tensor, outside: Tensor) -> None:
+    """Raise where the constraints refuse points of the set or take others; those with variables of their own are not
+    tried."""
+    name, x = f"{type(given).__name__}.constraints", cp.Variable(given.dim)
+    found: Any = given.constraints(x)
+    if not isinstance(found, list | tuple) or not all(isinstance(part, cp.Constraint) for part in found):
+        raise TypeError(f"{name}: expected a list of CVXPY constraints, got {found!r}")
+    if any(variable is not x for part in found for variable in part.variables()):
+        return
+
+    def violation(point: Tensor) -> float:
+        x.value = point.numpy()
+        return max((float(np.max(part.violation())) for part in found), default=0.0)
+
+    size = AGREEMENT * max(1.0, float(inside.abs().max()))
+    for point in inside:
+        if violation(point) > size:
+            raise ValueError(f"{name}: expected {point.tolist()} to meet them, which the other answers have in the set")
+    for point in outside:
+        if violation(point) <= 0:
+            raise ValueError(f"{name}: expected {point.tolist()} not to meet them, which `_project` moves into the set")
 
 
 def _answer(given: Answers, what: str, argument: Tensor, shape: torch.Size) -> Tensor:

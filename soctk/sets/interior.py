@@ -21,6 +21,8 @@ OPPOSITE = -1.0 + 1e-12
 """Cosines of normals below it are of two sides that face each other."""
 DEPENDENT = 1e-9
 """Singular values of unit rows below this are none."""
+NOT_AT_ALL, HARDLY = 1e-14, 1e-6
+"""Between them rows of length one differ, but by no more than a solver's tolerances make of their sides."""
 HOLDS = 1e-7
 """Multipliers, which sum to one, above this are positive."""
 FEW_NUMBERS = 100_000
@@ -51,6 +53,12 @@ def both_sides(
                 levels[row] = 0.5 * (levels[row] - heights[other])
                 held[other], gone[other] = False, True
     return held, gone, levels[held]
+
+
+def _nearly_dependent(rows: np.ndarray) -> bool:
+    """Return whether rows of length one are so near to depending on each other that a solver cannot tell."""
+    sizes = np.linalg.svd(rows, compute_uv=False)
+    return bool(((sizes > NOT_AT_ALL) & (sizes < HARDLY)).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +98,12 @@ class Interior:
                 levels, near = equal @ near, None
                 continue
             if answer.status == 2:
+                if _nearly_dependent(equal):
+                    raise ValueError(
+                        "no point of the set was found: its equalities contradict one another, or hardly differ, so that "
+                        "rounding decides; give variables units in which the entries of a row are of one size, and leave "
+                        "out rows that others imply"
+                    )
                 raise ValueError("expected a set with a point, got an empty one: its equalities contradict one another")
             if answer.status != 0:
                 system.box()  # says which coordinate has no end

@@ -28,7 +28,7 @@ from soctk.maps.linear import DenseMap, LinearMap
 from soctk.terms.cones import Affine, ConeBuilder
 from soctk.terms.kernel import Kernel, Packs, Structure
 from soctk.terms.mixing import on_numbers
-from soctk.terms.piece import Piece, UnknownPiece
+from soctk.terms.piece import AT_KINK, Piece, UnknownPiece
 
 Coefficient: TypeAlias = "np.ndarray | cp.Parameter | cp.Expression"
 Convex = Any
@@ -58,11 +58,15 @@ class Recognised(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """A smoothed term at u: its value (N, 1), gradient in u (N, 1, K) and what the Hessian needs of the pass."""
+    """A smoothed term at u: its value (N, 1), gradient in u (N, 1, K) and what the Hessian needs of the pass.
+
+    `at` is the u and mu that it was made of, where derivatives ask for it again (`Term.smooth_at`).
+    """
 
     value: Tensor
     dual: Tensor
     cache: Any
+    at: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +134,16 @@ class Term(ABC):
         """Return the term smoothed so that it moves by O(mu), mu (N, 1); smooth terms return themselves."""
         return Smoothed(self.value(u), self.subgradient(u), u)
 
+    def smooth_at(self, u: Tensor, mu: Tensor) -> Smoothed:
+        """Return `smooth` with what it was made of."""
+        return dataclasses.replace(self.smooth(u, mu), at=(u, mu))
+
+    def _smooth_again(self, u: Tensor, smoothed: Smoothed) -> Smoothed | None:
+        """Return the smoothed term at another u, for autograd; None where phi itself is smooth."""
+        if smoothed.at is None or type(self).smooth is Term.smooth:
+            return None
+        return self.smooth(u, smoothed.at[1])
+
     def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: Any) -> None:
         """Add A' (Hessian of phi) A with the dual iterates `lag`, positive semidefinite, to `total` (N, n, n)."""
         self.map.add_gram(total, self.second_derivative(smoothed.cache)[:, 0])
@@ -162,25 +176,34 @@ class Term(ABC):
 
         Where phi has kinks the value is that of the dual iterate, and the derivative that of the equation which defines
         it: in u the very matrix of `hessian`. At a kink its numbers are so large that those of another one, which
-        agrees with it at the solution, do not cancel.
+        agrees with it at the solution, do not cancel. Without dual iterates it is the gradient of the smoothed term.
         """
-        return self.subgradient(u)
+        again = self._smooth_again(u, smoothed)
+        return self.subgradient(u) if again is None else again.dual
 
     def piece(self, smoothed: Smoothed, lag: Any) -> Piece:
         """Return the smooth piece that a solution rests on, known by the smoothed term and the dual iterates there.
 
-        Of a term with kinks that does not say, decisions that rest at them have no derivatives.
+        Of a term with kinks that does not say, decisions that rest at them have no derivatives. Without dual iterates a
+        solution rests at one where the smoothed slope is not phi's.
         """
-        rows = smoothed.dual[..., : 0 if lag is None else 1]
-        return (Piece if lag is None else UnknownPiece)(torch.zeros_like(rows, dtype=torch.bool))
+        none, one = (torch.zeros_like(smoothed.dual[..., :rows], dtype=torch.bool) for rows in (0, 1))
+        if lag is not None:
+            return UnknownPiece(one, ~one)
+        if smoothed.at is None or type(self).smooth is Term.smooth:
+            return Piece(none)
+        u, slope = smoothed.at[0], smoothed.dual
+        apart = ((slope - self.subgradient(u)).abs() > AT_KINK * slope.abs().amax(dim=-1, keepdim=True)).any(dim=-1)
+        return UnknownPiece(one, (apart | self.nonsmooth(u)).unsqueeze(-1))
 
     def envelope(self, u: Tensor, smoothed: Smoothed, lag: Any) -> Tensor:
         """Return phi(u) with its duals held where they are at a solution, for autograd: (N, M, K) -> (N, M).
 
         Its derivative in the term's own coefficients is that of the minimum (envelope theorem), at kinks too, where
-        that of phi at the solution is not.
+        that of phi at the solution is not. Without dual iterates it is the smoothed term.
         """
-        return self.value(u)
+        again = self._smooth_again(u, smoothed)
+        return self.value(u) if again is None else again.value
 
     # -- CVXPY ---------------------------------------------------------------------------------------
 
@@ -237,11 +260,14 @@ class Term(ABC):
         return cls(map=DenseMap(tensors["A"]), **{k: v for k, v in tensors.items() if k != "A"}, **fields)
 
     def check_shapes(self, dim: int) -> None:
-        """Raise ValueError naming the field that does not fit to the others, for a term of one context."""
+        """Raise ValueError naming the field that does not fit to the others; batch dimensions are left out."""
+        if isinstance(self.map, DenseMap) and self.map.matrix.ndim != 3:
+            raise ValueError(f"A: expected shape [N or 1, K, {dim}], got {list(self.map.matrix.shape)}")
         rows = self.map.rows
-        expected = {"A": (rows, dim), "offset": (1, rows), **self._shapes(rows)}
-        for name, shape in expected.items():
-            tensor = self.map.matrix if name == "A" and isinstance(self.map, DenseMap) else getattr(self, name)
+        if self.map.dim != dim:
+            raise ValueError(f"A: expected shape {[rows, dim]}, got {[rows, self.map.dim]}")
+        for name, shape in {"offset": (1, rows), **self._shapes(rows)}.items():
+            tensor = getattr(self, name)
             if tuple(tensor.shape[1:]) != shape:
                 raise ValueError(f"{name}: expected shape {list(shape)}, got {list(tensor.shape[1:])}")
 

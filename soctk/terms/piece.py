@@ -60,8 +60,16 @@ class Piece:
         return change, change
 
 
+@dataclass(frozen=True, eq=False)
 class UnknownPiece(Piece):
-    """The piece of a term with kinks that does not say which: its margins are never right."""
+    """The piece of a term with kinks that does not say which: where one rests at any, its margins are never right.
+
+    Attributes:
+        kinks: none, (N, 1, 1).
+        resting: whether a solution may rest at one, bool (N, 1, 1).
+    """
+
+    resting: Tensor
 
     def equations(self, term: Any, u: Tensor) -> Tensor:
         """Return one row of ones."""
@@ -72,5 +80,6 @@ class UnknownPiece(Piece):
         return term.offset.new_zeros(1, 1, term.map.dim)
 
     def margins(self, term: Any, u: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what no derivative is given with."""
-        return torch.full_like(change, -torch.inf), change
+        """Return what no derivative is given with at kinks, and what always is elsewhere."""
+        away = torch.where(self.resting, -torch.inf, torch.inf).to(u.dtype)
+        return away, torch.full_like(away, torch.inf)

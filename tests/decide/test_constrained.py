@@ -346,3 +346,15 @@ def test_networks_with_many_kinks() -> None:
         assert decision.status == Status.OPTIMAL
         assert decision.multipliers is not None
         assert float(decision.multipliers) > 0
+
+
+def test_limits_near_the_least_value_of_what_is_limited_are_met() -> None:
+    """There its numbers are a hundredth of those at the centre, and no solver meets it to 1e-7 of them."""
+    f, g, other = (soctk.SOCICNN(5, 2, hidden=(6,), quadratics=(3,), norms=(2,), seed=seed) for seed in (1, 101, 201))
+    rng, box = np.random.default_rng(3), Box(5, -1, 1)
+    for _ in range(3):
+        context = rng.normal(size=(5, 2))
+        least = soctk.minimize(g, box, context).value
+        decision = soctk.minimize(f, box, context, subject_to=[(g, least + 1e-3), (other, 5.0)])
+        assert decision.optimal.all()
+        assert bool((g(decision.x, context) <= least + 1e-3 + 1e-7).all())

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import squared_hinge
 import torch
+from pinball import Pinball
 from squared_hinge import SquaredHinge
 from tolerances import CERTIFIED, DOUBLE, VALUE
 
@@ -101,6 +102,52 @@ def test_without_a_kernel_it_is_decided_in_pytorch_with_one_warning(forgotten: N
         assert not supported(form)
         register(Unfinished)
         assert minimize(ExactSurrogate.of(form), SET, tol=CERTIFIED).status == "optimal"
+
+
+class Quantiles(soctk.ConvexSurrogate):
+    """sum_i (x_i - 1)^2 / 2 + w_i pinball(x_i - t_i), t = 1 + B theta: least at t_i between two ends, or at these."""
+
+    TAU = 0.3
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.w = torch.nn.Parameter(torch.tensor([0.4, 0.8, 1.6], dtype=DOUBLE))
+
+    def targets(self, context: torch.Tensor) -> torch.Tensor:
+        return 1 + context @ torch.tensor([[0.5, -0.4, 0.3], [0.2, 0.6, -0.7]], dtype=DOUBLE)
+
+    def _conic_form(self, context: torch.Tensor) -> ConicForm:
+        eye, one = DenseMap(torch.eye(3, dtype=DOUBLE)[None]), torch.ones(1, 1, 3, dtype=DOUBLE)
+        pinball = Pinball(eye, -self.targets(context).unsqueeze(1), self.w.expand(1, 1, 3), self.TAU)
+        return ConicForm(one[..., 0] * 0, one * 0, (Quadratic(eye, -one, one), pinball), (len(context),))
+
+    def config(self) -> dict:
+        return {}
+
+    def least(self, context: torch.Tensor) -> torch.Tensor:
+        above = torch.maximum(self.targets(context), 1 - self.TAU * self.w)
+        return torch.minimum(above, 1 + (1 - self.TAU) * self.w)
+
+
+@pytest.mark.filterwarnings("ignore::soctk.terms.SlowTermWarning")
+def test_derivatives_at_kinks_of_a_term_without_dual_iterates(forgotten) -> None:
+    """Those of the closed form: x moves with the kink that it rests at, where the slope of the minimum is the dual."""
+    model, layer = Quantiles(), soctk.DecisionLayer(Quantiles(), soctk.Box(3, -9, 9))
+    context = torch.randn(40, 2, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+    weights = torch.randn(40, 3, generator=torch.Generator().manual_seed(2), dtype=DOUBLE)
+    found, expected = [], []
+    for derivatives, function, minimum in (
+        (found, layer.model, (layer, layer.optimal_value)),
+        (expected, model, (model.least, lambda rows: model(model.least(rows), rows))),
+    ):
+        for number, make in enumerate(minimum):
+            rows = context.clone().requires_grad_()
+            made = make(rows)
+            total = (made * weights).sum() if number == 0 else (made * weights[:, 0]).sum()
+            derivatives += [made.detach(), *torch.autograd.grad(total, [rows, function.w])]
+    assert float((expected[1] != 0).any(dim=1).double().mean()) > 0.5  # at kinks
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)  # one is within 1e-5 of another kink
 
 
 def test_files_keep_it_where_it_is_registered(forgotten: None, tmp_path: Path) -> None:

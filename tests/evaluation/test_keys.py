@@ -66,10 +66,10 @@ def test_the_order_of_the_config_does_not_matter() -> None:
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """Forget the hashes of source files, before and after."""
-    for cached in (key.versions_of, key.code_version):
+    for cached in (key.versions_of, key.code_version, key.own_source):
         cached.cache_clear()
     yield
-    for cached in (key.versions_of, key.code_version):
+    for cached in (key.versions_of, key.code_version, key.own_source):
         cached.cache_clear()
 
 
@@ -78,17 +78,22 @@ def test_a_method_and_a_task_of_another_package_bring_its_source_and_its_version
 ) -> None:
     source = tmp_path / "another_package" / "tasks.py"
     source.parent.mkdir()
-    source.write_text("a = 1")
+    (tmp_path / "beside_it.py").write_text("a = 1")
+    source.write_text("def make():\n    import math, numpy, beside_it")
     point = EntryPoint("theirs", "another_package.tasks:make", "any")
     monkeypatch.setattr(key.metadata, "entry_points", lambda group, name: [point] if name == "theirs" else [])
     monkeypatch.setattr(key, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path), *sys.path]))
     cells = {"task_code": replace(BASE, task="theirs"), "method_code": replace(BASE, method="theirs")}
+    assert key.own_source("another_package") == ("another_package", "beside_it")
     before = {name: FAKE.versions(cell)[name] for name, cell in cells.items()}
     assert set(FAKE.versions(BASE)).isdisjoint(before)
-    source.write_text("a = 2")
-    key.versions_of.cache_clear()
-    key.code_version.cache_clear()
-    assert all(FAKE.versions(cell)[name] != before[name] for name, cell in cells.items())
+    for changed in (tmp_path / "beside_it.py", source):
+        changed.write_text("a = 2")
+        key.versions_of.cache_clear()
+        key.code_version.cache_clear()
+        after = {name: FAKE.versions(cell)[name] for name, cell in cells.items()}
+        assert all(after[name] != before[name] for name in cells)
+        before = after
 
 
 def test_library_versions_change_the_key(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from ball import Ball
 from torch import Tensor
 
 from soctk_evaluation.metrics import Scores, evaluate, relative_error, solver_regret
@@ -39,6 +41,13 @@ def test_the_oracle_has_no_error_and_a_regret_within_its_tolerance() -> None:
     assert scores.gap_max <= 1e-6 * scale
     assert scores.status == "ok"
     assert scores.decide_ms > 0
+
+
+def test_over_a_set_of_ones_own_the_oracle_is_decided_without_newton_steps() -> None:
+    task = replace(TASK, feasible_set=Ball(5, 0.5))
+    scores = evaluate(task.surrogate(), task, DATA.context[:4])
+    assert scores.regret_max <= 1e-5
+    assert scores.status == "ok"
 
 
 def test_the_papers_protocol_has_a_regret_of_its_own_on_a_budget_set() -> None:

@@ -12,8 +12,21 @@ import numpy as np
 import pytest
 import torch
 from plain_kernel import PlainKernel
-from tolerances import CLARABEL, CONJUGATE, DOUBLE, GRADIENT, HESSIAN, INEQUALITY, SINGLE, VALUE, close, size
+from tolerances import (
+    CLARABEL,
+    CONJUGATE,
+    DOUBLE,
+    GRADIENT,
+    HESSIAN,
+    INEQUALITY,
+    SINGLE,
+    TIGHT_OPTIONS,
+    VALUE,
+    close,
+    size,
+)
 
+from soctk import ConicForm, Dual
 from soctk.maps.linear import DenseMap
 from soctk.terms import Term
 from soctk.terms.registry import has_kernel
@@ -190,6 +203,19 @@ class TermContract:
             problem = cp.Problem(cp.Minimize(value), [*constraints, variable == u[row, 0].numpy()])
             problem.solve(solver="CLARABEL")
             assert problem.value == pytest.approx(float(values[row, 0]), rel=CLARABEL, abs=CLARABEL)
+
+    def test_the_cone_program_has_the_terms_value_and_its_dual_proves_it(
+        self, case, generator: torch.Generator
+    ) -> None:
+        term = case().apply(lambda tensor: tensor[:1])
+        n, none = term.map.dim, torch.zeros(1, 1, dtype=DOUBLE)
+        form = ConicForm(none, none.expand(1, 1, n).clone(), (term,))
+        x = torch.randn(n, generator=generator, dtype=DOUBLE)
+        value = float(form.value(x))
+        solution = form.cone_program(x).solve("CLARABEL", **TIGHT_OPTIONS)
+        assert solution.value == pytest.approx(value, rel=CLARABEL, abs=CLARABEL)
+        dual = Dual(tuple(term.nearest_dual(y) for y in solution.dual.parts))
+        assert float(form.dual_value(dual, x)) == pytest.approx(value, rel=CLARABEL, abs=CLARABEL)
 
     def test_rewriting_keeps_the_function(self, case, generator: torch.Generator) -> None:
         term = case()

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from pinball import Pinball
 from squared_hinge import SquaredHinge
 from term_contract import INSTANCES, TermContract, from_numpy
 
@@ -109,6 +110,12 @@ class TestSquaredHinge(TermContract):
     """One that is not ours."""
 
     CASES: ClassVar = group(lambda own: SquaredHinge(*parts(np.random.default_rng(6), 5, 5, own=own)), plain=())
+
+
+class TestPinball(TermContract):
+    """One that is not ours, with kinks, and neither a kernel nor dual iterates."""
+
+    CASES: ClassVar = group(lambda own: Pinball(*parts(np.random.default_rng(7), 5, 5, own=own), tau=0.3), plain=())
 
 
 @pytest.mark.parametrize("bad", [-0.1, torch.nan])

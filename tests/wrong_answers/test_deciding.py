@@ -11,8 +11,11 @@ from ball import Ball
 from zoo import MODELS, shaken
 
 import soctk
+from soctk import ConicForm
 from soctk.decide.first_order import FirstOrder
 from soctk.decide.problem import Limits, Problem
+from soctk.maps.linear import DenseMap
+from soctk.terms import Huber, Quadratic
 
 DOUBLE = torch.float64
 
@@ -208,6 +211,12 @@ WRONG = {
     "one for all": ("_violation", lambda self, x: self.box._violation(x).amax(), ValueError),
     "NaN": ("_project", lambda self, y: y * torch.nan, ValueError),
     "never satisfied": ("_violation", lambda self, x: self.box._violation(x) + 1.0, ValueError),
+    "always satisfied": ("_violation", lambda self, x: torch.zeros_like(x[..., 0]), ValueError),
+    "one end forgotten": ("_violation", lambda self, x: torch.relu(-x).amax(dim=-1), ValueError),
+    "no constraints": ("constraints", lambda self, x: [], ValueError),
+    "constraints too wide": ("constraints", lambda self, x: [x >= 0, x <= 1.1], ValueError),
+    "constraints too narrow": ("constraints", lambda self, x: [x >= 0, x <= 0.9], ValueError),
+    "no list": ("constraints", lambda self, x: None, TypeError),
 }
 
 
@@ -216,9 +225,9 @@ def test_a_set_whose_answers_contradict_each_other_is_refused(wrong: str) -> Non
     """The answer that is wrong, or that contradicts it, is named before anything is decided."""
     name, answer, error = WRONG[wrong]
     feasible_set = type("Wrong", (Lying,), {name: answer})(3, "nothing")
-    model = soctk.SOCICNN(3)
+    model, answers = soctk.SOCICNN(3), "_linear_minimizer|_project|_violation|linear_minimum|constraints"
     for _ in range(2):
-        with pytest.raises(error, match=r"^Wrong\.(_linear_minimizer|_project|_violation|linear_minimum): expected"):
+        with pytest.raises(error, match=rf"^Wrong\.({answers}): expected"):
             soctk.minimize(model, feasible_set)
     with pytest.raises(error, match=r"^Wrong\."):
         soctk.certify(model, feasible_set, torch.zeros(3))
@@ -375,3 +384,51 @@ def test_units_are_stored_all_or_none(wrong: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="value: "):
         model.set_standardization(x=(1.0, 2.0), value=wrong)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+EYE, ONE = DenseMap(torch.eye(3, dtype=DOUBLE)[None]), torch.ones(1, 1, 3, dtype=DOUBLE)
+MISSHAPEN = {
+    "constant": (
+        lambda c: ConicForm(c.sum(dim=-1), ONE, (), (len(c),)),
+        ValueError,
+        r"constant: .*\[N or 1, 1\], got \[4\]",
+    ),
+    "linear": (
+        lambda c: ConicForm(c[:, :1], c[:, :1] * ONE[0], (), (len(c),)),
+        ValueError,
+        r"linear: .*\[N or 1, 1, 3\]",
+    ),
+    "one weight for all": (
+        lambda c: with_term(c, Huber(EYE, ONE, ONE[..., :1], 0.5)),
+        ValueError,
+        r"Huber\)\.weights: .*\[1, 3\]",
+    ),
+    "offset": (lambda c: with_term(c, Quadratic(EYE, ONE[0], ONE)), ValueError, r"Quadratic\)\.offset: "),
+    "matrix": (lambda c: with_term(c, Quadratic(DenseMap(EYE.matrix[0]), ONE, ONE)), ValueError, r"\.A: "),
+    "columns": (lambda c: with_term(c, Quadratic(DenseMap(EYE.matrix[..., :2]), ONE, ONE)), ValueError, r"\.A: "),
+    "contexts": (lambda c: with_term(c, Quadratic(EYE, ONE.expand(3, 1, 3), ONE)), ValueError, r"offset: .* of 1 or 4"),
+    "dtype": (lambda c: with_term(c, Quadratic(EYE, ONE.float(), ONE)), TypeError, r"offset: expected torch.float64"),
+    "no term": (lambda c: with_term(c, EYE), TypeError, r"terms\[0\] \(DenseMap\): expected one that derives from"),
+    "no tuple": (lambda c: ConicForm(c[:, :1], ONE, [], (len(c),)), TypeError, "terms: expected a tuple"),
+    "nothing": (lambda c: None, TypeError, "expected a soctk.ConicForm, got NoneType"),
+}
+
+
+def with_term(context: torch.Tensor, term: object) -> ConicForm:
+    return ConicForm(context[:, :1], ONE, (term,), (len(context),))
+
+
+@pytest.mark.parametrize("wrong", list(MISSHAPEN))
+def test_a_form_of_wrong_shapes_is_refused_by_name(wrong: str) -> None:
+    """PyTorch stretched one weight over all rows, and compiled code read others: "optimal", of another function."""
+    make, error, words = MISSHAPEN[wrong]
+
+    class Own(soctk.ConvexSurrogate):
+        def _conic_form(self, context: torch.Tensor) -> ConicForm:
+            return make(context)
+
+        def config(self) -> dict:
+            return {}
+
+    with pytest.raises(error, match=rf"^Own\._conic_form: .*{words}"):
+        soctk.minimize(Own(3, 2), soctk.Box(3), torch.zeros(4, 2, dtype=DOUBLE))

@@ -305,3 +305,13 @@ def test_numbers_that_linear_programmes_take_for_none_are_refused() -> None:
         Polyhedron(3, 0.0, 1.0, E=np.ones(3), f=1.0).at(f=[2e20, 1.0])
     with pytest.raises(ValueError, match=r"upper: expected numbers below 1e\+20 in size, or none \(inf\), got 1e\+30"):
         Polyhedron(3, 0.0, 1e30, G=np.ones(3), h=1.0)
+
+
+@pytest.mark.parametrize(("small", "f"), [(1e-9, [1.5, 0.5]), (1e-12, [1.5, 0.5])])
+def test_equalities_that_hardly_differ_are_not_said_to_contradict_each_other(small: float, f: list[float]) -> None:
+    """x = (.5, .5, .5 / small) is a point of the set; the constructor claimed that there is none."""
+    rows = [[1, 1, small], [1, 1, -small]]
+    with pytest.raises(ValueError, match="contradict one another, or hardly differ"):
+        soctk.Polyhedron(3, 0, [1, 1, 1 / small], E=rows, f=f)
+    with pytest.raises(ValueError, match="one another$"):
+        soctk.Polyhedron(3, 0, 1, E=[[1, 1, 1], [2, 2, 2]], f=[1, 1])

@@ -7,8 +7,11 @@ whatever its code. An experiment adds its own file and what its `code` names, th
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
+import sys
+import sysconfig
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -90,7 +93,8 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
     for kind, name in (("method", method), ("task", task)):
         points = tuple(metadata.entry_points(group=GROUPS[kind], name=name))
         providers |= {point.dist.name for point in points if point.dist is not None} - {"soctk"}
-        own = BASELINES.get(name) or _source_of_task(name) or tuple(point.module.split(".")[0] for point in points)
+        own = BASELINES.get(name) or _source_of_task(name)
+        own = own or tuple(source for point in points for source in own_source(point.module.split(".")[0]))
         if not set(own) <= set(SHARED):
             found[f"{kind}_code"] = code_version(own)
     beginnings = (method, method.split("_")[0], task.split("_")[0])
@@ -106,6 +110,41 @@ def _source_of_task(name: str) -> tuple[str, ...]:
     if name in ("voltage", *OPF):
         return ("soctk_tasks.grid",)
     return ("soctk_tasks.untuned",) if name in UNTUNED else ()
+
+
+@cache
+def own_source(package: str) -> tuple[str, ...]:
+    """Return a package or module and those that its source imports, if they are no installed library's.
+
+    What is installed has a version, and so has the distribution that an entry point is of.
+    """
+    found, pending = {package: None}, [package]
+    while pending:
+        names = sorted({name for _, file in sources(pending.pop()) for name in _imported(file)})
+        own = [name for name in names if name not in found and _is_own(name)]
+        found |= dict.fromkeys(own)
+        pending += own
+    return tuple(found)
+
+
+def _imported(file: Path) -> set[str]:
+    """Return the packages and modules that a source file imports, from within its functions too."""
+    if file.suffix != ".py":
+        return set()
+    steps = list(ast.walk(ast.parse(file.read_bytes())))
+    whole = {alias.name for step in steps if isinstance(step, ast.Import) for alias in step.names}
+    parts = {step.module for step in steps if isinstance(step, ast.ImportFrom) and step.level == 0 and step.module}
+    return {name.split(".")[0] for name in whole | parts}
+
+
+def _is_own(package: str) -> bool:
+    if package in sys.stdlib_module_names or package in {"soctk", *(name.split(".")[0] for name in (*SHARED, PRESETS))}:
+        return False
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return False
+    installed = (sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
+    return not any(Path(spec.origin).is_relative_to(folder) for folder in installed)
 
 
 def _version(distribution: str) -> str:
