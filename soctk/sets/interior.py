@@ -100,9 +100,9 @@ class Interior:
             if answer.status == 2:
                 if _nearly_dependent(equal):
                     raise ValueError(
-                        "no point of the set was found: its equalities contradict one another, or hardly differ, so that "
-                        "rounding decides; give variables units in which the entries of a row are of one size, and leave "
-                        "out rows that others imply"
+                        "no point of the set was found: its equalities contradict one another, or hardly differ, so "
+                        "that rounding decides; give variables units in which the entries of a row are of one size, "
+                        "and leave out rows that others imply"
                     )
                 raise ValueError("expected a set with a point, got an empty one: its equalities contradict one another")
             if answer.status != 0:

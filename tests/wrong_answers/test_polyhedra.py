@@ -313,5 +313,5 @@ def test_equalities_that_hardly_differ_are_not_said_to_contradict_each_other(sma
     rows = [[1, 1, small], [1, 1, -small]]
     with pytest.raises(ValueError, match="contradict one another, or hardly differ"):
         soctk.Polyhedron(3, 0, [1, 1, 1 / small], E=rows, f=f)
-    with pytest.raises(ValueError, match="one another$"):
+    with pytest.raises(ValueError, match=r"one another$"):
         soctk.Polyhedron(3, 0, 1, E=[[1, 1, 1], [2, 2, 2]], f=[1, 1])

@@ -9,7 +9,7 @@ import numpy as np
 
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.names import in_order
-from soctk_evaluation.harness.store import Row
+from soctk_evaluation.harness.store import Row, last_by
 from soctk_evaluation.tables.markdown import escape, head, line
 from soctk_evaluation.tables.page import Page
 
@@ -35,7 +35,7 @@ row `quadratic` is the least-squares quadratic, learned in closed form.
 
 def write_samples(results: Results, files: Files) -> None:
     """Show the tables, and write the page and the picture asked for."""
-    rows = results.measured
+    rows = list(last_by(results.measured, _which).values())
     text = "\n".join(table(curves(rows, varied), varied) for varied in VARIED) if rows else ""
     print(text or "no rows of sample efficiency yet")
     if rows:
@@ -49,12 +49,24 @@ def write_samples(results: Results, files: Files) -> None:
             "seeds": " ".join(map(str, seeds)),
             "names": " ".join(escape(task) for task in tasks),
         }
-        PAGE.write(results, files, text, fields | {name: escape(most(rows, name)) for name in VARIED})
+        PAGE.write(results, files, text, fields | {name: escape(most(rows, name)) for name in VARIED}, rows)
     if "figure" in files and rows:
         from soctk_evaluation.tables.figures import samples_figure
 
         panels = {heading: curves(rows, varied) for varied, heading in VARIED.items()}
         samples_figure(panels, files["figure"])
+
+
+def _which(row: Row) -> tuple[object, ...]:
+    """Return what a row is of, whatever code and recipe measured it."""
+    return (
+        row["task"],
+        row["dim"],
+        row["method"],
+        row["seed"],
+        row["protocol"],
+        *(row["config"][name] for name in VARIED),
+    )
 
 
 def most(rows: Sequence[Row], name: Varied) -> int:
