@@ -53,11 +53,19 @@ def _to_tensor(value: ArrayLike, name: str) -> Tensor:
     try:
         array = np.asarray(value)
         if array.dtype == object:
-            raise TypeError("ragged or non-numeric")
+            array = _numbers_of(array)
         # torch cannot share read-only or negatively strided memory; a copy is always safe.
         return torch.from_numpy(np.array(array, copy=True))
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected a numeric tensor or array, got {type(value).__name__} ({error})") from None
+
+
+def _numbers_of(array: np.ndarray) -> np.ndarray:
+    """Return objects as float64 if all are numbers, as of a data frame with columns of several types."""
+    for entry in array.flat:
+        if not isinstance(entry, Real | np.bool_):
+            raise TypeError(f"ragged or non-numeric: an entry is of type {type(entry).__name__}")
+    return array.astype(np.float64)
 
 
 def as_dense(value: ArrayLike, name: str) -> np.ndarray:

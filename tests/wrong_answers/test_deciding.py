@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cvxpy as cp
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 import torch
@@ -432,3 +433,15 @@ def test_a_form_of_wrong_shapes_is_refused_by_name(wrong: str) -> None:
 
     with pytest.raises(error, match=rf"^Own\._conic_form: .*{words}"):
         soctk.minimize(Own(3, 2), soctk.Box(3), torch.zeros(4, 2, dtype=DOUBLE))
+
+
+def test_numbers_of_several_types_are_numbers() -> None:
+    """Data frames with columns of several types, which NumPy makes objects of, were called ragged or non-numeric."""
+    model = soctk.SOCICNN(3, 2)
+    plain = soctk.minimize(model, soctk.Box(3), torch.tensor([[1.0, 1.0], [2.0, 0.0]], dtype=DOUBLE))
+    frame = pd.DataFrame({"load": [1.0, 2.0], "weekend": [True, False]})
+    for context in (frame, frame.convert_dtypes(), np.array([[1, True], [2.0, False]], dtype=object)):
+        assert torch.equal(soctk.minimize(model, soctk.Box(3), context).x, plain.x)
+    for wrong in ([["1", 2.0]], [[1.0, None]], [[1.0, pd.NA]]):
+        with pytest.raises(TypeError, match=r"context: .*an entry is of type (str|NoneType|NAType)"):
+            soctk.minimize(model, soctk.Box(3), np.array(wrong, dtype=object))
