@@ -155,7 +155,7 @@ def structured_table(experiment: str, rows: Sequence[Row], protocol: str, expect
     trivial = {name: group for name in TRIVIAL[experiment] if (group := [row for row in rows if row["method"] == name])}
     for name, group in trivial.items():
         lines.append(_line(f"*{_words(name)}*", group, expected, None, bold=False))
-    seeds = "one seed, so that a fit more may give another order" if expected == 1 else f"{expected} seeds"
+    seeds = "one seed: another may give another order" if expected == 1 else f"{expected} seeds"
     notes = [seeds, *_beaten(trivial, learned), *code_notes([row for group in learned.values() for row in group])]
     return "\n".join([*lines, "", *[f"- {escape(note)}" for note in notes]]) + "\n"
 
