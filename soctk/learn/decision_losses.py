@@ -13,6 +13,7 @@ jump: their `Regret` has the derivative 0 or none, while the others still lead s
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ from soctk.surrogate import ConvexSurrogate
 
 OUTSIDE = 1e-6
 """Optima this far outside of the set are none: one outside has a loss below zero."""
+
+BETTER = 1e-4
+"""A decision may cost less than an optimum by this share of what they add up: optima are as good as their solver."""
 
 Loss = Callable[[], Tensor]
 
@@ -180,11 +184,18 @@ class Regret(DecisionLoss):
         return lambda: self._mean(decide(context).cpu())  # the objective is given what the user has
 
     def judge(self, model: ConvexSurrogate) -> float:
-        """Return the mean regret."""
-        return float(self._mean(self.decisions(model)))
+        """Return the mean regret; ValueError where the objective is not finite at a decision."""
+        found = float(self._mean(self.decisions(model)))
+        if not math.isfinite(found):
+            raise ValueError(f"objective: expected finite values at decisions in the set, got a mean of {found}")
+        return found
 
     def _mean(self, x: Tensor) -> Tensor:
         value = self.objective(x, self.context)
+        if tuple(value.shape) != (self.instances,):
+            raise ValueError(
+                f"objective: expected shape ({self.instances},), a number for each decision, got {tuple(value.shape)}"
+            )
         return (value if self.optimum is None else value - self.optimum).mean()
 
 
@@ -207,5 +218,13 @@ class SPOPlus(DecisionLoss):
         return lambda: spo_plus_loss(layer, costs, optima, context)
 
     def judge(self, model: ConvexSurrogate) -> float:
-        """Return the mean regret."""
-        return float((self.costs * (self.decisions(model) - self.optima)).sum(dim=-1).mean())
+        """Return the mean regret; ValueError where a decision costs less than the optimum that was given."""
+        parts = self.costs * (self.decisions(model) - self.optima)
+        regret, size = parts.sum(dim=-1), (self.costs * self.optima).abs().sum(dim=-1)
+        below = float((-regret - BETTER * (size + parts.abs().sum(dim=-1))).max())
+        if below > 0:
+            raise ValueError(
+                "optima: expected points of the set at which the costs c'x are least, got one that a decision of the "
+                f"model is {float(-regret.min()):.3g} below"
+            )
+        return float(regret.mean())

@@ -68,7 +68,8 @@ class Table:
         if isinstance(source, str | os.PathLike):
             return next(read_pieces(Path(source), None, wanted))
         if not isinstance(source, pd.DataFrame):
-            raise TableError(f"expected a file or a data frame, got {type(source).__name__}")
+            kind, hint = type(source), "; take its to_pandas()" if hasattr(source, "to_pandas") else ""
+            raise TableError(f"expected a file or a data frame of pandas, got {kind.__module__}.{kind.__name__}{hint}")
         names = tuple(map(str, source.columns))
         _check_names(names, "the data frame")
         frame = _of_pandas_types(source.set_axis(names, axis=1))

@@ -231,3 +231,17 @@ def test_wrong_arguments_say_so(fitted):
         soctk.fine_tune(model, data, soctk.Suboptimality(data.context[:, :3], where, best.x))
     with pytest.raises(TypeError, match="surrogate"):
         soctk.fine_tune(torch.nn.Linear(2, 2), data, soctk.Suboptimality(data.context, where, best.x))
+
+
+def test_optima_that_are_none_and_objectives_of_other_shapes_are_refused():
+    """The worst vertices in place of the best had a negative regret; a sum over all instances counted for each."""
+    context, costs, _ = linear_problem(20)
+    model = MODELS["soc"](5)
+    with pytest.raises(ValueError, match="at which the costs c'x are least, got one that a decision of the model"):
+        soctk.SPOPlus(context, SET, costs, SET.linear_minimizer(-costs)).judge(model)
+    zeros = torch.zeros(20, dtype=DOUBLE)
+    for objective in (lambda x, c: x.square().sum(), lambda x, c: x, lambda x, c: x[:, :1]):
+        with pytest.raises(ValueError, match=r"objective: expected shape \(20,\), a number for each decision"):
+            soctk.Regret(context, SET, objective, zeros).judge(model)
+    with pytest.raises(ValueError, match="objective: expected finite values"):
+        soctk.Regret(context, SET, lambda x, c: torch.log(x.sum(dim=-1) - 9.0), zeros).judge(model)

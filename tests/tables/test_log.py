@@ -130,3 +130,11 @@ def test_a_date_that_says_it_is_missing_is_a_gap_in_short_logs_too(days: int) ->
     dates[7] = "NA"
     frame = pd.DataFrame({"context_day": dates, "x_0": np.linspace(0, 1, days), "value": np.linspace(1, 2, days)})
     assert soctk.read_log(frame, drop_missing=True).missing.counts == {"context_day": 1}
+
+
+def test_frames_of_others_are_told_the_way() -> None:
+    class DataFrame:
+        def to_pandas(self) -> None: ...
+
+    with pytest.raises(TableError, match=r"a data frame of pandas, got .*DataFrame; take its to_pandas\(\)"):
+        soctk.read_log(DataFrame(), Roles(context=["a"], x=["b"], value="c"))
