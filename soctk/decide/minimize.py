@@ -66,9 +66,9 @@ def minimize(
             the set by less than a thousandth of max(1, |value|), the unit is 1,000 times that range.
         max_iter: the most iterations of the method for each instance: Newton steps (60 by default; 200 by conjugate
             gradients), gradient steps (20,000), descent steps (200), or the outside solver's own.
-        time_limit: seconds for the whole call, after which no iteration begins; the best feasible points and honest gaps
-            are returned. An iteration of the whole batch ends, and every point gets its bound: for thousands of contexts
-            of hundreds of variables tenths of a second, seconds while PyTorch decides.
+        time_limit: seconds for the whole call, after which no iteration begins; the best feasible points and honest
+            gaps are returned. What has begun ends, an iteration of the whole batch and the bounds: for thousands of
+            contexts of hundreds of variables tenths of a second, seconds while PyTorch decides.
         method: a solver object, or the name of one with its usual options: "newton" (`SmoothingNewton`, certified);
             "newton_cg" (`NewtonCG`, the same by conjugate gradients, for thousands of variables between bounds);
             "first_order" (`FirstOrder`: accelerated gradients, certified, for thousands of variables on any set);
