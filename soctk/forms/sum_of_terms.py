@@ -124,10 +124,12 @@ class SumOfTerms:
                 term.check_shapes(dim)
             except ValueError as error:
                 raise ValueError(f"{name}.{error}, after a first dimension of N or 1") from None
-            self._check_tensor(f"{name}.offset", term.offset, size)
-            self._check_tensor(f"{name}.weights", term.weights, size)
-            if isinstance(term.map, DenseMap):
-                self._check_tensor(f"{name}.A", term.map.matrix, size)
+            for field in dataclasses.fields(term):
+                value = getattr(term, field.name)
+                if isinstance(value, DenseMap):
+                    self._check_tensor(f"{name}.A", value.matrix, size)
+                elif isinstance(value, Tensor):
+                    self._check_tensor(f"{name}.{field.name}", value, size)
 
     def _check_tensor(self, name: str, tensor: Tensor, size: int) -> None:
         if not isinstance(tensor, Tensor):

@@ -16,7 +16,7 @@ from soctk import ConicForm
 from soctk.decide.first_order import FirstOrder
 from soctk.decide.problem import Limits, Problem
 from soctk.maps.linear import DenseMap
-from soctk.terms import Huber, Quadratic
+from soctk.terms import Huber, Norms, Quadratic
 
 DOUBLE = torch.float64
 
@@ -408,6 +408,11 @@ MISSHAPEN = {
     "matrix": (lambda c: with_term(c, Quadratic(DenseMap(EYE.matrix[0]), ONE, ONE)), ValueError, r"\.A: "),
     "columns": (lambda c: with_term(c, Quadratic(DenseMap(EYE.matrix[..., :2]), ONE, ONE)), ValueError, r"\.A: "),
     "contexts": (lambda c: with_term(c, Quadratic(EYE, ONE.expand(3, 1, 3), ONE)), ValueError, r"offset: .* of 1 or 4"),
+    "kappa": (
+        lambda c: with_term(c, Norms(EYE, ONE, ONE, ONE.expand(3, 1, 3), 1)),
+        ValueError,
+        r"Norms\)\.kappa: .* of 1 or 4",
+    ),
     "dtype": (lambda c: with_term(c, Quadratic(EYE, ONE.float(), ONE)), TypeError, r"offset: expected torch.float64"),
     "no term": (lambda c: with_term(c, EYE), TypeError, r"terms\[0\] \(DenseMap\): expected one that derives from"),
     "no tuple": (lambda c: ConicForm(c[:, :1], ONE, [], (len(c),)), TypeError, "terms: expected a tuple"),

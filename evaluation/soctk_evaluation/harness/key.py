@@ -138,7 +138,7 @@ def _imported(file: Path) -> set[str]:
 
 
 def _is_own(package: str) -> bool:
-    if package in sys.stdlib_module_names or package in {"soctk", *(name.split(".")[0] for name in (*SHARED, PRESETS))}:
+    if package in sys.stdlib_module_names or package in {name.split(".")[0] for name in (*SHARED, PRESETS)}:
         return False
     spec = find_spec(package)
     if spec is None or spec.origin is None:

@@ -12,6 +12,7 @@ from soctk_evaluation.harness.names import in_order
 from soctk_evaluation.harness.store import Row, last_by
 from soctk_evaluation.tables.markdown import escape, head, line
 from soctk_evaluation.tables.page import Page
+from soctk_evaluation.tables.summary import WHICH
 
 Varied = Literal["candidates", "train"]
 VARIED: dict[Varied, str] = {"candidates": "candidates of an instance", "train": "instances"}
@@ -59,14 +60,7 @@ def write_samples(results: Results, files: Files) -> None:
 
 def _which(row: Row) -> tuple[object, ...]:
     """Return what a row is of, whatever code and recipe measured it."""
-    return (
-        row["task"],
-        row["dim"],
-        row["method"],
-        row["seed"],
-        row["protocol"],
-        *(row["config"][name] for name in VARIED),
-    )
+    return *(row[name] for name in WHICH), *(row["config"][name] for name in VARIED)
 
 
 def most(rows: Sequence[Row], name: Varied) -> int:
