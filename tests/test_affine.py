@@ -90,3 +90,16 @@ def test_large_maps_make_no_dense_copy():
         large.apply(lambda t: torch.full_like(t, torch.nan)).check("A")
     with pytest.raises(ValueError, match="expected one context"):
         DenseMap(torch.zeros(2, 3, 3)).to_sparse()
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_what_was_made_without_derivatives_does_not_serve_those_who_need_them(pair, context):
+    numbers = pair[1].values.clone().requires_grad_()
+    sparse = SparseMap(numbers, pair[1].pattern)
+    with context():
+        sparse.to_dense()
+        sparse.reach(torch.ones(DIM, dtype=DOUBLE), 1.0)
+    total = (sparse.to_dense().matrix ** 2).sum() + sparse.reach(torch.ones(DIM, dtype=DOUBLE), 1.0).sum()
+    (slope,) = torch.autograd.grad(total, numbers)
+    close(slope, 2 * pair[1].values + pair[1].values.sign(), VALUE)
+    assert sparse.to_dense() is sparse.to_dense()

@@ -10,7 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -99,6 +99,24 @@ class LinearMap(ABC):
         return self.apply(torch.square).forward(like.new_ones(1, 1, self.dim))[:, 0]
 
 
+Made = TypeVar("Made")
+
+
+def made_once(cache: dict[str, Any], name: str, make: Callable[[], Made], source: Tensor) -> Made:
+    """Return what `make` makes of `source`, kept under its name.
+
+    Not kept where it is made without derivatives that the source has, or in `torch.inference_mode` of a source that is
+    not: what comes later may need them.
+    """
+    if name in cache:
+        return cache[name]
+    found = make()
+    lacks = source.requires_grad and not torch.is_grad_enabled()
+    if not lacks and torch.is_inference_mode_enabled() == source.is_inference():
+        cache[name] = found
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class DenseMap(LinearMap):
     """A dense linear map.
@@ -174,10 +192,8 @@ class DenseMap(LinearMap):
 
     def _outer_products(self) -> Tensor:
         """Return the products a_k a_k' of the rows as one (K, n^2) matrix, so that a Gram matrix is one GEMM."""
-        if "outer" not in self._cache:
-            matrix = self.matrix[0]
-            self._cache["outer"] = (matrix[:, :, None] * matrix[:, None, :]).reshape(matrix.shape[0], -1)
-        return self._cache["outer"]
+        rows = self.matrix[0]
+        return made_once(self._cache, "outer", lambda: (rows[:, :, None] * rows[:, None, :]).flatten(1), self.matrix)
 
     def compose_scale(self, factor: Tensor | float) -> DenseMap:
         """Return the map x -> A (factor * x)."""
@@ -290,13 +306,15 @@ class SparseMap(LinearMap):
             raise NotImplementedError(
                 f'no dense copy is made of a {self.rows} by {self.dim} map; use method="newton_cg" or "first_order"'
             )
-        if "dense" not in self._cache:
+
+        def dense() -> DenseMap:
             places = self.pattern.row_of_each() * self.dim + self.pattern.columns
             flat = self.values.new_zeros(self.rows * self.dim).index_copy(
                 0, places.to(self.values.device), self.values[0]
             )
-            self._cache["dense"] = DenseMap(flat.reshape(1, self.rows, self.dim))
-        return self._cache["dense"]
+            return DenseMap(flat.reshape(1, self.rows, self.dim))
+
+        return made_once(self._cache, "dense", dense, self.values)
 
     def to_sparse(self) -> sp.csr_array:
         """Return A as a SciPy matrix."""
@@ -305,9 +323,8 @@ class SparseMap(LinearMap):
 
     def reach(self, largest: Tensor, total: float) -> Tensor:
         """Return |A| largest, with |A| made once."""
-        if "|A|" not in self._cache:
-            self._cache["|A|"] = self.apply(torch.abs)
-        return self._cache["|A|"].forward(largest.reshape(1, 1, -1))[:, 0]
+        absolute = made_once(self._cache, "|A|", lambda: self.apply(torch.abs), self.values)
+        return absolute.forward(largest.reshape(1, 1, -1))[:, 0]
 
     def compose_scale(self, factor: Tensor | float) -> SparseMap:
         """Return the map x -> A (factor * x), a number or one for each coordinate."""

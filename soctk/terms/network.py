@@ -20,7 +20,7 @@ from torch import Tensor
 
 from soctk.checks import as_counts, check_choice
 from soctk.lazy import cvxpy as cp
-from soctk.maps.linear import DenseMap
+from soctk.maps.linear import DenseMap, made_once
 from soctk.terms.base import (
     SMALLEST_WEIGHT,
     Coefficient,
@@ -262,12 +262,11 @@ class Network(Term):
             bent[level] = bent[level] + slopes[level] * adjoint(self.mixing[level], bent[level + 1])
         return torch.cat(bent, dim=-1)
 
-    def layer_maps(self) -> list:
+    def layer_maps(self) -> list[DenseMap]:
         """Return the maps W_1, ..., W_L, views of the stacked map."""
         dense = self.map.to_dense()
-        if "layers" not in dense._cache:
-            dense._cache["layers"] = [DenseMap(m) for m in dense.matrix.split(self.widths, dim=1)]  # type: ignore[assignment]
-        return dense._cache["layers"]  # type: ignore[return-value]
+        matrix = dense.matrix
+        return made_once(dense._cache, "layers", lambda: [DenseMap(m) for m in matrix.split(self.widths, 1)], matrix)
 
     def advance_lag(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None, du: Tensor) -> tuple[Tensor, ...] | None:
         """Return t after the linearised condition r t = a, clipped to [-1, 1]."""
