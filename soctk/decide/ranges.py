@@ -34,7 +34,7 @@ def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tens
     if problem.unit is not None:
         return
     given = None if result.first_gap is None else torch.as_tensor(result.first_gap)
-    result.unit = unit_in_range(problem, result.x, result.value, given)
+    result.unit = unit_in_range(problem, result.x, result.value, given, start is not None)
     if result.unit is None:
         return
     gap = relative_gap(result.value, result.lower_bound, result.unit)
@@ -47,7 +47,9 @@ def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tens
         merge(result, index, again, limits.tol)
 
 
-def unit_in_range(problem: Problem, x: Tensor, value: Tensor, first_gap: Tensor | None = None) -> Tensor | None:
+def unit_in_range(
+    problem: Problem, x: Tensor, value: Tensor, first_gap: Tensor | None = None, started: bool = False
+) -> Tensor | None:
     """Return max(1, |value|), and where f varies by a thousandth of it or less a thousand times that, (N,).
 
     None where no f varies so little.
@@ -57,6 +59,7 @@ def unit_in_range(problem: Problem, x: Tensor, value: Tensor, first_gap: Tensor 
         x: points (N, n), about where f is least.
         value: of them, (N,).
         first_gap: `problem.first_gap` where a solver began, (N,); at the centre by default.
+        started: it began where it was told to, which may have been the minimum.
     """
     gap = problem.first_gap(problem.center) if first_gap is None else first_gap
     hardly = LARGEST_SHARE * as_array(gap) < np.maximum(np.abs(as_array(value)), 1.0)
@@ -64,8 +67,10 @@ def unit_in_range(problem: Problem, x: Tensor, value: Tensor, first_gap: Tensor 
         return None
     index = torch.from_numpy(np.flatnonzero(hardly)).to(value.device)
     usual, found = value.abs().clamp(min=1.0), gap.to(value)[index]
-    if isinstance(problem.feasible_set, SetAt):  # over a set of each one's own the gap will have to do
+    if isinstance(problem.feasible_set, SetAt):  # over a set of each one's own gaps will have to do
         part = problem.select(index)
+        if started:
+            found = torch.maximum(found, part.first_gap(part.center).to(found))
         size = magnitude_of(part.form, x[index], value[index]) if part.has_form else value[index].abs()
         found = torch.where(found > ROUNDING[found.dtype] * size, found, torch.inf)
     else:

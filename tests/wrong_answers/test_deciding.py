@@ -258,6 +258,17 @@ def test_optimal_means_something_where_values_hardly_differ(level: float, value_
         assert float(lost.detach().mean()) <= 0.01 * float((values.amax(dim=0) - values.amin(dim=0)).detach().mean())
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_start_at_the_minimum_does_not_make_the_gaps_unit_small(own: bool) -> None:
+    """Over sets of each context's own the unit was the gap at the start, and the best start of all "stalled"."""
+    form = soctk.from_quadratic(1e-4 * torch.eye(4), -1e-5 * torch.tensor([1.0, 2.0, 3.0, -1.0]), 5.0)
+    feasible_set = soctk.Budget(4, 1.0).at(total=torch.ones(3)) if own else soctk.Budget(4, 1.0)
+    cold = soctk.minimize(form, feasible_set, tol=1e-9)
+    warm = soctk.minimize(form, feasible_set, x0=cold.x)
+    assert bool((warm.scale > 0.1 * cold.scale).all()) and bool((warm.scale < 1).all())  # f varies by 1e-4
+    assert bool((np.asarray(warm.status) == "optimal").all())
+
+
 def test_plain_mistakes_are_said_in_words() -> None:
     model = soctk.SOCICNN(2)
     with pytest.raises(ValueError, match=r"^value: expected a mean and a scale, got 1"):

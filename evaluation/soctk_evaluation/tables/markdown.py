@@ -90,10 +90,25 @@ def code_notes(rows: Sequence[Row]) -> list[str]:
     """Say which code has measured the rows of a table, and which method's where there are several."""
     versions = by_code(rows)
     if len(versions) < 2:
-        return [f"all rows are of code {code}" for code in versions]
+        return [f"all rows are of code {code}" for code in versions] + _own_code_notes(rows)
     methods = {code: ", ".join(in_order({row["method"] for row in own})) for code, own in versions.items()}
     named = "; ".join(f"{code}: {names}" for code, names in methods.items())
-    return [f"rows are of {len(versions)} code versions, not strictly comparable ({named})"]
+    return [f"rows are of {len(versions)} code versions, not strictly comparable ({named})", *_own_code_notes(rows)]
+
+
+def _own_code_notes(rows: Sequence[Row]) -> list[str]:
+    """Say which methods and tasks that are hashed by themselves have rows of several versions of their own code."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for kind in ("method", "task"):
+            if f"{kind}_code" in row["versions"]:
+                found.setdefault(str(row[kind]), {})[str(row["versions"][f"{kind}_code"])] = None
+    return [
+        f"the rows of {escape(name)} are of {len(versions)} versions of its own code ({escape(', '.join(versions))}), "
+        "not strictly comparable"
+        for name, versions in found.items()
+        if len(versions) > 1
+    ]
 
 
 def machines(rows: Sequence[Row]) -> str:
