@@ -118,14 +118,21 @@ def check_unmasked(value: ArrayLike, name: str) -> None:
 
 
 def as_array(tensor: Tensor) -> np.ndarray:
-    """Return a tensor cut from autograd as an array of its own type, which shares its memory where it can."""
+    """Return a tensor cut from autograd as an array of its own type, which shares its memory where it can.
+
+    For the length of a call: what is kept is `to_numpy`'s.
+    """
     tensor = tensor.detach() if tensor.requires_grad else tensor
     return tensor.numpy() if tensor.is_cpu else tensor.cpu().numpy()
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """Return a tensor as a float64 array, cut from autograd: what solvers and CVXPY take."""
-    return as_array(tensor if tensor.dtype == torch.float64 else tensor.double())
+    """Return a tensor as a float64 array of its own memory, cut from autograd: what solvers and CVXPY take and keep.
+
+    PyTorch moves a tensor to shared memory when it is sent to another process; an array that shares what it had then
+    holds whatever comes there next.
+    """
+    return as_array(tensor if tensor.dtype == torch.float64 else tensor.double()).copy()
 
 
 def check_finite(tensor: Tensor, name: str) -> None:

@@ -18,7 +18,7 @@ from soctk.decide.fallback import put_points
 from soctk.decide.pieces import side_by_side
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.ranges import solve_in_range
-from soctk.decide.result import Result
+from soctk.decide.result import Result, RowMultipliers
 from soctk.decide.solver import Solver
 from soctk.sets import FeasibleSet, Polyhedron, SetAt
 from soctk.sets.rounding import directed
@@ -75,6 +75,8 @@ def answer(
     dtype = torch.promote_types(problem.contexts.dtype, problem.model.dtype)
     if solver is None or problem.size == 0:
         result = Result.unanswered(torch.zeros(0, problem.dim, dtype=problem.dtype, device=problem.device))
+        if isinstance(sets := problem.by_rows().feasible_set, SetAt):
+            result.rows = RowMultipliers.zero(sets.arrays, 0)
     else:
         # Rounding the answer costs a little of the gap, for which half of the tolerance is left.
         tol = limits.tol if dtype == problem.dtype else 0.5 * limits.tol

@@ -73,7 +73,7 @@ class PackedModel:
         bias, gain = template.data[0].copy(), np.ones(template.data.shape[1])
         bias[0], bias[columns] = float(model.value_mean), 0.0
         gain[0], gain[1 : 1 + form.dim], gain[columns] = scale, scale * to_numpy(factor), scale
-        outer = to_numpy(coefficients.ridges), coefficients.index.numpy()
+        outer = to_numpy(coefficients.ridges), coefficients.index.numpy().copy()
         mean, unit = to_numpy(model.context_mean), to_numpy(model.context_scale)
         numbers, sizes = coefficients.as_arrays(), coefficients.sizes
         return cls(numbers, sizes, template, mean, unit, outer, columns, gain, bias, to_numpy(shift))

@@ -72,7 +72,8 @@ def unit_in_range(
         if started:
             found = torch.maximum(found, part.first_gap(part.center).to(found))
         size = magnitude_of(part.form, x[index], value[index]) if part.has_form else value[index].abs()
-        found = torch.where(found > ROUNDING[found.dtype] * size, found, torch.inf)
+        points = torch.from_numpy(part.feasible_set.arrays.single()).to(found.device)  # their gaps are rounding
+        found = torch.where((found > ROUNDING[found.dtype] * size) & ~points, found, torch.inf)
     else:
         found = torch.maximum(found, _range(problem.select(index), x[index]))
     return usual.index_copy(0, index, torch.minimum(usual[index], LARGEST_SHARE * found))

@@ -374,7 +374,7 @@ class _SparseProduct(torch.autograd.Function):
         ctx.save_for_backward(x, values)
         ctx.rest = pattern, matrix, other, turned
         flat = x.reshape(-1, x.shape[-1])
-        return (matrix @ flat.mT).mT.reshape(*x.shape[:-1], -1)
+        return (matrix @ flat.mT).mT.reshape(*x.shape[:-1], matrix.shape[0])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

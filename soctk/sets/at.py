@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_array, as_dense, as_tensor, check_last_dim
+from soctk.checks import ArrayLike, as_dense, as_tensor, check_last_dim, to_numpy
 from soctk.sets.arrays import Eliminated, SetArrays
 from soctk.sets.base import Device, FeasibleSet, Presolved
 from soctk.sets.coordinates import Coordinates
@@ -139,7 +139,7 @@ class SetAt:
     @cached_property
     def arrays(self) -> SetArrays:
         """The sets cut from autograd as arrays, flattened."""
-        sides = map(as_array, self.sides)
+        sides = map(to_numpy, self.sides)
         return SetArrays(self.base, *(side.reshape(math.prod(side.shape[:-1]), side.shape[-1]) for side in sides))
 
     @cached_property

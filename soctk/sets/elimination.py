@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from soctk.checks import to_numpy
 from soctk.lazy import linalg
 from soctk.sets.batches import size_of
 from soctk.sets.rows import Rows
@@ -68,7 +69,7 @@ class Elimination:
     @classmethod
     def of(cls, rows: Rows) -> Elimination:
         """Return the elimination for the matrices of a set."""
-        E, G = rows.E.numpy(), rows.G.numpy()
+        E, G = to_numpy(rows.E), to_numpy(rows.G)
         n, lengths = E.shape[1], np.linalg.norm(E, axis=1)
         lengths[lengths == 0] = 1.0
         unit = E / lengths[:, None]

@@ -88,6 +88,8 @@ class General(Oracles):
         _, lengths, axes = np.linalg.svd(self.inside.across(rows), full_matrices=False)
         d = len(self.rows.lower) - len(self.inside.span)
         frame = axes[:d] / lengths[:d, None]
+        for _ in range(2):  # a long axis leaves the affine hull by rounding, and again by that of its projection
+            frame = self.inside.across(frame)
         return frame, rows @ frame.T
 
     @cached_property

@@ -61,6 +61,13 @@ def _nearly_dependent(rows: np.ndarray) -> bool:
     return bool(((sizes > NOT_AT_ALL) & (sizes < HARDLY)).any())
 
 
+def _refuted(system: System, w: np.ndarray, level: float) -> bool:
+    """Return whether w'x <= level, which follows from the rows, holds nowhere between the bounds (Farkas)."""
+    w = np.where(np.abs(w) > NOT_AT_ALL, w, 0.0)
+    ends = np.where(w > 0, system.lower, system.upper)
+    return bool(np.sum(w[w != 0] * ends[w != 0]) > level)
+
+
 @dataclass(frozen=True, eq=False)
 class Interior:
     """The relative interior, in the units of the system.
@@ -111,7 +118,13 @@ class Interior:
             point, radius, z = answer.x[:-1], answer.x[-1], -answer.ineqlin.marginals
             if radius < -system.rounding:
                 worst = ", ".join(names[i] for i in np.argsort(-z)[:4] if z[i] > HOLDS)
-                raise ValueError(f"expected a set with a point, got an empty one: {worst} cannot all hold")
+                combined = z @ normals - answer.eqlin.marginals @ equal
+                if _refuted(system, combined, z @ heights - answer.eqlin.marginals @ levels):
+                    raise ValueError(f"expected a set with a point, got an empty one: {worst} cannot all hold")
+                raise ValueError(
+                    f"no point of the set was found: {worst} cannot all hold, or rounding decides; give variables "
+                    "units in which the entries of a row are of one size"
+                )
             if radius > system.rounding:
                 return cls._at(point, equal, levels, normals, heights)
             held = z > min(HOLDS, z.max())

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from soctk.checks import to_numpy
 from soctk.sets.projection import project_capped_simplex
 from soctk.sets.rounding import rounded_down
 from soctk.sets.rows import Rows
@@ -88,7 +89,7 @@ class Capped(Oracles):
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(rows)
-        self.lo, self.hi, self.total = rows.lower.numpy(), rows.upper.numpy(), float(rows.f)
+        self.lo, self.hi, self.total = to_numpy(rows.lower), to_numpy(rows.upper), float(rows.f)
         self.spare = self.total - float(self.lo.sum())
 
     def project(self, y: Tensor) -> Tensor:

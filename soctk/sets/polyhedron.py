@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, check_count
+from soctk.checks import ArrayLike, check_count, to_numpy
 from soctk.lazy import cvxpy as cp
 from soctk.sets.arrays import SetArrays
 from soctk.sets.at import SetAt
@@ -273,7 +273,7 @@ class Polyhedron(FeasibleSet):
     @cached_property
     def _arrays(self) -> SetArrays:
         rows = self._rows
-        return SetArrays(self, *(side.numpy()[None] for side in (rows.lower, rows.upper, rows.f, rows.h)))
+        return SetArrays(self, *(to_numpy(side)[None] for side in (rows.lower, rows.upper, rows.f, rows.h)))
 
     def presolve(self) -> Presolved[Polyhedron]:
         """Return the set without the coordinates that its bounds and rows leave no choice, the rest in few rows."""
@@ -299,7 +299,7 @@ class Polyhedron(FeasibleSet):
             raise ValueError(f"x: expected a CVXPY expression of shape ({self.dim},), got {x.shape}")
         rows, largest = self._rows, self.reach[0].numpy()
         found: list[cp.Constraint] = []
-        for side, sign in ((rows.lower.numpy(), 1), (rows.upper.numpy(), -1)):
+        for side, sign in ((to_numpy(rows.lower), 1), (to_numpy(rows.upper), -1)):
             finite = np.flatnonzero(np.isfinite(side))
             part, ends = (x, side) if finite.size == self.dim else (x[finite], side[finite])
             if finite.size:
@@ -309,10 +309,12 @@ class Polyhedron(FeasibleSet):
             total, side = _divided(cp.sum(x), np.asarray(rows.total), largest.sum(keepdims=True)[0])
             found.append(cp.Zero(total - side))
         elif len(rows.E):
-            equal, side = _divided(rows.E.numpy() @ x, rows.f.numpy(), np.abs(rows.E.numpy()) @ largest)
+            E, f = to_numpy(rows.E), to_numpy(rows.f)
+            equal, side = _divided(E @ x, f, np.abs(E) @ largest)
             found.append(equal == side)
         if len(rows.G):
-            below, side = _divided(rows.G.numpy() @ x, rows.h.numpy(), np.abs(rows.G.numpy()) @ largest)
+            G, h = to_numpy(rows.G), to_numpy(rows.h)
+            below, side = _divided(G @ x, h, np.abs(G) @ largest)
             found.append(below <= side)
         return found
 

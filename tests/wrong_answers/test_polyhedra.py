@@ -315,3 +315,60 @@ def test_equalities_that_hardly_differ_are_not_said_to_contradict_each_other(sma
         soctk.Polyhedron(3, 0, [1, 1, 1 / small], E=rows, f=f)
     with pytest.raises(ValueError, match=r"one another$"):
         soctk.Polyhedron(3, 0, 1, E=[[1, 1, 1], [2, 2, 2]], f=[1, 1])
+
+
+@pytest.mark.parametrize("variant", ["soc", "quad"])
+def test_models_of_sparse_maps_are_decided_where_rows_leave_work_to_a_second_solver(variant: str) -> None:
+    """The products of a sparse map with no points failed, and a second solver had none left."""
+    sets = soctk.Polyhedron(4, 0.0, 1.0, E=np.ones(4), f=2.0, G=np.arange(4.0), h=2.0)
+    model = soctk.RecurrentSOCICNN(4, 1, 2, variant=variant, hidden=2, seed=0)
+    rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    assert soctk.minimize(model, sets, rows).optimal.all()
+    none = rows[:0]
+    assert soctk.minimize(model, sets.at(f=torch.zeros(0, 1)), none).x.shape == (0, 4)
+    assert soctk.DecisionLayer(model, sets)(none).shape == (0, 4)
+    assert model.conic_form(none).value(torch.zeros(0, 4, dtype=DOUBLE)).shape == (0,)
+
+
+def test_samples_of_a_long_thin_set_are_in_it() -> None:
+    """An axis of 1e5 left the affine hull by its rounding: 2 points of 1,000 were in the set."""
+    rows = {"E": [1.0, 1e-5, -1e-2, 1e-3], "f": 0.7, "G": [1.0, -1e-5, 0.0, 0.0], "h": 0.5}
+    sets = soctk.Polyhedron(4, 0.0, [1.0, 1e5, 1e2, 1e3], **rows)
+    points = sets.sample(1000, torch.Generator().manual_seed(0))
+    assert sets.contains(points).all()
+    assert points.std(dim=0).div(sets.hull()[1]).min() > 0.01  # they are not all one
+
+
+def test_gaps_over_single_points_are_no_range() -> None:
+    """Their first gap is rounding; a thousand times that was the unit, in which the point itself was "stalled"."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        units, E, B = 10.0 ** rng.uniform(-3, 3, size=3), rng.normal(size=(3, 3)), rng.normal(size=(3, 3))
+        f = E @ rng.uniform(0.2, 0.8, 3)
+        sets = soctk.Polyhedron(3, 0.0, units.tolist(), E=E / units, f=f)
+        norms = [(1.0, B / units, rng.normal(size=3))]
+        form = soctk.from_quadratic(B.T @ B / units / units[:, None], rng.normal(size=3) / units, 100.0, norms=norms)
+        for each in (sets, sets.at(f=f)):
+            decision = soctk.minimize(form, each, tol=1e-9)
+            assert decision.status == "optimal"
+            assert decision.scale is None or float(decision.scale) > 90
+
+
+def test_batches_without_contexts_have_prices_too() -> None:
+    model, none = soctk.SOCICNN(3, 2), torch.zeros(0, 2, dtype=DOUBLE)
+    plant = soctk.Polyhedron(3, 0.0, 1.0, E=[[1.0, 1.0, 1.0]], f=[1.0])
+    for sets in (plant, plant.at(f=torch.zeros(0, 1)), soctk.Budget(3, 1.0).at(total=torch.zeros(0))):
+        decision = soctk.minimize(model, sets, none)
+        assert decision.prices.f.shape == (0, 1)
+        assert decision.prices.lower.shape == (0, 3)
+        assert decision.ray.nu.shape == (0, 1)
+
+
+def test_no_set_is_called_empty_without_a_proof() -> None:
+    """Rows whose entries are 1 and 1e-10 were said to contradict each other; (.5, .5e10) meets both."""
+    G, h = np.array([[0.3, 0.8e-10], [0.3, -1.3e-10]]), np.array([0.65, -0.4])
+    assert (G @ np.array([0.5, 0.5e10]) <= h).all()
+    with pytest.raises(ValueError, match=r"^no point of the set was found: .* entries of a row are of one size"):
+        soctk.Polyhedron(2, 0.0, [1.0, 1e10], G=G, h=h)
+    with pytest.raises(ValueError, match=r"got an empty one: row 0 of G, row 1 of G cannot all hold"):
+        soctk.Polyhedron(2, 0.0, np.inf, G=[[1.0, 1.0], [-1.0, -1.0]], h=[1.0, -2.0])
