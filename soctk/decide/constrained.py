@@ -326,7 +326,7 @@ class _Lifted:
         """Solve one instance, its point and multipliers put into x and u."""
         self._set_row(row)
         status = solve_program(self._program, "CLARABEL", time_option("CLARABEL", limits))
-        if status == Status.ITERATION_LIMIT and limits.late:
+        if status == Status.TIME_LIMIT or (status == Status.ITERATION_LIMIT and limits.late):
             return Status.TIME_LIMIT
         if status in (Status.OPTIMAL, Status.INACCURATE) and self._z.value is not None:
             x[row] = torch.from_numpy(self._coordinates.x_of(self._z.value))

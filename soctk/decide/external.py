@@ -237,7 +237,8 @@ class External(Solver):
             if limits.late:
                 break
             status[row], found = solve_row(row, self._options(limits))
-            if limits.late and status[row] in (Status.ITERATION_LIMIT, Status.INACCURATE):
+            stopped = limits.late and status[row] in (Status.ITERATION_LIMIT, Status.INACCURATE)
+            if stopped or status[row] == Status.TIME_LIMIT:
                 # what it was stopped at may be far outside of a set, which may have no point
                 status[row], found = Status.TIME_LIMIT, found if whole else None
             if status[row] in (Status.INFEASIBLE, Status.UNBOUNDED) and whole:  # it has points, and an end

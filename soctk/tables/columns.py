@@ -153,3 +153,9 @@ class Columns:
         table.check_names(self.context_names)
         parts = [np.zeros((len(table), 0)), *(feature.encode(table) for feature in self.context)]
         return np.concatenate(parts, axis=1)
+
+
+def short_names(x: Sequence[str]) -> list[str]:
+    """Return the names of a decision's columns without their "x_"; as they are where two would be alike."""
+    short = [name.removeprefix("x_") for name in x]
+    return short if len(set(short)) == len(short) else list(x)

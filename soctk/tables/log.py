@@ -16,7 +16,7 @@ from soctk.checks import check_sequence
 from soctk.lazy import pandas as pd
 from soctk.learn.data import ValueData, groups_of
 from soctk.tables.arrays import Arrays, read_arrays
-from soctk.tables.columns import Columns
+from soctk.tables.columns import Columns, short_names
 from soctk.tables.errors import TableError
 from soctk.tables.table import Missing, Table
 
@@ -146,7 +146,7 @@ def _from_table(source: Any, roles: Roles | Columns, drop_missing: bool, more: t
 def _optimum(table: Table, meaning: Roles, x: list[str]) -> list[str]:
     """Return the columns of optimal decisions."""
     if meaning.optimum is None:
-        return [f"optimum_{name.removeprefix('x_')}" for name in x] if table.names_of("optimum") else []
+        return [f"optimum_{name}" for name in short_names(x)] if table.names_of("optimum") else []
     if len(meaning.optimum) not in (0, len(x)):
         raise TableError(
             f"{table.source}: optimum: expected {len(x)} columns as the decision, got {len(meaning.optimum)}"

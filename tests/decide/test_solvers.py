@@ -14,6 +14,7 @@ from tolerances import CERTIFIED, DOUBLE, TIGHT_CLARABEL
 from torch import Tensor
 from zoo import MODELS, SETS, shaken
 
+import soctk
 from soctk import Box, Budget, FeasibleSet, Polyhedron, Simplex, Status, minimize
 from soctk.decide.batched import Bounds, factor_hessian, solve_batched, solve_factored
 from soctk.decide.choice import default_solver
@@ -298,3 +299,9 @@ def test_outside_solvers_are_given_the_limits_in_their_own_words(monkeypatch) ->
     with pytest.raises(ValueError, match=r"max_iter: .*HIGHS.*solver_options"):
         minimize(model, PLACES["box"], context, method="cvxpy", solver="HIGHS", max_iter=7)
     assert minimize(model, Simplex(N), context, max_iter=np.int64(60)).optimal.all()
+
+
+def test_a_solver_that_stops_by_its_own_clock_ran_out_of_time() -> None:
+    """Clarabel's goes on from an earlier solve at times: it stopped before the deadline, by an "iteration limit"."""
+    decision = minimize(soctk.SOCICNN(4), Box(4), method=External("CLARABEL", {"time_limit": 1e-9}))
+    assert decision.status == Status.TIME_LIMIT

@@ -239,3 +239,13 @@ def test_a_price_and_a_column_that_is_kept_do_not_share_a_name(files: pd.DataFra
 def test_a_file_may_say_that_there_are_no_rows(files: pd.DataFrame) -> None:
     Path("none.json").write_text(json.dumps({"lower": 0.0, "upper": 1.0, "E": [], "f": None}))
     assert (decided("--set", "none.json", code=0)["status"] == "optimal").all()
+
+
+def test_prices_of_variables_whose_names_differ_by_a_prefix_are_apart(files: pd.DataFrame) -> None:
+    """Those of x_gas and gas were added, as if both were one column."""
+    saved = {"columns": {"context": [], "x": ["x_gas", "gas", "x_sun"]}}
+    soctk.save(soctk.from_quadratic(np.eye(DIM), np.array([0.5, 0.2, 0.1])), "alike.st", notes=saved)
+    plan = decided("--set", "box", "--lower", "0.4", "--prices", model="alike.st", days=None, code=0)
+    expected = soctk.minimize(soctk.load("alike.st"), soctk.Box(DIM, 0.4).at())
+    for k, name in enumerate(("x_gas", "gas", "x_sun")):
+        np.testing.assert_allclose(plan[f"price_lower_{name}"], expected.prices.lower[..., k], rtol=0, atol=1e-6)

@@ -12,6 +12,7 @@ import torch
 
 import soctk
 from soctk import Decision, Status
+from soctk.tables.columns import short_names
 from soctk_evaluation.cli.feasible import Region
 from soctk_evaluation.harness.request import UsageError
 
@@ -61,7 +62,7 @@ def _prices(decision: Decision, x_names: Sequence[str], region: Region) -> dict[
     assert prices is not None
     assert not isinstance(sets, soctk.Polyhedron)
     rows = sets.rows
-    own = {side: [f"{side}_{name.removeprefix('x_')}" for name in x_names] for side in ("lower", "upper")}
+    own = {side: [f"{side}_{name}" for name in short_names(x_names)] for side in ("lower", "upper")}
     own["f"] = ["total"] if rows.total is not None else [f"f_{k}" for k in range(len(rows.E))]
     own["h"] = [f"h_{k}" for k in range(len(rows.G))]
     taken = {name for names in region.columns.values() for name in names}
