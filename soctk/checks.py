@@ -156,6 +156,15 @@ def check_learns(name: str) -> None:
         )
 
 
+def check_processor() -> None:
+    """Raise RuntimeError where `torch.set_default_device` puts tensors elsewhere than in the processor's memory."""
+    if not (made := torch.empty(0)).is_cpu:
+        raise RuntimeError(
+            f"expected the processor as PyTorch's default device, got {made.device.type}: sets are there, and much of "
+            f'deciding; move models by model.to("{made.device.type}"), and call soctk `with torch.device("cpu"):`'
+        )
+
+
 def check_last_dim(tensor: Tensor, size: int, name: str) -> None:
     """Raise ValueError unless the last dimension of `tensor` is `size`."""
     if tensor.ndim == 0 or tensor.shape[-1] != size:

@@ -21,8 +21,7 @@ def replacing(path: Path) -> Iterator[Path]:
     path = path.resolve()  # what a link leads to
     if path.exists() and not path.is_file():
         raise OSError(f"{path}: expected a file, or none yet; got something else, such as a folder or a device")
-    # A name that no other thread or process has, on another machine either.
-    partial = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.partial{path.suffix}")
+    partial = _partial(path)
     try:
         partial.touch()
         mode = stat.S_IMODE((path if path.exists() else partial).stat().st_mode)
@@ -31,3 +30,19 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def try_writing(path: Path) -> None:
+    """Raise OSError where `path` could not be written: before what takes long, not after it."""
+    partial = _partial(path.resolve())
+    try:
+        partial.write_bytes(b"-")
+        partial.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(f"{path}: cannot be written ({reason}); name a file in a folder that can") from None
+
+
+def _partial(path: Path) -> Path:
+    """Return a name beside `path` that no other thread or process has, on another machine either."""
+    return path.with_name(f".{path.stem}.{uuid.uuid4().hex}.partial{path.suffix}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive
+from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive, check_processor
 from soctk.decide.answer import excess
 from soctk.decide.decision import Decision
 from soctk.decide.problem import Problem
@@ -18,6 +18,7 @@ AS_PROJECTED = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 def check_arguments(model: ConvexFunction, feasible_set: FeasibleSet | SetAt) -> None:
     """Raise ValueError unless model and set go together, TypeError where one is not what its place asks for."""
+    check_processor()
     check_function(model)
     if not isinstance(feasible_set, (FeasibleSet, SetAt)):
         raise TypeError(

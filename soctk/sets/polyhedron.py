@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, check_count, to_numpy
+from soctk.checks import ArrayLike, check_count, check_processor, to_numpy
 from soctk.lazy import cvxpy as cp
 from soctk.sets.arrays import SetArrays
 from soctk.sets.at import SetAt
@@ -61,6 +61,7 @@ class Polyhedron(FeasibleSet):
         h: ArrayLike | None = None,
     ) -> None:
         check_count(dim, "dim")
+        check_processor()
         put = object.__setattr__
         put(self, "dim", dim)
         put(self, "lower", lower)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from numba import config, njit
+
+if config.DISABLE_JIT:
+    raise RuntimeError(
+        "NUMBA_DISABLE_JIT is set: decisions are made by code that Numba compiles, and as plain Python it would take "
+        "minutes for each; unset it in the process that decides"
+    )
 
 COMMON: dict[str, Any] = {
     "error_model": "numpy",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,15 +23,25 @@ def open_arrays(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
         TableError: no such file, or one that cannot be read.
     """
     check_file(path)
-    try:
+    with _readable(path):
         loaded = np.load(path)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ValueError("a single array")
-        with loaded as file:
-            yield file
-    except TableError:
-        raise
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    with loaded as file:
+        yield file
+
+
+def array_of(file: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
+    """Return one of the arrays of an open file; TableError where it cannot be read."""
+    with _readable(path):
+        return file[name]
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise TableError(f"{path}: not a readable .npz file of numbers: {' '.join(str(error).split())}") from None
 
 
@@ -60,11 +71,12 @@ class Arrays:
     def _column(self, file: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
         stem, _, number = name.rpartition("_")
         if name in file.files:
-            array = file[name]
-        elif stem in file.files and number.isdecimal() and file[stem].ndim == 2 and int(number) < file[stem].shape[1]:
-            array = file[stem][:, int(number)]
+            array = array_of(file, name, self.path)
         else:
-            raise TableError(f"{self.path}: no array {name}; the arrays are {', '.join(file.files) or 'none'}")
+            array = array_of(file, stem, self.path) if stem in file.files and number.isdecimal() else np.zeros(0)
+            if array.ndim != 2 or int(number) >= array.shape[1]:
+                raise TableError(f"{self.path}: no array {name}; the arrays are {', '.join(file.files) or 'none'}")
+            array = array[:, int(number)]
         if array.ndim != 1 or array.dtype.kind not in "fiub":
             raise TableError(f"{self.path}: {name}: expected numbers (N,), got {array.dtype} {array.shape}")
         return array.astype(float)
@@ -77,7 +89,7 @@ def read_arrays(path: Path, names: Sequence[str], more: Sequence[str] = ()) -> d
         TableError: no such file, one that cannot be read, a name is missing, or an array is not of finite numbers.
     """
     with open_arrays(path) as file:
-        arrays = {name: file[name] for name in (*names, *more) if name in file.files}
+        arrays = {name: array_of(file, name, path) for name in (*names, *more) if name in file.files}
         found = ", ".join(file.files) or "none"
     missing = [name for name in names if name not in arrays]
     if missing:

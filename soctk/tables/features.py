@@ -17,6 +17,7 @@ from soctk.lazy import pandas as pd
 from soctk.tables.errors import TableError
 from soctk.tables.table import ISO, MOST_LEVELS, MOSTLY, Table, listed
 
+DECIMAL_COMMA = r"[+-]?\d*,\d+"
 COVERED = 0.9
 """The share of a season's period that a log must span for the season to be learned."""
 _CLOCK = r"(\d\d:\d\d(?::\d\d(?:\.\d+)?)?|(?<=[T ])\d{4}(?:\d\d(?:\.\d+)?)?)"
@@ -243,6 +244,12 @@ def learned_feature(table: Table, name: str, *, category: bool = False, date_for
         for form in (date_format, ISO):
             if form is not None and _times(column, form).notna().mean() >= MOSTLY:
                 return Date.learned(table, name, form)
+        with_commas = _texts(column).str.fullmatch(DECIMAL_COMMA)
+        if with_commas.mean() >= MOSTLY:
+            raise TableError(
+                f"{table.source}: column {name}: expected decimal points, got {column[with_commas].iloc[0]!r}; export "
+                "it with points, or say that these are categories (--category)"
+            )
     return Category.learned(table, name)
 
 

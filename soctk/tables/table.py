@@ -377,5 +377,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise TableError(f"{path}: expected as many fields in every row as in the header, got more{remedy}") from None
     except TableError:
         raise
+    except UnicodeDecodeError:
+        raise TableError(f"{path}: expected text in UTF-8; save it as UTF-8") from None
     except (ValueError, OSError) as error:
         raise TableError(f"{path}: not a readable {path.suffix} file: {' '.join(str(error).split())}") from None

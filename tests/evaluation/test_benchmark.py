@@ -19,10 +19,11 @@ from soctk_evaluation.benchmark.entry import describe, load_entry
 from soctk_evaluation.benchmark.folder import arrays_of
 from soctk_evaluation.benchmark.page import to_html
 from soctk_evaluation.benchmark.results import read_boards, rows_of
-from soctk_evaluation.benchmark.runner import Player, given_to, play
+from soctk_evaluation.benchmark.runner import Played, Player, given_to, play
 from soctk_evaluation.benchmark.scoring import FLOOR, Judge, judge_of, score_all, score_problem, summarize
 from soctk_evaluation.benchmark.versions import (
     VERSIONS,
+    Problem,
     choose,
     from_selection,
     hash_of,
@@ -139,6 +140,8 @@ def _sum(x: torch.Tensor, arrays: dict[str, np.ndarray]) -> torch.Tensor:
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0.5,0,0,0\n", "expected rows 0 to 19"),
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},,0,0,0\n", "expected rows 0 to 19"),
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,a,0,0\n", "x_0, line 2: expected a number, got 'a'"),
+        (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,0,0,0,5\n", "a row has more fields than the header"),
+        ("problem,row,x_0,x_1,x_2\n,0,0,0,0\n", "line 2: expected the name of a problem, got none"),
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,0,0,0\n{PROBLEM.name},0,0,0,0\n", "got row 0 more than once"),
         ("problem,row,x_0\n", "expected columns problem, row, x_0, x_1, x_2"),
         ("", "not a readable .csv file"),
@@ -183,6 +186,9 @@ def test_decisions_for_other_data_are_refused(tmp_path: Path, capsys) -> None:
         "{",
         '{"who": 3}',
         '{"fit_seconds": {"a": "b"}}',
+        '{"decide_ms": {"a": -5}}',
+        json.dumps({"fit_seconds": {"a": 10**400}}),
+        json.dumps({"name": "\ud800"}),
         json.dumps({"how": "x" * 301}),
     ],
 )
@@ -274,6 +280,37 @@ def test_an_entry_that_fails_costs_only_its_own_problem(tmp_path: Path) -> None:
             assert np.isnan(played.x).all()
     finally:
         player.close()
+
+
+def test_what_was_run_before_an_interruption_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All was in memory until the end, which for all problems may be hours."""
+    file, output, played = tmp_path / "entries.py", tmp_path / "out.npz", []
+    file.write_text(ENTRIES)
+
+    def play_once(player: Player, problem: Problem, track: str) -> Played:
+        if played:
+            raise KeyboardInterrupt
+        played.append(problem.name)
+        return Played(np.zeros((problem.test, problem.dim)), 1.0, 1.0)
+
+    monkeypatch.setattr(Player, "play", play_once)
+    command = ["benchmark", "run", f"{file}:Other", "--output", str(output), "--tasks", "box_socp", "--dims", "3"]
+    assert main([*command, "--seeds", "1", "2"]) == 130
+    about = read_about(output)
+    assert about.ended == {"box_socp-3-2": "not run"}
+    with np.load(output) as arrays:
+        assert (arrays["box_socp-3-1"] == 0).all()
+        assert np.isnan(arrays["box_socp-3-2"]).all()
+
+
+@pytest.mark.parametrize("command", ["benchmark run", "fit"])
+def test_a_file_that_cannot_be_written_is_said_before_hours_of_work(command: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "log.csv").write_text("x_0,value\n" + "".join(f"{k},{k * k}\n" for k in range(30)))
+    (tmp_path / "entries.py").write_text("raise SystemExit")
+    given = "log.csv" if command == "fit" else "entries.py"
+    suffix = ".st" if command == "fit" else ".npz"
+    assert main([*command.split(), str(tmp_path / given), "--output", f"/proc/out{suffix}"]) == 1
+    assert f"/proc/out{suffix}: cannot be written" in capsys.readouterr().err
 
 
 ONCE = """
@@ -397,7 +434,7 @@ def test_an_entry_that_lost_a_problem_is_named_and_not_ranked(tmp_path: Path) ->
 
 def test_numbers_of_other_languages_are_numbers_and_a_wrong_selection_is_said() -> None:
     assert About(fit_seconds={"a": 1}, decide_ms={"a": 0.5}).fit_seconds == {"a": 1}
-    with pytest.raises(UsageError, match="fit_seconds: expected a number for each problem"):
+    with pytest.raises(UsageError, match="fit_seconds: expected a number of at least 0 for each problem"):
         About(fit_seconds={"a": True})
     with pytest.raises(UsageError, match="selection: expected version"):
         from_selection(selection_of(TRIAL) | {"cases": [["box_socp", "ten"]]})

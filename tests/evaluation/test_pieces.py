@@ -182,3 +182,17 @@ def test_pieces_of_other_code_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> 
     assert told == pieces.job_key({"set": "box"}, ["a"])
     monkeypatch.setattr(pieces, "code_in_use", lambda: "0.2.0 (another)")
     assert told != pieces.job_key({"set": "box"}, ["a"])
+
+
+@pytest.mark.parametrize("at_once", [AT_ONCE, ROWS])
+def test_a_number_at_which_the_model_has_no_value_is_named_before_anything_is_decided(at_once: int, capsys) -> None:
+    days = pd.read_csv("days.csv")
+    days.loc[ROWS - 1, "load, MW"] = 1.7e308
+    days.to_csv("far.csv", index=False)
+    model = soctk.load("model.st")
+    model.set_standardization(context=(np.zeros(3), np.array([0.01, 1.0, 1.0])))
+    soctk.save(model, "far.st", notes=Columns.of_model("model.st", model).notes())
+    decide("--rows-at-once", str(at_once), model="far.st", days="far.csv", code=2)
+    assert f'column "load, MW", row {ROWS}: expected a number at which the model has a value' in capsys.readouterr().err
+    assert not folders()
+    assert not Path("plan.csv").exists()

@@ -327,3 +327,13 @@ def test_codes_that_are_named_as_categories_have_one_of_the_name_na(frame: pd.Da
     assert log.columns.context == (Category(SITE, ("1", "2", "3", "NA")),)
     log = soctk.read_log(codes, soctk.Roles(context=[SITE], x=["x_a", "x_b"]), drop_missing=True)
     assert log.missing.count == ROWS // 4  # of numbers it says that there is none
+
+
+def test_numbers_with_decimal_commas_are_no_categories(frame: pd.DataFrame) -> None:
+    """They were learned as so many categories, 1,654 weights of them."""
+    frame[WIND] = (frame[WIND] * 2).round().map(lambda wind: f"{wind / 2:.1f}".replace(".", ","))
+    with pytest.raises(
+        TableError, match=r"column wind, m/s: expected decimal points, got '\d+,\d'; export it with points"
+    ):
+        learned(frame, context=[WIND])
+    assert isinstance(learned(frame, context=[WIND], category=[WIND]).context[0], Category)

@@ -284,6 +284,19 @@ def test_plain_mistakes_are_said_in_words() -> None:
         model.conic_form().cone_program(torch.zeros(2)).solve("CLARABEL", foo=1)
 
 
+def test_a_default_device_other_than_the_processor_is_refused_in_words() -> None:
+    model, box = soctk.SOCICNN(2), soctk.Box(2)
+    with torch.device("meta"):
+        for call in (
+            lambda: soctk.Polyhedron(2, 0.0, 1.0),
+            lambda: soctk.minimize(model, box),
+        ):
+            with pytest.raises(RuntimeError, match=r'^expected the processor .* got meta.*`with torch.device\("cpu"\)'):
+                call()
+        with torch.device("cpu"):
+            assert soctk.minimize(model, box).optimal
+
+
 def test_statuses_under_learned_constraints_are_statuses() -> None:
     model, ball = soctk.SOCICNN(2, 1), soctk.from_quadratic(np.eye(2), np.zeros(2), -1.0)
     found = soctk.minimize(model, soctk.Box(2), torch.zeros(3, 1, dtype=torch.float64), subject_to=[ball]).status

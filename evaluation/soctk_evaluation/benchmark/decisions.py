@@ -9,6 +9,7 @@ A decision that is not there, or not finite, is counted and scored at the centre
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from soctk.files import replacing
-from soctk.tables.arrays import open_arrays
+from soctk.tables.arrays import array_of, open_arrays
 from soctk.tables.table import check_file
 from soctk_evaluation.benchmark.versions import TRACKS, Problem
 from soctk_evaluation.harness.request import UsageError
@@ -26,6 +27,8 @@ from soctk_evaluation.harness.request import UsageError
 ABOUT = "entry"
 LONGEST = 300
 """Characters of a line about an entry."""
+LARGEST = 1e12
+"""No time is longer, in seconds or milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -59,25 +62,30 @@ class About:
     def __post_init__(self) -> None:
         for name in ("name", "who", "how", "machine"):
             text = getattr(self, name)
-            if not isinstance(text, str) or len(text) > LONGEST or "\n" in text:
-                raise UsageError(f"{name}: expected one line of at most {LONGEST} characters, got {str(text)[:60]!r}")
+            if not _is_text(text) or len(text) > LONGEST or "\n" in text:
+                raise UsageError(f"{name}: expected one line of at most {LONGEST} characters, got {ascii(text)[:60]}")
         if self.track not in TRACKS:
             raise UsageError(f"track: expected one of {' '.join(TRACKS)}, got {self.track!r}")
         for name, kind in (("fit_seconds", "number"), ("decide_ms", "number"), ("ended", "text"), ("data", "text")):
             values = getattr(self, name)
             is_one = _is_number if kind == "number" else _is_text
             if not isinstance(values, dict) or not all(map(is_one, values.values())):
-                raise UsageError(f"{name}: expected a {kind} for each problem, got {str(values)[:60]}")
+                said = "number of at least 0" if kind == "number" else kind
+                raise UsageError(f"{name}: expected a {said} for each problem, got {ascii(values)[:60]}")
         if not isinstance(self.selection, dict):
             raise UsageError("selection: expected the options that chose the problems")
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value is a number of at least 0 that a store can hold; NaN where it is not known."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value != value or 0 <= value <= LARGEST
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    """Whether a value is a text that a file can hold."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def write_decisions(path: Path, about: About, decisions: Mapping[str, np.ndarray]) -> None:
@@ -105,7 +113,7 @@ def read_about(path: Path) -> About:
     if path.suffix != ".npz":
         return About()
     with open_arrays(path) as file:
-        text = str(file[ABOUT]) if ABOUT in file else "{}"
+        text = str(array_of(file, ABOUT, path)) if ABOUT in file else "{}"
     try:
         given = json.loads(text)
     except ValueError:
@@ -144,14 +152,20 @@ def _known(name: str, problems: Sequence[Problem], path: Path) -> Problem:
 
 def _npz(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
     with open_arrays(path) as file:
-        names = [name for name in file.files if name != ABOUT]
-        return {name: as_decisions(file[name], _known(name, problems, path), f"{path}: {name}") for name in names}
+        asked = {name: _known(name, problems, path) for name in file.files if name != ABOUT}
+        return {name: as_decisions(array_of(file, name, path), one, f"{path}: {name}") for name, one in asked.items()}
 
 
 def _csv(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
     check_file(path)
     try:
-        table = pd.read_csv(path, dtype={"problem": str})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more fields than the header
+            table = pd.read_csv(path, dtype={"problem": str}, index_col=False, keep_default_na=False, na_values=[""])
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: expected text in UTF-8; save it as UTF-8") from None
+    except pd.errors.ParserWarning:
+        raise UsageError(f"{path}: a row has more fields than the header; is there a comma at the end?") from None
     except (ValueError, OSError) as error:
         raise UsageError(f"{path}: not a readable .csv file: {' '.join(str(error).split())}") from None
     wanted = ["problem", "row", *(f"x_{k}" for k in range(max(problem.dim for problem in problems)))]
@@ -160,6 +174,9 @@ def _csv(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
         wanted_here = f"expected columns {', '.join(wanted)}, as of this version's problems"
         hint = "was the file made for another --version?" if "problem" in table.columns else "with commas between them"
         raise UsageError(f"{path}: {wanted_here}, got {got}; {hint}")
+    if table["problem"].isna().any():
+        line = np.flatnonzero(table["problem"].isna())[0] + 2
+        raise UsageError(f"{path}: line {line}: expected the name of a problem, got none")
     for name in wanted[1:]:
         numbers = pd.to_numeric(table[name], errors="coerce")
         wrong = np.flatnonzero(numbers.isna() & table[name].notna())

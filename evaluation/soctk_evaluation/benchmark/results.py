@@ -80,7 +80,8 @@ def rows_of(about: About, scored: Sequence[Scored], version: Version, path: Path
 
 def _row(one: Scored, about: About, submission: str, choice: str, label: str, version: Version, started: str) -> Row:
     problem = one.problem
-    status = about.ended.get(problem.name, "") or one.status
+    ended = about.ended.get(problem.name, "") if one.failed == problem.test else ""  # else there are decisions to judge
+    status = ended or one.status
     key = hashlib.sha256(json.dumps([choice, about.name, about.who, about.track, problem.name]).encode()).hexdigest()
     return {
         "experiment": EXPERIMENT,

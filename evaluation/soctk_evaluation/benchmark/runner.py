@@ -90,8 +90,9 @@ class Player:
         here, there = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
         with _one_thread():
-            self._process = context.Process(target=serve, args=(there, self.place), daemon=True)
-            self._process.start()
+            process = context.Process(target=serve, args=(there, self.place), daemon=True)
+            process.start()
+        self._process = process
         there.close()
         self._connection = here
         answer = self._answer(START_SECONDS)
@@ -178,7 +179,11 @@ def _told(error: Exception) -> str:
 
 
 def run_entry(
-    place: str, version: Version, time_limit: float, tell: Callable[[str], None]
+    place: str,
+    version: Version,
+    time_limit: float,
+    tell: Callable[[str], None],
+    keep: Callable[[About, dict[str, np.ndarray]], None] = lambda about, decisions: None,
 ) -> tuple[About, dict[str, np.ndarray]]:
     """Run an entry on every problem of a version.
 
@@ -187,6 +192,7 @@ def run_entry(
         version: the problems.
         time_limit: seconds for each, to learn and decide.
         tell: is given a line for each problem.
+        keep: is given what is returned after each problem too; the entry has "not run" on those to come.
 
     Returns:
         What is known of the entry, and its decisions (T, n) by problem.
@@ -194,16 +200,22 @@ def run_entry(
     Raises:
         UsageError: no such entry, or data that are not the published ones.
     """
-    player = Player(place, time_limit)
+    player, problems, hashes = Player(place, time_limit), version.problems(), {}
+    played = {problem.name: _nothing(problem, "not run") for problem in problems}
+
+    def result() -> tuple[About, dict[str, np.ndarray]]:
+        return _complete(about, played, hashes, version), {name: one.x for name, one in played.items()}
+
     try:
-        about, played, hashes = player.about(), {}, {}
-        for problem in version.problems():
+        about = player.about()
+        for problem in problems:
             hashes[problem.name] = checked_hash(version, problem, judge_of(problem).data, judge_of(problem).contexts)
             played[problem.name] = one = player.play(problem, about.track)
             tell(f"{problem.name}: {one.ended or f'fit {one.fit_seconds:.2f} s, {one.decide_ms:.3f} ms a decision'}")
+            keep(*result())
     finally:
         player.close()
-    return _complete(about, played, hashes, version), {name: one.x for name, one in played.items()}
+    return result()
 
 
 def _complete(about: About, played: dict[str, Played], hashes: dict[str, str], version: Version) -> About:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import tempfile
@@ -9,6 +10,9 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
+
+from soctk.files import try_writing
 from soctk_evaluation.benchmark.decisions import About, read_about, read_decisions, write_decisions
 from soctk_evaluation.benchmark.folder import write_folder
 from soctk_evaluation.benchmark.page import print_board, to_html
@@ -38,15 +42,26 @@ def run(command: RunEntry) -> int:
     check_seconds(command.time_limit, "--time-limit")
     if command.output is not None and command.output.suffix != ".npz":
         raise UsageError(f"--output: expected a file ending in .npz, got {command.output}")
-    version = _chosen(command.selection)
-    about, decisions = run_entry(command.entry, version, command.time_limit, tell=_tell)
+    version, output = _chosen(command.selection), command.output
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        try_writing(output)
+
+    def keep(about: About, decisions: dict[str, np.ndarray]) -> None:
+        """Write what there is: problems may take hours, and an interruption is to lose one."""
+        if output is not None:
+            with contextlib.suppress(OSError):  # said at the end, after the score
+                write_decisions(output, about, decisions)
+
+    about, decisions = run_entry(command.entry, version, command.time_limit, _tell, keep)
     # a file in every case, so that what `run` scores is what `score` and `add` would
     with tempfile.TemporaryDirectory() as folder:
-        path = command.output or Path(folder) / "decisions.npz"
+        path = Path(folder) / "decisions.npz"
         write_decisions(path, about, decisions)
         print_board(board_of(_rows(path, about, version)))
-    if command.output is not None:
-        _tell(f"wrote {command.output}")
+    if output is not None:
+        write_decisions(output, about, decisions)
+        _tell(f"wrote {output}")
     return 1 if failures(about, version.problems()) else 0
 
 
@@ -89,6 +104,8 @@ def page(command: Page) -> int:
         write_text(command.html, to_html(boards, skipped))
     for board in boards:
         print_board(board)
+    if not boards:
+        _tell(f"no entries in {command.store} yet; `soctk benchmark add` scores one and adds it")
     return 0
 
 

@@ -15,6 +15,7 @@ import soctk
 from soctk import ConvexSurrogate, FitConfig, FitReport, Log, Roles, ValueData
 from soctk.assessment.quadratic import predicted
 from soctk.assessment.rows import Rows
+from soctk.files import try_writing
 from soctk.losses import value_loss
 from soctk.sets import SetAt
 from soctk.tables.features import Category
@@ -180,6 +181,7 @@ def check_output(output: Path, *inputs: tuple[str, Path | None]) -> None:
             raise UsageError(f"--output: {output} is the {name} file")
     if (output.exists() and not output.is_file()) or not output.parent.is_dir():
         raise UsageError(f"--output: expected a file in a folder that exists, got {output}")
+    try_writing(output)
 
 
 def _quadratic(train: ValueData) -> QuadraticRegression:

@@ -77,8 +77,19 @@ class Planner:
     def check(self, piece: Table) -> None:
         """Raise TableError or UsageError where a cell or the set cannot be used, before anything is decided."""
         piece.check_names(self.command.keep)
-        self.columns.contexts(piece)
+        self._check_reach(piece, self.columns.contexts(piece))
         self._where(piece)
+
+    @torch.no_grad()
+    def _check_reach(self, piece: Table, contexts: np.ndarray) -> None:
+        """Raise TableError naming a number that is so large that the function at its context is none."""
+        value = self.model(torch.ones(len(contexts), self.model.dim), torch.from_numpy(contexts))
+        wrong = ~torch.isfinite(value).numpy()
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            label = self.columns.labels[int(np.abs(contexts[row]).argmax())]
+            if label in self.columns.context_names:  # a category's or a date's are between -1 and 1
+                piece.check_cells(label, ~wrong, "a number at which the model has a value")
 
     def decide(self, source: Table | Arrays | None) -> tuple[dict[str, Any], Tally]:
         """Return the plan of some contexts, column by column, and how good it is."""
@@ -91,6 +102,8 @@ class Planner:
             limits = {"tol": command.tol, "scale": command.scale, "time_limit": limit}
             decision = soctk.minimize(self.model, region.sets, context, infeasible=command.infeasible, **limits)
         except (ValueError, NotImplementedError) as error:
+            if isinstance(source, Table) and context is not None:
+                self._check_reach(source, context.numpy())
             raise UsageError(str(error)) from None
         plan: dict[str, Any] = {}
         if command.keep:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from soctk.tables.arrays import open_arrays
+from soctk.tables.arrays import array_of, open_arrays
 from soctk_evaluation.harness.request import UsageError
 
 FILE = ("lower", "upper", "E", "f", "G", "h")
@@ -65,7 +65,7 @@ def _numbers(value: Any, name: str, path: Path) -> np.ndarray:
 
 def _npz(path: Path) -> dict[str, np.ndarray]:
     with open_arrays(path) as file:
-        arrays = {name: file[name] for name in file.files}
+        arrays = {name: array_of(file, name, path) for name in file.files}
     for name, array in arrays.items():
         if array.dtype.kind not in "fiu":
             raise UsageError(f"{path}: {name}: expected numbers, got {array.dtype}")

@@ -12,7 +12,7 @@ from soctk_evaluation.experiments import experiment_names, find_experiment
 from soctk_evaluation.harness.cell import Cell
 from soctk_evaluation.harness.experiment import STORES, Experiment, Files
 from soctk_evaluation.harness.request import UsageError, check_figure
-from soctk_evaluation.harness.store import Contents, ResultsStore
+from soctk_evaluation.harness.store import Contents, ResultsStore, is_measured
 
 KINDS = ("html", "markdown", "csv", "latex", "figure", "readme", "overview")
 
@@ -29,7 +29,8 @@ def report(command: Report) -> int:
     found = dict.fromkeys(row["experiment"] for row in contents.rows)
     names, unknown = ([each for each in found if (each in experiment_names()) == known] for known in (True, False))
     if unknown:
-        print(f"soctk: rows of unknown experiments skipped: {', '.join(unknown)}", file=sys.stderr)
+        of_entries = f" (`soctk benchmark page {store.path}` shows entries)" if "benchmark" in unknown else ""
+        print(f"soctk: rows of unknown experiments skipped: {', '.join(unknown)}{of_entries}", file=sys.stderr)
     if len(names) > 1 and _files(command):
         raise UsageError(f"{store.path} holds rows of {' and '.join(names)}: expected one experiment for a file")
     if not names:
@@ -75,6 +76,9 @@ def write(
     contents = store.read(experiment.problem_of)
     _say_damaged(store, contents)
     rows = [row for row in contents.rows if not keys or row["key"] in keys]
+    if not any(map(is_measured, rows)):
+        failed = f"; {rows[-1]['method']}: {rows[-1]['status']}" if rows else ""
+        print(f"soctk: no results of {experiment.name} in {store.path} yet{failed}", file=sys.stderr)
     experiment.write(experiment.results(Contents(rows, contents.bad), cells, store.path), files)
 
 

@@ -48,7 +48,7 @@ class Sweep(Run):
 
     Attributes:
         jobs: worker processes, one thread each; 0 for one a core.
-        backend: run on this machine (loky) or on a dask cluster, that of the scheduler or this process's own.
+        backend: run on this machine (loky) or on the dask cluster of the scheduler.
         scheduler: address of a dask cluster's scheduler, as tcp://host:8786, to run there.
     """
 
