@@ -87,7 +87,8 @@ class External(Solver):
             return result.to(problem.device)
         result = self._over_set(problem, limits, start)
         if self.second is not None:
-            finish(self.second, problem, limits, result, np.flatnonzero(result.status == Status.STALLED))
+            left = np.isin(result.status, (Status.STALLED, Status.INACCURATE))
+            finish(self.second, problem, limits, result, np.flatnonzero(left))
         return result
 
     def _over_set(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:

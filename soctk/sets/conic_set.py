@@ -33,6 +33,10 @@ TIGHT = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
 SOLVED = ("Solved", "AlmostSolved", "InsufficientProgress")
 PULLED = 1e-9
 """A point that lies outside by rounding is moved towards the middle by this share more than it needs."""
+BESIDE = 0.1
+"""A point that is nearer than this, in units of the set's coordinates, is projected once more."""
+ROUNDS, SETTLED = 8, 1e-6
+"""How often, until the projection moves by less than this share of the distance."""
 NEAR = 1e-7
 """A point that violates the set by less, in its coordinates, is moved towards the middle in place of projected."""
 
@@ -83,7 +87,7 @@ class ConicSet(FeasibleSet):
         found = y.detach().cpu().double().reshape(-1, self.dim).numpy().copy()
         for k in np.flatnonzero(outside > 0):
             near = self._scaled[0].excess(self.coordinates.z_of(found[k])) <= NEAR
-            found[k] = self._pulled(found[k] if near else self._solve(-found[k], quadratic=True).x)
+            found[k] = self._pulled(found[k] if near else self._nearest(found[k]))
         return torch.from_numpy(found).reshape(y.shape).to(y)
 
     def _linear_minimizer(self, g: Tensor) -> Tensor:
@@ -138,6 +142,27 @@ class ConicSet(FeasibleSet):
         if str(answer.status) not in SOLVED:
             raise RuntimeError(f"a cone program over the set was not solved ({answer.status})")
         return _Answer(self.coordinates.x_of(np.asarray(answer.x)), size * np.asarray(answer.z) / divisor)
+
+    def _nearest(self, y: np.ndarray) -> np.ndarray:
+        """Return the nearest point to y.
+
+        The squares of a distance that is small beside the set are smaller than a solver's tolerances. Such a point is
+        looked for again in coordinates of that distance, the cones replaced by their tangent planes where it was found.
+        """
+        x = self._solve(-y, quadratic=True).x
+        for _ in range(ROUNDS):
+            distance = float(np.linalg.norm(x - y))
+            if not 0 < distance < BESIDE * self.coordinates.unit.max():
+                break
+            around, before = Coordinates(y, np.full(self.dim, powers_of_two(distance))), x
+            program = self._program.flattened(x, y, 2 * distance)
+            answer = program.scaled(around)[0].solve(np.ones(self.dim), np.zeros(self.dim))
+            if str(answer.status) not in SOLVED:
+                break
+            x = around.x_of(np.asarray(answer.x))
+            if float(np.linalg.norm(x - before)) <= SETTLED * distance:
+                break
+        return x
 
     def _least(self, g: np.ndarray) -> float:
         """Return the bound that stands above."""
@@ -227,6 +252,20 @@ class _Program:
         divisor = powers_of_two(sizes)
         side = (self.side - self.matrix @ coordinates.middle) / divisor
         return _Program(matrix / divisor[:, None], side, self.sizes), divisor
+
+    def flattened(self, x: np.ndarray, y: np.ndarray, reach: float) -> _Program:
+        """Return the same within a distance of y (n,), a tangent plane at x (n,) in place of each cone around it."""
+        slack, (k, count, *_) = self.side - self.matrix @ x, self.sizes
+        keep, planes = k + count, []
+        for first, last in self.cones:
+            length = float(np.linalg.norm(slack[first + 1 : last]))
+            across = np.append(1.0, -slack[first + 1 : last] / length if length > 0 else np.zeros(last - first - 1))
+            planes.append((across @ self.matrix[first:last], across @ self.side[first:last]))
+        matrix = np.vstack([self.matrix[:keep], *(plane[None] for plane, _ in planes)])
+        side = np.append(self.side[:keep], [height for _, height in planes])
+        near = side - matrix @ y <= reach * np.linalg.norm(matrix, axis=1)
+        near[:k] = True
+        return _Program(matrix[near], side[near], (k, int(near[k:].sum())))
 
     def excess(self, x: np.ndarray) -> float:
         """Return by how much a point (n,) is outside, at least 0."""

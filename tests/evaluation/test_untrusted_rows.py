@@ -123,7 +123,7 @@ def test_every_measurement_of_another_type_is_found(name: str, tmp_path: Path, c
     assert notes == (tmp_path / "right.md").read_text().splitlines()
 
 
-def test_cells_without_a_result_are_no_obstacle(tmp_path: Path) -> None:
+def test_cells_without_a_result_are_no_obstacle(tmp_path: Path, capsys) -> None:
     for name in BUILT_IN:
         empty = dict.fromkeys(find_experiment(name).measured)
         failed = [
@@ -132,6 +132,8 @@ def test_cells_without_a_result_are_no_obstacle(tmp_path: Path) -> None:
         for rows in (failed, [*failed, stored(name)[0]], [*failed, stored(name)[-1]], [*failed, *stored(name)]):
             files = ["--markdown", str(tmp_path / "page.md"), "--figure", str(tmp_path / "page.svg")]
             assert main(["report", written(tmp_path / "rows.jsonl", rows), *files]) == 0, name
+            said = capsys.readouterr().err
+            assert (f"no results of {name} in" in said) == (rows is failed), "failures alone are said"
 
 
 def test_several_experiments_in_one_store(tmp_path: Path, capsys) -> None:

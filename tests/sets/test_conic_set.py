@@ -173,3 +173,19 @@ def test_a_cone_is_what_it_was_when_it_was_given() -> None:
     disc = ConicSet(Polyhedron(2, -1.0, 1.0), [(F, 0.0, 0.0, 1.0)])
     F.mul_(10)
     assert float(disc.violation(x)) == 0.0
+
+
+@pytest.mark.parametrize("beyond", [1e-8, 1e-6, 1e-5, 1e-4, 1e-2])
+@pytest.mark.parametrize("unit", [1.0, 1e4])
+def test_points_hardly_outside_have_their_nearest_point(beyond: float, unit: float) -> None:
+    """The square of a distance of 1e-6 is below a solver's tolerance: what it called nearest was twice as far."""
+    eye, none = np.eye(4), np.zeros(4)
+    ball = ConicSet(soctk.Box(4, -2 * unit, 2 * unit), [(eye, none, none, unit)])
+    around = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    nearest = unit * around / around.norm(dim=1, keepdim=True)
+    found = ball.project(nearest * (1 + beyond))
+    assert float((found - nearest).norm(dim=1).max()) <= 1e-3 * beyond * unit
+    half = ConicSet(Polyhedron(4, -unit, unit, E=[[1.0, 1.0, 0.0, 0.0]], f=0.2 * unit), [(eye, none, none, unit)])
+    inside = half.project(nearest)  # on the boundary of ball and plane, about
+    step = beyond * unit * torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=DOUBLE) / 2**0.5
+    assert float((half.project(inside + step) - inside).norm(dim=1).max()) <= 1e-2 * beyond * unit
