@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import check_count
+from soctk.checks import check_count, to_numpy
 from soctk.forms.conic_form import ConicForm
 from soctk.lazy import optimize
 from soctk.sets import FeasibleSet
@@ -60,7 +60,7 @@ def affine_pieces(
     if other:
         raise ValueError(f"form: expected ReLU networks alone, got {', '.join(other)}: f is not piecewise affine")
     form = form.detach().apply(Tensor.cpu)
-    slope, height = form.linear[0, 0].double().numpy(), float(form.constant)
+    slope, height = to_numpy(form.linear[0, 0]), float(form.constant)
     pieces = [(_everything(form.dim, feasible_set), slope, height)]
     for term in form.terms:
         pieces = [
@@ -97,7 +97,7 @@ def _everything(dim: int, feasible_set: FeasibleSet | None) -> _Region:
 def _split_by_network(term: Network, start: _Region, limit: int) -> list[tuple[_Region, np.ndarray, float]]:
     """Return the regions of one network inside a region, with its slope and height on each."""
     dense = replace(term, map=term.map.to_dense())
-    data = {name: t[0].detach().double().numpy() for name, t in dense.coefficients().items()}
+    data = {name: to_numpy(t[0]) for name, t in dense.coefficients().items()}
     n = term.map.dim
     rows = np.split(np.column_stack([data["A"], data["offset"]]), np.cumsum(term.widths)[:-1])
     states = [(start, np.zeros((0, n + 1)))]  # a region and z of the layer below as rows (slope, height)
@@ -119,7 +119,7 @@ def _mixing(term: Network, level: int) -> np.ndarray:
     """Return the matrix from the layer below to layer `level`, from 2 on, of the only function."""
     given = term.mixing[level - 2]
     matrix = given if isinstance(given, Tensor) else given.to_dense().matrix
-    return matrix[0].detach().double().numpy()
+    return to_numpy(matrix[0])
 
 
 def _split_by_layer(region: _Region, a: np.ndarray, flat: np.ndarray) -> list[tuple[_Region, np.ndarray]]:

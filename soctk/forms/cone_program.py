@@ -285,16 +285,16 @@ def _constrain(builder: ConeBuilder, x: Affine, feasible_set: FeasibleSet) -> No
             f"feasible_set: expected one with rows(), got {type(feasible_set).__name__}; put its constraints() beside "
             "form.expression(x) in a cp.Problem"
         )
-    lower, upper = rows.lower.numpy(), rows.upper.numpy()
+    lower, upper = to_numpy(rows.lower), to_numpy(rows.upper)
     low, high = (np.flatnonzero(np.isfinite(side)) for side in (lower, upper))
     if low.size:
         builder.require("lower", "nonneg", x[low] - Affine(lower[low]))
     if high.size:
         builder.require("upper", "nonneg", Affine(upper[high]) - x[high])
     if len(rows.E):
-        builder.require("equality", "zero", x.times(sp.csr_array(rows.E.numpy())) - Affine(rows.f.numpy()))
+        builder.require("equality", "zero", x.times(sp.csr_array(to_numpy(rows.E))) - Affine(to_numpy(rows.f)))
     if len(rows.G):
-        builder.require("inequality", "nonneg", Affine(rows.h.numpy()) - x.times(sp.csr_array(rows.G.numpy())))
+        builder.require("inequality", "nonneg", Affine(to_numpy(rows.h)) - x.times(sp.csr_array(to_numpy(rows.G))))
 
 
 def _assemble(builder: ConeBuilder, objective: Affine, arguments: list[tuple[str, Affine]]) -> ConeProgram:
