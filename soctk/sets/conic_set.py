@@ -147,22 +147,23 @@ class ConicSet(FeasibleSet):
         """Return the nearest point to y.
 
         The squares of a distance that is small beside the set are smaller than a solver's tolerances. Such a point is
-        looked for again in coordinates of that distance, the cones replaced by their tangent planes where it was found.
+        looked for in coordinates of that distance, the cones replaced by their tangent planes where it was found last:
+        a few small quadratic programmes.
         """
-        x = self._solve(-y, quadratic=True).x
+        x = self._pulled(y)
         for _ in range(ROUNDS):
-            distance = float(np.linalg.norm(x - y))
+            distance, before = float(np.linalg.norm(x - y)), x
             if not 0 < distance < BESIDE * self.coordinates.unit.max():
                 break
-            around, before = Coordinates(y, np.full(self.dim, powers_of_two(distance))), x
+            around = Coordinates(y, np.full(self.dim, powers_of_two(distance)))
             program = self._program.flattened(x, y, 2 * distance)
             answer = program.scaled(around)[0].solve(np.ones(self.dim), np.zeros(self.dim))
             if str(answer.status) not in SOLVED:
                 break
             x = around.x_of(np.asarray(answer.x))
             if float(np.linalg.norm(x - before)) <= SETTLED * distance:
-                break
-        return x
+                return x
+        return self._solve(-y, quadratic=True).x
 
     def _least(self, g: np.ndarray) -> float:
         """Return the bound that stands above."""
