@@ -34,7 +34,7 @@ SOLVED = ("Solved", "AlmostSolved", "InsufficientProgress")
 PULLED = 1e-9
 """A point that lies outside by rounding is moved towards the middle by this share more than it needs."""
 BESIDE = 0.1
-"""A point that is nearer than this, in units of the set's coordinates, is projected once more."""
+"""A point that is nearer than this, in units of the set's coordinates, is projected onto tangent planes."""
 ROUNDS, SETTLED = 8, 1e-6
 """How often, until the projection moves by less than this share of the distance."""
 NEAR = 1e-7
@@ -158,7 +158,7 @@ class ConicSet(FeasibleSet):
             around = Coordinates(y, np.full(self.dim, powers_of_two(distance)))
             program = self._program.flattened(x, y, 2 * distance)
             answer = program.scaled(around)[0].solve(np.ones(self.dim), np.zeros(self.dim))
-            if str(answer.status) not in SOLVED:
+            if str(answer.status) != SOLVED[0]:
                 break
             x = around.x_of(np.asarray(answer.x))
             if float(np.linalg.norm(x - before)) <= SETTLED * distance:

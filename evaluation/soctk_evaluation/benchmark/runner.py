@@ -192,7 +192,7 @@ def run_entry(
         version: the problems.
         time_limit: seconds for each, to learn and decide.
         tell: is given a line for each problem.
-        keep: is given what is returned after each problem too; the entry has "not run" on those to come.
+        keep: is given what is returned after each problem too; those to come are "not run".
 
     Returns:
         What is known of the entry, and its decisions (T, n) by problem.
