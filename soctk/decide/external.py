@@ -87,7 +87,10 @@ class External(Solver):
             return result.to(problem.device)
         result = self._over_set(problem, limits, start)
         if self.second is not None:
-            left = np.isin(result.status, (Status.STALLED, Status.INACCURATE))
+            short = (
+                (result.value >= result.lower_bound).cpu().numpy()
+            )  # else they contradict each other, and more would
+            left = (result.status == Status.STALLED) | ((result.status == Status.INACCURATE) & short)
             finish(self.second, problem, limits, result, np.flatnonzero(left))
         return result
 
