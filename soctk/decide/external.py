@@ -87,9 +87,7 @@ class External(Solver):
             return result.to(problem.device)
         result = self._over_set(problem, limits, start)
         if self.second is not None:
-            short = (
-                (result.value >= result.lower_bound).cpu().numpy()
-            )  # else they contradict each other, and more would
+            short = (result.value >= result.lower_bound).cpu().numpy()  # else they contradict each other
             left = (result.status == Status.STALLED) | ((result.status == Status.INACCURATE) & short)
             finish(self.second, problem, limits, result, np.flatnonzero(left))
         return result

@@ -87,11 +87,9 @@ class SetArrays:
 
     def single(self) -> np.ndarray:
         """Return whether equalities and coordinates without room leave each set a point at most, bool (1 or N,)."""
-        fixed, E = self.lower >= self.upper, self.rows.E.numpy()
-        E = E / np.maximum(np.abs(E).max(axis=0, initial=0.0), TINY)  # so that units of coordinates decide nothing
-        patterns, which = np.unique(fixed, axis=0, return_inverse=True)
-        none_left = [np.linalg.matrix_rank(E[:, ~held]) == np.sum(~held) if len(E) else held.all() for held in patterns]
-        return np.array(none_left, dtype=bool)[which.reshape(-1)]
+        patterns, which = np.unique(self.lower >= self.upper, axis=0, return_inverse=True)
+        free = [self.base.elimination(tuple(map(int, np.flatnonzero(held)))).dim for held in patterns]
+        return np.array([count == 0 for count in free], dtype=bool)[which.reshape(-1)]
 
     def excess(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return by how much points (N, n) violate their set at most, and as a share of what a row adds, (N,) each.

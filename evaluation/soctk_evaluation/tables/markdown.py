@@ -89,11 +89,12 @@ def _days(rows: Sequence[Row]) -> str:
 def code_notes(rows: Sequence[Row]) -> list[str]:
     """Say which code has measured the rows of a table, and which method's where there are several."""
     versions = by_code(rows)
-    if len(versions) < 2:
-        return [f"all rows are of code {code}" for code in versions] + _own_code_notes(rows)
-    methods = {code: ", ".join(in_order({row["method"] for row in own})) for code, own in versions.items()}
-    named = "; ".join(f"{code}: {names}" for code, names in methods.items())
-    return [f"rows are of {len(versions)} code versions, not strictly comparable ({named})", *_own_code_notes(rows)]
+    notes = [f"all rows are of code {code}" for code in versions]
+    if len(versions) > 1:
+        methods = {code: ", ".join(in_order({row["method"] for row in own})) for code, own in versions.items()}
+        named = "; ".join(f"{code}: {names}" for code, names in methods.items())
+        notes = [f"rows are of {len(versions)} code versions, not strictly comparable ({named})"]
+    return notes + _own_code_notes(rows)
 
 
 def _own_code_notes(rows: Sequence[Row]) -> list[str]:
