@@ -114,6 +114,15 @@ def test_a_perfect_decider_scores_nearly_zero_from_a_file(tmp_path: Path) -> Non
     np.testing.assert_allclose(read_decisions(table, [PROBLEM])[PROBLEM.name], best(), rtol=1e-14)
 
 
+@pytest.mark.parametrize("missing", ["", "NA", "nan"])
+def test_a_missing_decision_is_so_however_it_is_written(missing: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},3,{missing},.5,.5\n{PROBLEM.name},4,1,2,3\n")
+    given = read_decisions(path, [PROBLEM])[PROBLEM.name]
+    np.testing.assert_array_equal(given[3:5], [[np.nan, 0.5, 0.5], [1, 2, 3]])
+    assert np.isnan(given[[0, 1, 2, *range(5, 20)]]).all()
+
+
 def test_the_centre_of_a_set_that_moves_is_in_it() -> None:
     problem = replace(PROBLEM, task="moving_dispatch", dim=4, test=5)
     judge = Judge(problem)
@@ -139,9 +148,9 @@ def _sum(x: torch.Tensor, arrays: dict[str, np.ndarray]) -> torch.Tensor:
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},20,0,0,0\n", "expected rows 0 to 19, as there are 20 test contexts"),
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0.5,0,0,0\n", "expected rows 0 to 19"),
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},,0,0,0\n", "expected rows 0 to 19"),
-        (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,a,0,0\n", "x_0, line 2: expected a number, got 'a'"),
-        (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,0,0,0,5\n", "a row has more fields than the header"),
-        ("problem,row,x_0,x_1,x_2\n,0,0,0,0\n", "line 2: expected the name of a problem, got none"),
+        (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,a,0,0\n", "column x_0, row 1: expected a number, got 'a'"),
+        (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,0,0,0,5\n", "as many fields in every row as in the header, got more"),
+        ("problem,row,x_0,x_1,x_2\n,0,0,0,0\n", "row 1: expected the name of a problem, got a missing value"),
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,0,0,0\n{PROBLEM.name},0,0,0,0\n", "got row 0 more than once"),
         ("problem,row,x_0\n", "expected columns problem, row, x_0, x_1, x_2"),
         ("", "not a readable .csv file"),

@@ -9,7 +9,6 @@ A decision that is not there, or not finite, is counted and scored at the centre
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -20,7 +19,7 @@ import pandas as pd
 
 from soctk.files import replacing
 from soctk.tables.arrays import array_of, open_arrays
-from soctk.tables.table import check_file
+from soctk.tables.table import Table, missing_in
 from soctk_evaluation.benchmark.versions import TRACKS, Problem
 from soctk_evaluation.harness.request import UsageError
 
@@ -157,37 +156,20 @@ def _npz(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
 
 
 def _csv(path: Path, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
-    check_file(path)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more fields than the header
-            table = pd.read_csv(path, dtype={"problem": str}, index_col=False, keep_default_na=False, na_values=[""])
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: expected text in UTF-8; save it as UTF-8") from None
-    except pd.errors.ParserWarning:
-        raise UsageError(f"{path}: a row has more fields than the header; is there a comma at the end?") from None
-    except (ValueError, OSError) as error:
-        raise UsageError(f"{path}: not a readable .csv file: {' '.join(str(error).split())}") from None
+    table = Table.of(path)
     wanted = ["problem", "row", *(f"x_{k}" for k in range(max(problem.dim for problem in problems)))]
-    if list(table.columns) != wanted:
-        got = ", ".join(map(str, table.columns))
+    if list(table.names) != wanted:
         wanted_here = f"expected columns {', '.join(wanted)}, as of this version's problems"
-        hint = "was the file made for another --version?" if "problem" in table.columns else "with commas between them"
-        raise UsageError(f"{path}: {wanted_here}, got {got}; {hint}")
-    if table["problem"].isna().any():
-        line = np.flatnonzero(table["problem"].isna())[0] + 2
-        raise UsageError(f"{path}: line {line}: expected the name of a problem, got none")
+        hint = "was the file made for another --version?" if "problem" in table.names else "with commas between them"
+        raise UsageError(f"{path}: {wanted_here}, got {', '.join(table.names)}; {hint}")
+    frame = table.frame
+    table.check_cells("problem", frame["problem"].notna().to_numpy(bool), "the name of a problem")
+    numbers = frame[wanted[1:]].apply(pd.to_numeric, errors="coerce").astype(float)
     for name in wanted[1:]:
-        numbers = pd.to_numeric(table[name], errors="coerce")
-        wrong = np.flatnonzero(numbers.isna() & table[name].notna())
-        if wrong.size:
-            raise UsageError(
-                f"{path}: {name}, line {wrong[0] + 2}: expected a number, got {table[name].iloc[wrong[0]]!r}"
-            )
-        table[name] = numbers.astype(float)
+        table.check_cells(name, numbers[name].notna() | missing_in(frame[name]), "a number")
     return {
         str(name): _rows(part, _known(str(name), problems, path), path)
-        for name, part in table.groupby("problem", sort=False, dropna=False)
+        for name, part in numbers.groupby(frame["problem"], sort=False)
     }
 
 
@@ -202,7 +184,7 @@ def _rows(part: pd.DataFrame, problem: Problem, path: Path) -> np.ndarray:
     twice = part["row"][part["row"].duplicated()]
     if len(twice) > 0:
         raise UsageError(f"{path}: {problem.name}: expected each row once, got row {twice.iloc[0]:g} more than once")
-    numbers = part.iloc[:, 2:].to_numpy(float)
+    numbers = part.iloc[:, 1:].to_numpy(float)
     if np.isfinite(numbers[:, problem.dim :]).any():
         raise UsageError(f"{path}: {problem.name}: expected {problem.dim} coordinates, got more")
     x = np.full(_shape(problem), np.nan)
