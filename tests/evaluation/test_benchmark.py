@@ -149,7 +149,7 @@ def _sum(x: torch.Tensor, arrays: dict[str, np.ndarray]) -> torch.Tensor:
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0.5,0,0,0\n", "expected rows 0 to 19"),
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},,0,0,0\n", "expected rows 0 to 19"),
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,a,0,0\n", "column x_0, row 1: expected a number, got 'a'"),
-        (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,0,0,0,5\n", "as many fields in every row as in the header, got more"),
+        (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,0,0,0,5\n", "as in the header, got more"),
         ("problem,row,x_0,x_1,x_2\n,0,0,0,0\n", "row 1: expected the name of a problem, got a missing value"),
         (f"problem,row,x_0,x_1,x_2\n{PROBLEM.name},0,0,0,0\n{PROBLEM.name},0,0,0,0\n", "got row 0 more than once"),
         ("problem,row,x_0\n", "expected columns problem, row, x_0, x_1, x_2"),

@@ -30,6 +30,7 @@ from torch import Tensor
 import soctk
 from soctk import SOCICNN, ConeSolution, ConicForm, ConvexSurrogate, FitConfig
 from soctk.losses import relative_error
+from soctk_evaluation.experiments.random_weights import move_weights
 from soctk_evaluation.harness.cell import Cell, make_config
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import SOLVER, versions_of
@@ -42,7 +43,6 @@ WEIGHTS = ("random", "trained")
 CONTEXT_DIM = 8
 VALUE_SCALE = 30.0
 """Brings a random model's values to the order of 100."""
-SHAKE = 0.1
 TRAINING = FitConfig(starts=1, epochs=3, lbfgs_iterations=30, level_iterations=20, newton_iterations=0)
 TIMED = 3
 """Trials of a cell in which CVXPY is timed too."""
@@ -286,10 +286,7 @@ def _model(cell: Cell, folder: Path | None = None) -> SOCICNN:
     if cell.method == "trained":
         return _trained(folder, *sizes)
     model = _blank(*sizes, seed=cell.seed)
-    generator = torch.Generator().manual_seed(cell.seed)
-    with torch.no_grad():
-        for weight in model.parameters():  # the quadratics' offsets start at zero
-            weight.add_(SHAKE * torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
+    move_weights(model, cell.seed)  # the quadratics' offsets start at zero
     model.set_standardization(value=(5.0, VALUE_SCALE))
     return model
 
@@ -370,6 +367,6 @@ EXPERIMENT = Experiment(
     MEASURED,
     write_equivalence,
     needed=SHOWN,
-    code=lambda cell: SOLVER,
+    code=lambda cell: (*SOLVER, "soctk_evaluation.experiments.random_weights"),
     pages=pages("equivalence.md", "equivalence.svg"),
 )

@@ -18,13 +18,13 @@ import torch
 import soctk
 from soctk_evaluation.experiments.moreau import BATCHES
 from soctk_evaluation.experiments.race import RACE, Race, measure
+from soctk_evaluation.experiments.random_weights import move_weights
 from soctk_evaluation.harness.cell import Cell, make_config
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import SOLVER
 from soctk_evaluation.tables.polyhedra import write_polyhedra
 from soctk_tasks.polyhedra import POLYHEDRA
 
-SHAKE = 0.3
 CONTEXTS = 1024
 ONE_BY_ONE = 20
 """Contexts that are decided one after the other, by all who decide single ones."""
@@ -37,11 +37,7 @@ def make_race(kind: str, name: str, repeats: int = 3) -> Race:
     """Return a race of a surrogate of a kind over one of the polyhedra."""
     sets, context = POLYHEDRA[name](CONTEXTS)
     model = soctk.make_surrogate(kind, sets.dim, context.shape[1], max_parameters=None, seed=1)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for weight in model.parameters():
-            noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
-            weight.add_(SHAKE * noise * weight.abs().mean().clamp(min=0.1))
+    move_weights(model, seed=3, scale=0.3, own_size=True)
     return Race(model, sets, context, repeats=repeats)
 
 

@@ -29,7 +29,7 @@ from soctk_evaluation.experiments.moreau import MISSING, MoreauBatch
 from soctk_evaluation.experiments.operations import decision_flops, matrix_product_rate
 
 RACE = (
-    *(f"soctk_evaluation.experiments.{name}" for name in ("race", "direct", "moreau", "operations")),
+    *(f"soctk_evaluation.experiments.{name}" for name in ("race", "direct", "moreau", "operations", "random_weights")),
     "soctk_baselines.cvxpy_layer",
 )
 """The source of a race's measurements."""

@@ -19,7 +19,8 @@ from torch import Tensor
 
 import soctk
 from soctk import ConvexSurrogate
-from soctk_evaluation.experiments.equivalence import CONTEXT_DIM, SHAKE, evaluate, milliseconds
+from soctk_evaluation.experiments.equivalence import CONTEXT_DIM, evaluate, milliseconds
+from soctk_evaluation.experiments.random_weights import move_weights
 from soctk_evaluation.harness.cell import Cell, make_config
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import SOLVER
@@ -80,10 +81,7 @@ def make_model(axis: str, size: int) -> ConvexSurrogate:
         sizes = BASE | {axis: size}
         rows = {"quadratics": (sizes["quadratic_rows"],) * BLOCKS, "norms": (sizes["norm_rows"],) * BLOCKS}
         model = soctk.SOCICNN(sizes["dim"], CONTEXT_DIM, hidden=(sizes["width"],) * sizes["depth"], seed=0, **rows)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for weight in model.parameters():  # some start at zero
-            weight.add_(SHAKE * torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
+    move_weights(model, seed=0)
     return model.eval()
 
 
@@ -139,6 +137,7 @@ def _trial(model: ConvexSurrogate, x: Tensor, context: Tensor) -> dict[str, floa
 
 
 MEASURED = (*NEEDED, "clarabel_ms", "clarabel_error", "scs_ms", "scs_error")
+ROOM = "soctk_evaluation.experiments"
 EXPERIMENT = Experiment(
     "scaling",
     scaling_cells,
@@ -146,6 +145,6 @@ EXPERIMENT = Experiment(
     MEASURED,
     write_scaling,
     needed=(*NEEDED, "config.size"),
-    code=lambda cell: (*SOLVER, "soctk_evaluation.experiments.equivalence"),
+    code=lambda cell: (*SOLVER, f"{ROOM}.equivalence", f"{ROOM}.random_weights"),
     pages=pages("scaling.md", "scaling.svg"),
 )

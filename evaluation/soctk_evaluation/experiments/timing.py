@@ -22,6 +22,7 @@ import soctk
 from soctk import ConvexSurrogate, FeasibleSet, FitConfig
 from soctk_evaluation.experiments.moreau import BATCHES
 from soctk_evaluation.experiments.race import RACE, Race, measure
+from soctk_evaluation.experiments.random_weights import move_weights
 from soctk_evaluation.harness.cell import Cell, make_config
 from soctk_evaluation.harness.experiment import Experiment, pages
 from soctk_evaluation.harness.key import SOLVER
@@ -29,7 +30,6 @@ from soctk_evaluation.tables.timing import write_timing
 from soctk_tasks import make_task
 
 CONTEXT_DIM = 8
-SHAKE = 0.1
 MODELS = ("compact", "wide", "trained")
 TRAINED_ON = {"simplex": "simplex_socp", "box": "box_socp", "budget": "budget_twocone_socp"}
 """The tasks that "trained" models are learned from, by the name of their set."""
@@ -56,10 +56,7 @@ def example(kind: str, dim: int, seed: int = 0) -> ConvexSurrogate:
         model.set_structure(model.structure_count - 1)
     else:
         model = soctk.SOCICNN(dim, CONTEXT_DIM, hidden=(64, 64), quadratics=(dim,), norms=(dim,), seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(SHAKE * torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
+    move_weights(model, seed)
     return model
 
 
