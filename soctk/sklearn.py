@@ -30,8 +30,9 @@ from soctk.tables.log import Groups
 from soctk.tables.table import Table, listed
 
 Column = str | int
-NUMBERS = "fiub"
-"""Kinds of NumPy's types that are numbers."""
+WHOLE, OTHERS = "iu", "fb"
+"""Kinds of NumPy's types that are numbers: whole ones, of which floats do not hold all, and what floats hold."""
+NUMBERS = WHOLE + OTHERS
 
 
 class ConvexRegressor(RegressorMixin, BaseEstimator):
@@ -128,7 +129,8 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
                 raise ValueError(f"context: expected shape (N, {len(names)}), got {array.shape}")
             context = pd.DataFrame(array, columns=names)
         elif self._numbers:
-            context = context.astype({name: float for name, kind in context.dtypes.items() if kind.kind in NUMBERS})
+            kinds = {name: kind.kind for name, kind in context.dtypes.items()}
+            context = context.astype({name: float for name, kind in kinds.items() if kind in OTHERS})
         return minimize(self.model_, feasible_set, torch.from_numpy(self._encoded(Table.of(context))), **options)
 
     def _checked_both(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
@@ -139,8 +141,8 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
             validate_data(self, X, y, skip_check_array=True)
             _, y = check_X_y(np.zeros((len(X), 1)), y, y_numeric=True, ensure_min_samples=2)
             return Table.of(X), np.array(y, float)
-        X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, dtype=np.float64)
-        return self._table(X), np.array(y, float)
+        checked, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, dtype=np.float64)
+        return self._table(X, checked), np.array(y, float)
 
     def _checked(self, X: Any) -> Table:
         """Return X as a table, whose columns must be those of `fit`."""
@@ -148,12 +150,18 @@ class ConvexRegressor(RegressorMixin, BaseEstimator):
         if _has_texts(X):
             validate_data(self, X, reset=False, skip_check_array=True)
             return Table.of(X)
-        return self._table(validate_data(self, X, reset=False, dtype=np.float64))
+        return self._table(X, validate_data(self, X, reset=False, dtype=np.float64))
 
-    def _table(self, X: np.ndarray) -> Table:
-        """Return an array as a table, its columns by their names or numbers."""
-        names = getattr(self, "feature_names_in_", range(X.shape[1]))
-        return Table.of(pd.DataFrame(X, columns=list(map(str, names))))
+    def _table(self, X: Any, checked: np.ndarray) -> Table:
+        """Return X as a table, its columns by their names or numbers: floats, and whole numbers as they are."""
+        names = list(map(str, getattr(self, "feature_names_in_", range(checked.shape[1]))))
+        frame = pd.DataFrame(checked, columns=names)
+        given = X if isinstance(X, pd.DataFrame) else pd.DataFrame(np.asarray(X))
+        for place, name in enumerate(names):
+            kind = given.dtypes.iloc[place].kind
+            if kind in WHOLE:
+                frame[name] = given.iloc[:, place].to_numpy(np.dtype(f"{kind}8"))
+        return Table.of(frame)
 
     def _roles(self, names: list[str]) -> tuple[list[str], list[str]]:
         """Return the names of the decision's and of the context's columns."""

@@ -67,7 +67,13 @@ def test_texts_and_dates_are_learned_from(estimator: ConvexRegressor, frame: pd.
 
 
 @pytest.mark.parametrize(
-    "codes", [np.array([False, True]), np.array([0.1, 0.2], np.float32), np.array([10**16, 10**16 + 2])]
+    "codes",
+    [
+        np.array([False, True]),
+        np.array([0.1, 0.2], np.float32),
+        np.array([10**16, 10**16 + 2]),
+        np.array([2**53, 2**53 + 1]),
+    ],
 )
 def test_numbers_that_are_categories_are_the_same_to_learn_from_and_to_decide_for(codes: np.ndarray) -> None:
     random = np.random.default_rng(0)

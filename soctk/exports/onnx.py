@@ -51,7 +51,7 @@ def to_onnx(model: ConvexSurrogate, path: str | os.PathLike[str]) -> None:
             "model: onnxruntime has no convolutions in double precision; export copy.deepcopy(model).float()"
         )
     try:
-        from onnxscript import opset18
+        from onnxscript import opset18, optimizer
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError('onnxscript is missing: pip install "soctk[onnx]"', name=error.name) from None
 
@@ -81,7 +81,10 @@ def to_onnx(model: ConvexSurrogate, path: str | os.PathLike[str]) -> None:
             dynamic_shapes=tuple({0: batch} for _ in names),
             custom_translation_table={torch.ops.aten.softplus.default: softplus},
             verbose=False,
+            optimize=False,  # that leaves out what is nearly 0 in a sum, and nearly 1 in a product
         )
     if program is None:
         raise RuntimeError("torch.onnx.export returned nothing")
+    for simplify in (optimizer.inline, optimizer.fold_constants, optimizer.remove_unused_nodes):
+        simplify(program.model)
     program.save(Path(path))

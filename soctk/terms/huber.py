@@ -36,12 +36,16 @@ class Huber(Term):
 
     def value(self, u: Tensor) -> Tensor:
         """Return phi(u)."""
-        clipped = u.clamp(-self.delta, self.delta)
+        clipped = self._clipped(u)
         return (self.weights * clipped * (u - 0.5 * clipped)).sum(dim=-1)
 
     def subgradient(self, u: Tensor) -> Tensor:
         """Return beta clip(u, -delta, delta)."""
-        return self.weights * u.clamp(-self.delta, self.delta)
+        return self.weights * self._clipped(u)
+
+    def _clipped(self, u: Tensor) -> Tensor:
+        delta = torch.tensor(self.delta, dtype=u.dtype, device=u.device)  # a number would be float32 in an ONNX graph
+        return u.clamp(-delta, delta)
 
     def nearest_dual(self, y: Tensor) -> Tensor:
         """Return y clipped to [-beta delta, beta delta]."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ from soctk import (
     Simplex,
     affine_pieces,
     average,
+    from_cvxpy,
     from_max_affine,
     minimize,
     to_onnx,
@@ -50,6 +52,29 @@ def test_onnxruntime_computes_the_forward_pass(name: str, dtype: torch.dtype, tm
         x, context = torch.randn(batch, n, dtype=dtype), torch.randn(batch, 3, dtype=dtype)
         (value,) = session.run(["value"], {"x": x.numpy(), "context": context.numpy()})
         close(torch.from_numpy(np.array(value)), model(x, context).detach(), VALUE)
+
+
+@pytest.mark.parametrize(("mean", "scale"), [(3e-9, 1e-9), (9e-9, 1e-12), (0.0, 1 + 9e-6), (-5.0, 1e7)])
+def test_units_stay_in_the_graph_however_near_to_0_or_1(mean: float, scale: float, tmp_path) -> None:
+    model = shaken(EVERY["soc"](n), 0.1)
+    units = (torch.full((n,), 1e-9, dtype=DOUBLE), torch.full((n,), 1 - 9e-6, dtype=DOUBLE))
+    model.set_standardization(value=(mean, scale), x=units, context=tuple(unit[:3] for unit in units))
+    to_onnx(model, tmp_path / "m.onnx")
+    x, context = torch.randn(7, n, dtype=DOUBLE), torch.randn(7, 3, dtype=DOUBLE)
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    (value,) = session.run(["value"], {"x": x.numpy(), "context": context.numpy()})
+    expected = model(x, context).detach()
+    assert float((expected - mean).abs().amax()) > 0.1 * scale
+    assert float((torch.from_numpy(value) - expected).abs().amax()) < VALUE[DOUBLE] * (abs(mean) + scale)
+
+
+def test_numbers_of_terms_are_in_the_graph_in_double_precision(tmp_path) -> None:
+    variable = cp.Variable(2)
+    model = from_cvxpy(cp.sum(cp.huber(variable, 0.3)), variable)
+    to_onnx(model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    (value,) = session.run(None, {"x": np.array([[5.0, 7.0]])})
+    assert float(value[0]) == pytest.approx(0.3 * (10 - 0.3 + 14 - 0.3), rel=1e-14)
 
 
 def test_a_model_without_context_has_one_input(tmp_path) -> None:
