@@ -323,7 +323,8 @@ class ConvexFunction(nn.Module, ABC):
             return torch.zeros(0, dtype=self.dtype, device=self.device)
         contexts = self._check_device(as_tensor(context, "context", dtype=self.dtype), "context")
         check_last_dim(contexts, self.context_dim, "context")
-        return contexts
+        # What was made in inference mode cannot be differentiated through outside of it: its copy can.
+        return contexts.clone() if contexts.is_inference() and not torch.is_inference_mode_enabled() else contexts
 
     def _check_device(self, tensor: Tensor, name: str) -> Tensor:
         if tensor.device != self.device:

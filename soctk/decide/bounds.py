@@ -23,12 +23,18 @@ def best_bound(form: ConicForm, feasible_set: FeasibleSet | SetAt, x: Tensor) ->
     return bound
 
 
+def gradient_at(model: ConvexFunction, x: Tensor, context: ArrayLike | None) -> Tensor:
+    """Return a subgradient by autograd at points, (*batch, n)."""
+    with torch.enable_grad():
+        points = x.detach().clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(points, context).sum(), points)
+    return gradient
+
+
 def frank_wolfe_gap(model: ConvexFunction, feasible_set: FeasibleSet, x: Tensor, context: ArrayLike | None) -> Tensor:
     """Return max over y in the set of g'(x - y), g a subgradient by autograd: (*batch, n) -> (*batch).
 
     f(y) >= f(x) + g'(y - x) for all y, so this bounds f(x) - min f (Jaggi 2013, for any subgradient).
     """
-    with torch.enable_grad():
-        points = x.detach().clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(model(points, context).sum(), points)
+    gradient = gradient_at(model, x, context)
     return ((gradient * x).sum(dim=-1) - feasible_set.linear_minimum(gradient)).clamp(min=0)

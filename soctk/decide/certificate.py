@@ -53,6 +53,7 @@ class Certificate:
         return relative_gap(self.value, self.lower_bound)
 
 
+@torch.inference_mode(False)  # solvers may need derivatives
 @torch.no_grad()
 def certify(
     model: ConvexFunction,

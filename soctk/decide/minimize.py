@@ -37,6 +37,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 """For methods with options of their own what their solvers call the keywords of `minimize`."""
 
 
+@torch.inference_mode(False)  # solvers may need derivatives
 @torch.no_grad()
 def minimize(
     model: ConvexFunction,

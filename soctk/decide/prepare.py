@@ -73,6 +73,7 @@ class Prepared:
         problem.packed = self.packed
         return problem
 
+    @torch.inference_mode(False)  # solvers may need derivatives
     @torch.no_grad()
     def minimize(
         self,

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from soctk.decide.bounds import best_bound, frank_wolfe_gap
+from soctk.decide.bounds import best_bound, frank_wolfe_gap, gradient_at
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.forms.conic_form import ConicForm
 from soctk.function import ConvexFunction
@@ -120,6 +120,13 @@ class Problem:
             return self.form.evaluate(x)
         assert self.model is not None
         return self.model.evaluate(x, self.contexts)
+
+    def slope_at(self, x: Tensor) -> Tensor:
+        """Return a subgradient of each function at points (N, n), (N, n)."""
+        if not self.has_form:
+            assert self.model is not None
+            return gradient_at(self.model, x, self.given)
+        return self.form.slope(self.form.subgradients(x.unsqueeze(1))).squeeze(1).expand_as(x)
 
     def bound_at(self, x: Tensor) -> Tensor:
         """Return the best lower bound of the minimum that points (N, n) give, (N,)."""

@@ -119,10 +119,8 @@ def magnitude_of(form: ConicForm, x: Tensor, value: Tensor) -> Tensor:
 
 def _range(problem: Problem, x: Tensor) -> Tensor:
     """Return how much f varies between x (N, n), the centre and two vertices, (N,); inf where that is rounding."""
-    with torch.enable_grad():
-        center = problem.center.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(problem.evaluate(center.unsqueeze(1)).sum(), center)
+    slope = problem.slope_at(problem.center)
     vertices = [problem.feasible_set._linear_minimizer(sign * slope) for sign in (1, -1)]
-    values = problem.evaluate(torch.stack([x, center.detach(), *vertices], dim=1))
+    values = problem.evaluate(torch.stack([x, problem.center, *vertices], dim=1))
     found = values.amax(dim=1) - values.amin(dim=1)
     return torch.where(found > ROUNDING[found.dtype] * values.abs().amax(dim=1), found, torch.inf)

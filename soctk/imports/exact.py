@@ -99,8 +99,8 @@ def tangent_planes(function: Callable[[Tensor], Tensor], points: ArrayLike) -> t
         function: convex, differentiable by autograd, (N, n) -> (N,).
         points: (N, n).
     """
-    net = as_tensor(points, "points").detach().to(torch.float64, copy=True).requires_grad_()
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        net = as_tensor(points, "points").detach().to(torch.float64, copy=True).requires_grad_()
         value = function(net)
         (slope,) = torch.autograd.grad(value.sum(), net)
     return slope, (value - (slope * net).sum(dim=-1)).detach()
