@@ -97,7 +97,8 @@ def fit(
         RuntimeError: within `torch.inference_mode()`.
 
     Warns:
-        UserWarning: too few values, and how many are needed; a `focus` on the best of single candidates.
+        UserWarning: too few values, and how many are needed; values that are all the same; a `focus` on the best of
+            single candidates.
         RuntimeWarning: the fit diverged and the model is as it was (`FitStatus.DIVERGED`).
     """
     check_function(model)
@@ -123,6 +124,7 @@ def fit(
     _check_data(model, validation, "validation")
     data, validation = (part.one_by_one() if part.replicated else part for part in (data, validation))
     _check_count(model, data)
+    _check_spread(data)
     _check_focus(config.fixed_focus, data)
     started = time.perf_counter()
     deadline = Deadline(config.time_limit, stop)
@@ -192,6 +194,17 @@ def _check_count(model: ConvexSurrogate, data: ValueData) -> None:
             f"data: {count} observed values to learn from; an affine function of {data.dim} variables and "
             f"{data.context_dim} context numbers passes through so few. Give at least {needed}, better several for "
             f"each of the model's {model.parameter_count} weights",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _check_spread(data: ValueData) -> None:
+    """Warn where no decision is better than another: what a model then prefers is what its start has left over."""
+    if data.value.numel() > 1 and bool((data.value == data.value[0, 0]).all()):
+        warnings.warn(
+            f"data: all {data.value.numel()} observed values are {float(data.value[0, 0]):g}; they do not say which "
+            "decision is better, and neither will the model's minima",
             UserWarning,
             stacklevel=3,
         )

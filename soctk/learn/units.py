@@ -28,11 +28,11 @@ def standardize(model: ConvexSurrogate, data: ValueData) -> None:
     traits, value, x, context = model.traits, data.value, data.x, data.context
     inside = bool((value != value[:, :1]).any())
     spread = value.var(dim=1, unbiased=False).mean().sqrt() if inside else value.std(unbiased=False)
-    units = {"value": (value.mean(), _or_one(spread, value != value[0, 0]))}
+    units = {"value": (_mean(value.reshape(-1)), _or_one(spread, value != value[0, 0]))}
     if traits.shifts_inputs:
         units["x"] = mean_and_spread(x)
         spread = context.std(dim=0, unbiased=False) if data.context_dim > 0 else context.new_ones(0)
-        units["context"] = context.mean(dim=0), _or_one(spread, (context != context[:1]).any(dim=0))
+        units["context"] = _mean(context), _or_one(spread, (context != context[:1]).any(dim=0))
     else:
         for name, values in (("x", x), ("context", context)):
             units[name] = values.new_zeros(()), _or_one(values.double().square().mean().sqrt(), values != 0)
@@ -55,12 +55,17 @@ def mean_and_spread(x: Tensor) -> tuple[Tensor, Tensor]:
     rows = x.reshape(-1, x.shape[-1])
     moves = (rows != rows[:1]).any(dim=0)
     if not bool(moves.any()):
-        return rows.mean(dim=0), torch.ones_like(rows[0])
-    mean, spread = rows.mean(dim=0), rows.std(dim=0, unbiased=False)
+        return rows[0], torch.ones_like(rows[0])
+    mean, spread = _mean(rows), rows.std(dim=0, unbiased=False)
     least = spread[moves].min()
     if bool(torch.maximum(spread.max(), mean.max() - mean.min()) <= ALIKE * least):
         return x.mean().expand_as(mean), x.std(unbiased=False).expand_as(mean)
     return mean, torch.where(moves, spread, spread[moves].log().mean().exp())
+
+
+def _mean(rows: Tensor) -> Tensor:
+    """Return the mean over the first dimension, without rounding where all are equal: their deviations are then 0."""
+    return torch.where((rows == rows[:1]).all(dim=0), rows[0], rows.mean(dim=0))
 
 
 def _or_one(spread: Tensor, moves: Tensor) -> Tensor:

@@ -224,7 +224,7 @@ class Polyhedron(FeasibleSet):
             side[place] = tighter(side[place], h[row] / G[row, place])
         E, f, G, h = E[some], f[some], G[entries > 1], h[entries > 1]
         if len(E) == 1 and len(G) == 0 and bool((E[0, 0] == E).all()):
-            lo, hi = (end[free] for end in self._hull)
+            lo, hi = (end[free] for end in self._around())
             E, f = torch.ones_like(E), (f / E[0, 0]).clamp(min=lo.sum(), max=hi.sum())
             lower, upper = torch.maximum(lower, lo), torch.minimum(upper, hi)
         elif len(E) == len(rows.E) and len(G) == len(rows.G) and not bool(fixed.any()):

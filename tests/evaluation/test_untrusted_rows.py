@@ -127,7 +127,8 @@ def test_cells_without_a_result_are_no_obstacle(tmp_path: Path, capsys) -> None:
     for name in BUILT_IN:
         empty = dict.fromkeys(find_experiment(name).measured)
         failed = [
-            row | empty | {"status": "failed: x", "seed": 9, "key": f"failed {row['key']}"} for row in stored(name)
+            row | empty | {"status": "failed: x", "seed": 9, "key": f"failed {row['key']}"}
+            for row in stored(name)[::10]
         ]
         for rows in (failed, [*failed, stored(name)[0]], [*failed, stored(name)[-1]], [*failed, *stored(name)]):
             files = ["--markdown", str(tmp_path / "page.md"), "--figure", str(tmp_path / "page.svg")]

@@ -80,6 +80,25 @@ def test_one_value_one_candidate_one_instance_and_constant_values_stay_finite():
         assert torch.isfinite(model.evaluate(part.x, part.context)).all()
 
 
+def test_values_that_are_all_the_same_are_said_to_tell_nothing():
+    data = smooth_data()
+    same = soctk.ValueData(data.context, data.x, torch.full_like(data.value, 2.5))
+    with pytest.warns(UserWarning, match=r"all \d+ observed values are 2\.5; they do not say which decision is better"):
+        soctk.fit(soctk.SOCICNN(3, 2), same, QUICK)
+
+
+@pytest.mark.parametrize("number", [0.1, 1e17, 1e300])
+def test_a_column_that_never_varies_tells_a_model_nothing_whatever_its_size(number):
+    """Its mean is it itself: rounded, the deviations of all would be a number as large as rounding."""
+    data, errors = smooth_data(), []
+    for column in (torch.zeros_like(data.context[:, :1]), torch.full_like(data.context[:, :1], number)):
+        model = soctk.SOCICNN(3, 3, diagonal=True, seed=1)
+        given = soctk.ValueData(torch.cat([data.context, column], dim=1), data.x, data.value)
+        soctk.fit(model, given, QUICK, validation=given)
+        errors.append(relative_error(model, given))
+    assert errors[0] == errors[1]
+
+
 def test_divergence_keeps_the_last_good_state():
     data = smooth_data()
     model = soctk.SOCICNN(3, 2)
