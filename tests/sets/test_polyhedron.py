@@ -311,6 +311,18 @@ def test_of_many_coordinates_no_programs_are_solved_for_how_far_rounding_reaches
     assert total >= 1.0
 
 
+def test_of_many_coordinates_a_sum_and_bounds_are_presolved_without_programs() -> None:
+    n = 150
+    given = Polyhedron(n, 0.0, np.inf, E=2 * np.ones((1, n)), f=[1.0], G=np.eye(3, n), h=[0.2, 0.1, 0.05])
+    reduced = given.presolve().reduced
+    assert "_hull" not in vars(given)
+    assert reduced.rows().at_most_a_sum
+    g = torch.randn(5, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    g[:, :3] -= 5.0  # the rows that bound single coordinates hold
+    torch.testing.assert_close(reduced.linear_minimum(g), given.linear_minimum(g), rtol=1e-9, atol=1e-9)
+    assert bool((reduced.linear_minimizer(g)[:, 0] == 0.2).all())
+
+
 @pytest.mark.parametrize("make", [torch.from_numpy, np.array])
 def test_right_hand_sides_are_the_sets_own(make) -> None:
     sides = {"f": (1, 1.0), "h": (1, 0.5), "lower": (3, 0.0), "upper": (3, 1.0)}
