@@ -62,7 +62,8 @@ class Support:
         if ranges[0].shape[1] + ranges[1].shape[1] > MOST_NUMBERS:
             return cls(*ranges, np.zeros(0), np.zeros((0, 0)), 0.0)
         w = np.concatenate([_together(*part) for part in known])
-        mean, scale, size = w.mean(axis=0), w.std(axis=0), np.abs(w).max(axis=0)
+        with np.errstate(over="ignore"):  # of what is constant and huge: told by its range
+            mean, scale, size = w.mean(axis=0), w.std(axis=0), np.abs(w).max(axis=0)
         # What is constant is told by its range; its deviations are of its own size here, as rounding would count.
         scale = np.where(scale > ROUNDING * size, scale, np.where(size > 0, size, 1.0))
         centred = (w - mean) / scale

@@ -99,7 +99,8 @@ def test_what_does_not_vary_has_the_scale_one() -> None:
     data = squares(30, 3)
     same = soctk.ValueData(torch.full_like(data.context, 0.1), torch.full_like(data.x, 0.1), 0 * data.value + 0.1)
     model = soctk.SOCICNN(3, 2, diagonal=True)
-    soctk.fit(model, same, QUICK)
+    with pytest.warns(UserWarning, match="do not say which decision is better"):
+        soctk.fit(model, same, QUICK)
     for scale in (model.x_scale, model.value_scale, model.context_scale):
         assert torch.equal(scale, torch.ones_like(scale))
 
