@@ -21,6 +21,7 @@ from soctk.decide.arguments import check_arguments
 from soctk.decide.bounds import best_bound, frank_wolfe_gap
 from soctk.decide.choice import default_solver
 from soctk.decide.decision import certified_gap, relative_gap
+from soctk.decide.modes import without_derivatives
 from soctk.decide.problem import Limits, Problem
 from soctk.forms.conic_form import ConicForm
 from soctk.function import ConvexFunction
@@ -53,8 +54,7 @@ class Certificate:
         return relative_gap(self.value, self.lower_bound)
 
 
-@torch.inference_mode(False)  # solvers may need derivatives
-@torch.no_grad()
+@without_derivatives
 def certify(
     model: ConvexFunction,
     feasible_set: FeasibleSet | SetAt,

@@ -19,6 +19,7 @@ from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
 from soctk.decide.constrained import Constraint, check_constraints, decide_under
 from soctk.decide.decision import Decision
 from soctk.decide.external import External
+from soctk.decide.modes import without_derivatives
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.protocol import PaperProtocol
 from soctk.decide.solver import Solver
@@ -37,8 +38,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 """For methods with options of their own what their solvers call the keywords of `minimize`."""
 
 
-@torch.inference_mode(False)  # solvers may need derivatives
-@torch.no_grad()
+@without_derivatives
 def minimize(
     model: ConvexFunction,
     feasible_set: FeasibleSet | SetAt,

@@ -16,6 +16,7 @@ from soctk.decide.arguments import check_arguments, check_limits, check_start
 from soctk.decide.choice import default_solver
 from soctk.decide.decision import Decision
 from soctk.decide.minimize import spread
+from soctk.decide.modes import without_derivatives
 from soctk.decide.newton import SmoothingNewton
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.problem import Limits, Problem
@@ -73,8 +74,7 @@ class Prepared:
         problem.packed = self.packed
         return problem
 
-    @torch.inference_mode(False)  # solvers may need derivatives
-    @torch.no_grad()
+    @without_derivatives
     def minimize(
         self,
         context: ArrayLike | None = None,
