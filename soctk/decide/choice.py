@@ -16,7 +16,10 @@ FINISHED_DIM = 2000
 """Up to this many variables Newton steps finish what iterative methods leave: seconds for each decision."""
 FEW_STEPS = 2000
 """Gradient steps before that: where they reach the tolerance, some hundreds do."""
-NEWTON, NEWTON_CG, FIRST_ORDER, EXTERNAL = SmoothingNewton(), NewtonCG(), FirstOrder(), External(second=FirstOrder())
+LAST_STEPS = 200
+"""Gradient steps without progress that end the search for what an outside solver left open: tens finish it, or none."""
+NEWTON, NEWTON_CG, FIRST_ORDER = SmoothingNewton(), NewtonCG(), FirstOrder()
+EXTERNAL = External(second=FirstOrder(patience=LAST_STEPS))
 FINISHED = FirstOrder(FEW_STEPS, second=NEWTON)
 CG_FINISHED = NewtonCG(second=FINISHED)
 

@@ -36,8 +36,8 @@ STEP_GROWTH = 0.9
 """The curvature estimate shrinks by this factor with each step, so that steps can grow again."""
 BACKTRACKS = 60
 PROGRESS = 0.9
-STALLED_RECORDS = 200
-"""Records, every tenth step, in which the gap does not fall by a tenth before an instance is given up."""
+PATIENCE = 2000
+"""Steps in which the gap does not fall by a tenth before an instance is given up."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,18 @@ class FirstOrder(FormSolver):
         max_iter: the most gradient steps for each instance, where the limits say nothing.
         second: solves again what this one left short of the tolerance, unless an instance ran into a limit below
             `max_iter`; None for no other.
+        patience: steps in which the gap does not fall by a tenth before an instance is given up.
     """
 
     name: ClassVar[str] = "first_order"
     max_iter: int = 20_000
     second: Solver | None = None
+    patience: int = PATIENCE
 
     def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:
         form = problem.form
         x = problem.center if start is None else start
-        state = _State.initial(form, problem.feasible_set, x)
+        state = _State.initial(form, problem.feasible_set, x, self.patience)
         best = Result.unanswered(x, problem.unit)
         return iterate(form, state, problem.feasible_set, best, limits, max_iter=max_iter, every=CHECK_EVERY)
 
@@ -73,12 +75,13 @@ class _State(State):
     mu: Tensor
     gap: Tensor
     since: Tensor
+    patience: Tensor
 
     @classmethod
-    def initial(cls, form: ConicForm, feasible_set: FeasibleSet, x: Tensor) -> _State:
+    def initial(cls, form: ConicForm, feasible_set: FeasibleSet, x: Tensor, patience: int) -> _State:
         mu = first_width(form, feasible_set, x, FIRST_SMOOTHING)
         one = torch.ones_like(mu)
-        return cls(x.clone(), x.clone(), one, one, mu, torch.full_like(mu, torch.inf), 0 * mu)
+        return cls(x.clone(), x.clone(), one, one, mu, torch.full_like(mu, torch.inf), 0 * mu, patience * one)
 
     def record(
         self, form: ConicForm, fixed: FeasibleSet, best: Result, rows: Tensor, iteration: int, last: bool
@@ -94,11 +97,11 @@ class _State(State):
         best.improve(rows, x, value, bound)
         gap = (best.value[rows] - best.lower_bound[rows]).unsqueeze(-1)
         better = gap < PROGRESS * self.gap
-        self.since = torch.where(better, 0.0, self.since + 1)
+        self.since = torch.where(better, 0.0, self.since + CHECK_EVERY)
         self.gap = torch.where(better, gap, self.gap)
         self.mu = torch.where(settled, SMOOTHING_FALL * self.mu, self.mu)
         self.momentum = torch.where(settled, 1.0, self.momentum)
-        return (self.since >= STALLED_RECORDS).squeeze(-1)
+        return (self.since >= self.patience).squeeze(-1)
 
     def advance(self, form: ConicForm, fixed: FeasibleSet) -> None:
         """Take one accelerated step on the smoothed objective."""
