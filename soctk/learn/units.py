@@ -28,14 +28,15 @@ def standardize(model: ConvexSurrogate, data: ValueData) -> None:
     traits, value, x, context = model.traits, data.value, data.x, data.context
     inside = bool((value != value[:, :1]).any())
     spread = value.var(dim=1, unbiased=False).mean().sqrt() if inside else value.std(unbiased=False)
-    units = {"value": (_mean(value.reshape(-1)), _or_one(spread, value != value[0, 0]))}
+    units = {"value": _of_column(value.reshape(-1), spread)}
     if traits.shifts_inputs:
         units["x"] = mean_and_spread(x)
         spread = context.std(dim=0, unbiased=False) if data.context_dim > 0 else context.new_ones(0)
-        units["context"] = _mean(context), _or_one(spread, (context != context[:1]).any(dim=0))
+        units["context"] = _of_column(context, spread)
     else:
         for name, values in (("x", x), ("context", context)):
-            units[name] = values.new_zeros(()), _or_one(values.double().square().mean().sqrt(), values != 0)
+            spread = values.double().square().mean().sqrt()
+            units[name] = values.new_zeros(()), torch.where((values != 0).any(), spread, 1.0)
     for name, (mean, scale) in units.items():
         _check_units(name, mean, scale, model.dtype)
     value_unit = tuple(map(float, units.pop("value")))
@@ -56,21 +57,17 @@ def mean_and_spread(x: Tensor) -> tuple[Tensor, Tensor]:
     moves = (rows != rows[:1]).any(dim=0)
     if not bool(moves.any()):
         return rows[0], torch.ones_like(rows[0])
-    mean, spread = _mean(rows), rows.std(dim=0, unbiased=False)
+    mean, spread = torch.where(moves, rows.mean(dim=0), rows[0]), rows.std(dim=0, unbiased=False)
     least = spread[moves].min()
     if bool(torch.maximum(spread.max(), mean.max() - mean.min()) <= ALIKE * least):
         return x.mean().expand_as(mean), x.std(unbiased=False).expand_as(mean)
     return mean, torch.where(moves, spread, spread[moves].log().mean().exp())
 
 
-def _mean(rows: Tensor) -> Tensor:
-    """Return the mean over the first dimension, without rounding where all are equal: their deviations are then 0."""
-    return torch.where((rows == rows[:1]).all(dim=0), rows[0], rows.mean(dim=0))
-
-
-def _or_one(spread: Tensor, moves: Tensor) -> Tensor:
-    """Return a spread where it is of numbers that move, else 1; for each of several where `moves` is so."""
-    return torch.where(moves if spread.ndim else moves.any(), spread, 1.0)
+def _of_column(rows: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and scale over the first dimension; of what is all equal it itself, for no rounding, and 1."""
+    moves = (rows != rows[:1]).any(dim=0)
+    return torch.where(moves, rows.mean(dim=0), rows[0]), torch.where(moves, spread, 1.0)
 
 
 def _check_units(name: str, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> None:

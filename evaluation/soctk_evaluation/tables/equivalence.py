@@ -132,7 +132,7 @@ def diagnostic_table(groups: Groups) -> str:
         solved = (str(sum(row[f"{solver.lower()}_successes"] for row in group)) for group in groups.values())
         lines.append(f"| {solver} | runs solved | {' | '.join(solved)} | |")
     again = (_total(group, "clarabel_repeated") for group in groups.values())
-    lines.append(f"| Clarabel | of these by a later try, of a shorter step | {' | '.join(again)} | |")
+    lines.append(f"| Clarabel | of these on a later try, with a shorter step | {' | '.join(again)} | |")
     return "\n".join(lines) + "\n"
 
 
