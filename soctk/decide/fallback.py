@@ -2,6 +2,8 @@
 
 Of one set for all contexts the centre is known. Over sets of their own it is that of the set without changes, which
 today's right-hand sides may exclude; where they do, no point is known and x is NaN.
+
+Over polyhedra the tangent plane there, least over the bounds of x alone, costs no search and makes the gap finite.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 from soctk.checks import as_array
-from soctk.decide.polyhedral import ROUNDING
+from soctk.decide.polyhedral import ROUNDING, bound_by_rows
 from soctk.decide.problem import Problem
 from soctk.decide.result import Result
 from soctk.sets import SetAt
@@ -22,7 +24,7 @@ NO_POINT = (Status.INFEASIBLE, Status.UNBOUNDED, Status.FAILED)
 
 
 def put_points(result: Result, problem: Problem, start: Tensor | None) -> None:
-    """Put starts (N, n), or centres, in the place of points that were not found; statuses and bounds stay."""
+    """Put starts (N, n), or centres, in the place of points that were not found, and a bound where none was."""
     missing = ~np.isfinite(as_array(result.value))
     if not missing.any():
         return
@@ -38,4 +40,20 @@ def put_points(result: Result, problem: Problem, start: Tensor | None) -> None:
     if index.numel() == 0:
         return
     result.x[index] = x.to(result.x)
-    result.value[index] = problem.select(index.to(x.device)).evaluate(x.unsqueeze(1)).squeeze(-1).to(result.value)
+    part = problem.select(index.to(x.device))
+    result.value[index] = part.evaluate(x.unsqueeze(1)).squeeze(-1).to(result.value)
+    _put_bounds(result, part.by_rows(), index, x)
+
+
+def _put_bounds(result: Result, part: Problem, index: Tensor, x: Tensor) -> None:
+    """Put the bounds by tangent planes at points (M, n) in the place of -inf, for the instances `index`, (M,)."""
+    if result.rows is None or not isinstance(part.feasible_set, SetAt) or not part.has_form:
+        return
+    none = torch.nonzero(result.lower_bound[index].cpu() == -torch.inf).squeeze(1)
+    if none.numel() == 0:
+        return
+    part, index, points = part.on_processor().select(none), index[none], x[none].cpu().unsqueeze(1)
+    zero = np.zeros((index.numel(), sum(side.shape[1] for side in part.feasible_set.arrays.sides[2:])))
+    bound, rows = bound_by_rows(part.form, part.feasible_set, part.form.subgradients(points), zero)
+    result.lower_bound[index] = bound.to(result.lower_bound)
+    result.rows.put(index.numpy(), rows)

@@ -75,6 +75,7 @@ def test_what_no_search_has_begun_on_gets_the_sets_centre(model) -> None:
     assert (decision.status == "time_limit").all()
     assert float(decision.violation.max()) <= 1e-12
     assert bool(decision.value.isfinite().all())
+    assert bool(decision.gap.isfinite().all())
     moved = minimize(model, feasible_set.at(f=totals), contexts, time_limit=1e-9)
     assert (moved.status == "time_limit").all()
     assert float(moved.violation[1::2].max()) <= 1e-12
@@ -313,6 +314,10 @@ def test_a_time_limit_over_sets_of_their_own_gives_where_it_began_or_nothing(mod
     assert (begun.status == "time_limit").all()
     assert float(begun.violation.max()) <= 1e-12
     assert bool(begun.value.isfinite().all())
+    assert bool(begun.gap.isfinite().all())
+    exact = minimize(model, sets, contexts, method=method)
+    assert bool((begun.lower_bound <= exact.value).all())
+    assert bool((begun.value >= exact.lower_bound).all())
 
 
 def test_a_method_that_takes_one_set_refuses_sets_that_move(model) -> None:
