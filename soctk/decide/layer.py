@@ -19,7 +19,8 @@ from soctk.checks import ArrayLike, check_count, check_flag, check_positive
 from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
 from soctk.decide.decision import relative_gap
-from soctk.decide.implicit import check_gaps, differentiable, named, settle
+from soctk.decide.envelope import Once, best_final, gap_held, lagrangian
+from soctk.decide.implicit import differentiable, named, settle
 from soctk.decide.moving_sides import FreeCoordinates, minimise_in_free_coordinates
 from soctk.decide.nearby import improve_bounds
 from soctk.decide.newton import DEFAULT_ITERATIONS, SmoothingNewton, quicker_compiled, solve_newton
@@ -186,14 +187,24 @@ class DecisionLayer(nn.Module):
         presolved = self.feasible_set.presolve()
         if presolved.single_point:
             return form.evaluate(presolved.point.to(form.linear).expand(form.size, 1, -1)).squeeze(-1)
-        inner, result, units = self._solve(reduced(form, presolved), presolved.reduced)
-        return self._held(result, None if result.final is None else _envelope(inner, result.final), *units)
+        feasible_set = presolved.reduced
+        inner, result, units = self._solve(reduced(form, presolved), feasible_set)
+        plain = inner.detach()
+
+        ends = Ends.of(Bounds.of(feasible_set, result.x))
+
+        def gap_of(rows: Tensor, final: Final) -> Tensor:
+            return gap_held(plain.select(rows), ends, final, result.value[rows], feasible_set)
+
+        def solve(rows: Tensor, tol: float) -> Final | None:
+            return solve_newton(plain.select(rows), feasible_set, **self._options(tol)).final
+
+        return self._held(result, units, lambda final: lagrangian(inner, final), gap_of, solve)
 
     def _over_rows(self, form: ConicForm, sets: SetAt) -> tuple[Tensor, Tensor]:
         """Return decisions (N, n) and values (N,) over sets, flat, as functions of what form and sets depend on."""
         keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
-        options = {"tol": self.tol, "max_iter": self.max_iter, "keep_final": keep}
-        fixed = sets.detach()
+        options, fixed = self._options(self.tol, keep), sets.detach()
         form, result, units = _in_range(form, fixed, lambda form: minimise_in_free_coordinates(form, fixed, **options))
         free = FreeCoordinates.of(sets)
         if free.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
@@ -202,12 +213,18 @@ class DecisionLayer(nn.Module):
             return x, scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level
         inner, ends = free.form(form), free.ends()
         self._improve_bounds(form, fixed, result, free.expand(result.x))
-        result = settle(inner, result)
-        w, envelope = result.x, None
-        if result.final is not None:
-            w = self._differentiable(inner, ends, result)
-            envelope = _envelope(inner, result.final) + _moved_by_ends(ends, result.final)
-        return free.expand(w), self._held(result, envelope, *units)
+        result, plain, held = settle(inner, result), form.detach(), ends.detach()
+        w = result.x if result.final is None else self._differentiable(inner, ends, result)
+
+        def gap_of(rows: Tensor, final: Final) -> Tensor:
+            some = inner.detach().select(rows), held.select(rows, form.size)
+            return gap_held(*some, final, result.value[rows])
+
+        def solve(rows: Tensor, tol: float) -> Final | None:
+            some = plain.select(rows), fixed.select(rows)
+            return minimise_in_free_coordinates(*some, **self._options(tol)).final
+
+        return free.expand(w), self._held(result, units, lambda final: lagrangian(inner, final, ends), gap_of, solve)
 
     def _improve_bounds(self, form: ConicForm, sets: FeasibleSet | SetAt, result: Result, x: Tensor) -> None:
         improve_bounds(SmoothingNewton(), Problem(form.detach(), sets), result, x.detach(), self.max_gap)
@@ -215,12 +232,38 @@ class DecisionLayer(nn.Module):
     def _differentiable(self, form: ConicForm, ends: Ends, result: Result) -> Tensor:
         return differentiable(form, ends, result, self.max_gap, skip=self.skip_undefined)
 
-    def _held(self, result: Result, envelope: Tensor | None, scale: Tensor, level: Tensor) -> Tensor:
-        """Return the values of a result in the user's units, with the derivatives of an envelope in the result's."""
+    def _held(
+        self,
+        result: Result,
+        units: tuple[Tensor, Tensor],
+        value_at: Callable[[Final], Tensor],
+        gap_of: Callable[[Tensor, Final], Tensor],
+        solve: Callable[[Tensor, float], Final | None],
+    ) -> Tensor:
+        """Return the values of a result in the user's units, differentiable where multipliers prove them.
+
+        Args:
+            result: in units of its own.
+            units: those, s and a.
+            value_at: the Lagrangian with the multipliers where iterations ended.
+            gap_of: instances and where iterations on them ended -> the gaps of these multipliers.
+            solve: instances and a tolerance -> where iterations on them end.
+        """
+        scale, level = units
         value, gap = scale * result.value + level, self._gap(result, scale, level)
-        if envelope is None:
+        if result.final is None:
             return value
-        return _Once.apply(scale * envelope, value, gap, self.max_gap, self.skip_undefined)
+
+        def relative(rows: Tensor, final: Final) -> Tensor:
+            found, of = picker(value.numel(), rows)(scale) * gap_of(rows, final), value[rows]
+            return relative_gap(of, of - found)
+
+        final, held = best_final(result.final, self.tol, relative, solve, self.max_gap)
+        gap = torch.maximum(gap, held)
+        return Once.apply(scale * value_at(final), value, gap, self.max_gap, self.skip_undefined)
+
+    def _options(self, tol: float, keep: bool = True) -> dict[str, Any]:
+        return {"tol": tol, "max_iter": self.max_iter, "keep_final": keep}
 
     def _gap(self, result: Result, scale: Tensor, level: Tensor) -> Tensor:
         """Return the relative gaps of a result in the user's units, (N,); warn where one is too large."""
@@ -240,8 +283,7 @@ class DecisionLayer(nn.Module):
         return found.to(self.model.device, dtype)
 
     def _solve(self, form: ConicForm, feasible_set: FeasibleSet) -> tuple[ConicForm, Result, tuple[Tensor, Tensor]]:
-        keep = torch.is_grad_enabled() and form.requires_grad
-        options = {"tol": self.tol, "max_iter": self.max_iter, "keep_final": keep}
+        options = self._options(self.tol, torch.is_grad_enabled() and form.requires_grad)
         form, result, units = _in_range(form, feasible_set, lambda form: solve_newton(form, feasible_set, **options))
         self._improve_bounds(form, feasible_set, result, result.x)
         return form, settle(form, result), units
@@ -291,38 +333,3 @@ def _refuse_outside(rows: Tensor, size: int) -> None:
             f"{rows.numel()} of {size} decisions were not found ({named(rows)}): the iterations ended outside of their "
             "sets, which leave too little room for this tol. A larger tol or max_iter, or soctk.minimize, may find them"
         )
-
-
-class _Once(torch.autograd.Function):
-    """Values with the derivatives of an envelope, whose own are not those of the values: its multipliers are held."""
-
-    @staticmethod
-    def forward(ctx: Any, envelope: Tensor, value: Tensor, gap: Tensor, max_gap: float, skip: bool) -> Tensor:
-        ctx.save_for_backward(gap)
-        ctx.max_gap, ctx.skip = max_gap, skip
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError("create_graph=True: second derivatives of an optimal value are not available")
-        (gap,), (incoming,) = ctx.saved_tensors, outer
-        if not ctx.skip:
-            check_gaps(torch.arange(gap.numel(), device=gap.device), gap, incoming != 0, ctx.max_gap)
-        return torch.where(gap <= ctx.max_gap, incoming, 0.0), *(None,) * 4
-
-
-def _moved_by_ends(ends: Ends, final: Final) -> Tensor:
-    """Return what ends contribute to the Lagrangian, their multipliers held, (N,)."""
-    assert final.high is not None
-    low, high = (torch.where(torch.isfinite(end), end, 0.0) for end in (ends.low, ends.high))
-    return (final.low * low - final.high * high).sum(dim=1)
-
-
-def _envelope(form: ConicForm, final: Final) -> Tensor:
-    """Return f at the last iterate with its duals held, (N,), as a function of what the form depends on."""
-    fixed, points = form.detach(), final.x.unsqueeze(1)
-    value = form.constant + (points * form.linear).sum(dim=-1)
-    for term, plain, lag in zip(form.terms, fixed.terms, final.lags, strict=True):
-        value = value + term.envelope(term.inner(points), plain.smooth_at(plain.inner(points), final.mu), lag)
-    return value.squeeze(-1)

@@ -15,6 +15,8 @@ import numpy as np
 
 from soctk.lazy import linalg
 from soctk.lazy import sparse as sp
+from soctk.sets.arrays import CROSSED
+from soctk.sets.elimination import independent_columns
 from soctk.sets.linear_programs import System, linear_program, sparse_if_large
 
 OPPOSITE = -1.0 + 1e-12
@@ -61,6 +63,13 @@ def _nearly_dependent(rows: np.ndarray) -> bool:
     return bool(((sizes > NOT_AT_ALL) & (sizes < HARDLY)).any())
 
 
+def _meeting(rows: np.ndarray, levels: np.ndarray) -> np.ndarray | None:
+    """Return a point where rows x = levels to rounding, by the size of their numbers; None where there is none."""
+    point = np.linalg.lstsq(rows, levels, rcond=DEPENDENT)[0]
+    size = np.abs(rows) @ np.abs(point) + np.abs(levels)
+    return point if bool((np.abs(rows @ point - levels) <= CROSSED * size).all()) else None
+
+
 def _refuted(system: System, w: np.ndarray, level: float) -> bool:
     """Return whether w'x <= level, which follows from the rows, holds nowhere between the bounds (Farkas)."""
     w = np.where(np.abs(w) > NOT_AT_ALL, w, 0.0)
@@ -94,14 +103,15 @@ class Interior:
         normals, heights, names = inequalities(system)
         fixed = system.lower == system.upper
         equal, levels = np.vstack([system.E, np.eye(fixed.size)[fixed]]), np.append(system.f, system.lower[fixed])
-        near: np.ndarray | None = None  # a point within rounding of the rows that hold with equality
+        near = _meeting(equal, levels)  # a point within rounding of the rows that hold with equality
         while len(normals):
             m, n = normals.shape
             rows, more = np.column_stack([normals, np.ones(m)]), np.column_stack([equal, np.zeros(len(equal))])
             goal = np.append(np.zeros(n), -1.0)
             simplex = rows.size <= FEW_NUMBERS
             answer = linear_program(goal, rows, heights, more, levels, (None, None), simplex=simplex)
-            if answer.status == 2 and near is not None:  # more rows than unknowns meet where rounding lets them
+            if answer.status == 2 and near is not None:  # rows that others imply meet where rounding lets them
+                equal = equal[independent_columns(equal.T)]
                 levels, near = equal @ near, None
                 continue
             if answer.status == 2:

@@ -9,7 +9,7 @@ import torch
 from tolerances import DOUBLE, IMPLICIT_MEDIAN, IMPLICIT_P90
 from zoo import MODELS, SETS, shaken
 
-from soctk import Box, Budget, DecisionLayer, Polyhedron, Simplex, UncertifiedWarning, losses, minimize
+from soctk import Box, Budget, DecisionLayer, Polyhedron, ReLUICNN, Simplex, UncertifiedWarning, losses, minimize
 
 CURVED = [name for name in MODELS if name not in ("relu", "ickan", "affine", "no_passthrough", "norms_only")]
 STEP, SMALL_STEP = 1e-5, 1e-6
@@ -93,6 +93,29 @@ def test_the_optimal_value_has_the_envelope_gradient():
     (gradient,) = torch.autograd.grad(layer.optimal_value(point).sum(), point)
     change = (layer.optimal_value(rows + STEP * direction) - layer.optimal_value(rows - STEP * direction)) / (2 * STEP)
     torch.testing.assert_close((gradient * direction).sum(dim=-1), change.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tol", [1e-9, 1e-12])
+@pytest.mark.parametrize(
+    "place", [Simplex(5, 2.0), Polyhedron(5, 0.0, 2.0, E=[[1.0] * 5], f=[2.0])], ids=["simplex", "polyhedron"]
+)
+def test_derivatives_of_optimal_values_at_vertices_lie_between_those_to_both_sides(place, tol):
+    """Of models without curvature the last multipliers may not be those that prove the value."""
+    step = 1e-4
+    for seed in (0, 3, 6, 9, 12, 15, 18, 21):
+        generator = torch.Generator().manual_seed(seed)
+        model = ReLUICNN(5, 2, hidden=(8,), seed=seed)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += 0.4 * torch.randn(weight.shape, generator=generator, dtype=DOUBLE)
+        rows, direction = (torch.randn(40, 2, generator=generator, dtype=DOUBLE) for _ in range(2))
+        point = rows.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(DecisionLayer(model, place, tol=tol).optimal_value(point).sum(), point)
+        found = (gradient * direction).sum(dim=1)
+        behind, here, ahead = (minimize(model, place, rows + k * step * direction, tol=1e-11).value for k in (-1, 0, 1))
+        sides = torch.stack([here - behind, ahead - here]).detach() / step
+        outside = torch.maximum(sides.amin(dim=0) - found, found - sides.amax(dim=0)).clamp(min=0)
+        assert float((outside / (1 + found.abs())).max()) <= 2e-4
 
 
 def test_it_learns_an_inverse_problem():

@@ -114,6 +114,14 @@ def test_help_does_not_load_torch() -> None:
     assert run.stdout.split() == ["False", "False"], run.stderr
 
 
+def test_a_command_needs_no_output_stream() -> None:
+    """As of a service that is started with it closed: `soctk ... >&-`."""
+    command = [sys.executable, "-m", "soctk_evaluation.cli", "benchmark", "score", "--help"]
+    shell = ["sh", "-c", '"$@" >&-', "sh", *command]
+    run = subprocess.run(shell, env=support.environment(), stderr=subprocess.PIPE, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
 def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
     """As in `soctk benchmark score --help | head`."""
     command = [sys.executable, "-m", "soctk_evaluation.cli", "benchmark", "score", "--help"]

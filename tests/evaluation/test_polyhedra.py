@@ -14,7 +14,7 @@ from soctk_evaluation.experiments import polyhedra, race
 def test_a_race_is_stored_once_and_shown(tmp_path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race, "MEASURED_FOR", 0.0)
     store, table, figure = (tmp_path / f"polyhedra.{kind}" for kind in ("jsonl", "md", "svg"))
-    args = ["polyhedra", "--models", "soc", "--sets", "control", "--store", str(store)]
+    args = ["polyhedra", "--models", "soc", "--sets", "dispatch", "--store", str(store)]
     assert main([*args, "--markdown", str(table), "--figure", str(figure)]) == 0
     assert "<svg" in figure.read_text()
     rows = [json.loads(line) for line in store.read_text().splitlines()]

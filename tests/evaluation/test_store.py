@@ -197,6 +197,18 @@ def test_read_only_file_can_be_read_and_refuses_rows() -> None:
         assert store.path.read_bytes() == before
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_a_store_is_a_file(kind: str, tmp_path: Path) -> None:
+    """A device that never ends was read for ever, a pipe that nobody writes to waited for."""
+    path = Path("/dev/full")
+    if kind == "pipe":
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+    with pytest.raises(StoreError, match="a device or a pipe, in which nothing is kept; name a file"):
+        ResultsStore(path).read()
+
+
 def test_a_rival_that_is_not_installed_has_no_result_and_hides_none() -> None:
     row = support.row(experiment="timing", status='not installed: pip install "soctk[rivals]"', decide_ms=None)
     assert not is_measured(row)

@@ -112,6 +112,23 @@ def test_dependent_rows_do_not_contradict_each_other_by_rounding() -> None:
     assert float(decision.violation) <= 1e-9 * 1e6
 
 
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e6, 1e8])
+def test_rows_that_others_imply_do_not_contradict_them_by_rounding(size: float) -> None:
+    """Of large numbers: twice the same equality, and more rows than unknowns that meet in one point."""
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        n = int(random.integers(2, 5))
+        x = size * random.normal(size=n)
+        lower, upper = x - size * random.random(n), x + size * random.random(n)
+        E, G = np.round(random.normal(size=(1, n)), 1), np.round(random.normal(size=(n, n)), 1)
+        for rows in ({"E": np.vstack([E, 3.3 * E])}, {"E": E, "G": np.vstack([G, -G])}):
+            sides = {"f": rows["E"] @ x} | ({"h": rows["G"] @ x} if "G" in rows else {})
+            feasible_set = soctk.Polyhedron(n, lower, upper, **rows, **sides)
+            assert float(feasible_set.violation(feasible_set.center())) <= 1e-9 * size
+    with pytest.raises(ValueError, match="contradict one another"):
+        soctk.Polyhedron(n, lower, upper, E=np.vstack([E, E]), f=np.append(E @ x, E @ x + 1e-6 * size))
+
+
 def test_a_set_with_cones_can_be_pickled() -> None:
     feasible_set = soctk.ConicSet(soctk.Box(3), [(np.eye(3), 0.0, 0.0, 0.5)])
     copied = pickle.loads(pickle.dumps(feasible_set))

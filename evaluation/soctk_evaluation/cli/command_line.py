@@ -33,8 +33,10 @@ def main(args: Sequence[str] | None = None) -> int:
         whoever read the output has left, as `head` does.
     """
     args = sys.argv[1:] if args is None else args
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever began the process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no dash is no reason to stop
     try:
         return _answer(args, _commands(args[:1]))

@@ -99,6 +99,8 @@ class ResultsStore:
         Raises:
             StoreError: the file cannot be read.
         """
+        if self.path.is_char_device() or self.path.is_fifo():  # these may have no end
+            raise StoreError(f"cannot read {self.path}: a device or a pipe, in which nothing is kept; name a file")
         try:
             with locked(self.path, os.O_RDONLY, fcntl.LOCK_SH) as descriptor:
                 size = os.fstat(descriptor).st_size
