@@ -153,7 +153,7 @@ class Table:
         columns = {name: self.frame[name] for name in names}
         empty = (
             np.stack(
-                [column.isna() if name in categories else missing_in(column) for name, column in columns.items()], 1
+                [empty_in(column) if name in categories else missing_in(column) for name, column in columns.items()], 1
             )
             if names
             else np.zeros((len(self), 0), bool)
@@ -189,12 +189,20 @@ class Missing:
         return f"{self.count} of {self.total} rows have missing values ({by_column}); the first: {rows}"
 
 
+def empty_in(column: Any) -> np.ndarray:
+    """Return where a column's cells are empty, a text of blanks among them, bool (N,)."""
+    empty = column.isna().to_numpy(bool)
+    if column.dtype.kind in "biufcmM":
+        return empty
+    return empty | column.astype(str).str.strip().eq("").to_numpy(bool)
+
+
 def missing_in(column: Any) -> np.ndarray:
     """Return where a column has no value, bool (N,).
 
     Of texts that is an empty one, and among numbers and dates also what says so ("NA"); of categories "NA" is one.
     """
-    empty = column.isna().to_numpy(bool)
+    empty = empty_in(column)
     if column.dtype.kind in "biufcmM":
         return empty
     said = column.isin(SAID_MISSING).to_numpy(bool)

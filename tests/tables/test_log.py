@@ -45,6 +45,18 @@ def test_a_models_columns_are_applied_to_another_log(frame: pd.DataFrame) -> Non
         soctk.read_log(frame.assign(Region="Ost"), columns)
 
 
+@pytest.mark.parametrize("blank", ["", "  ", "\t"])
+def test_a_cell_of_blanks_is_no_category(blank: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": random.choice(["Nord", "West"], 60), "x": random.normal(size=60)}, dtype=object)
+    frame["value"], frame.loc[5, "site"] = frame["x"], blank
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    for source, category in ((tmp_path / "log.csv", ()), (frame, ()), (frame, ("site",))):
+        read = soctk.read_log(source, soctk.Roles(["site"], ["x"], category=category), drop_missing=True)
+        assert read.missing.counts == {"site": 1}
+        assert read.columns.labels == ("site=Nord", "site=West")
+
+
 def test_rows_with_missing_values_are_left_out_where_asked(frame: pd.DataFrame, tmp_path: Path) -> None:
     frame.loc[[3, 40], "Last [MW]"] = np.nan
     frame.loc[[7, 40], "Kosten in €"] = np.nan
