@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = getattr(metafunc.cls, "CASES", None)
     if cases and "case" in metafunc.fixturenames:
         metafunc.parametrize("case", list(cases.values()), ids=list(cases))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let processes that run tests side by side compile a variant of the decision method each, not all of them both."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        return
+    from soctk.decide.compiled.first_use import method_for
+    from soctk.terms.registry import BUILT_IN
+
+    first = int(worker.removeprefix("gw")) % 2 == 1
+    for several in (first, not first):
+        with (tmp_path_factory.getbasetemp().parent / f"several-{several}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # who comes later finds the code on the disk
+            method_for(BUILT_IN).ready(several, wait=True)
 
 
 @pytest.fixture(autouse=True)
