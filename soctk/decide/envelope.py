@@ -24,6 +24,8 @@ from soctk.decide.result import Final, map_tensors, picker
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.sets import FeasibleSet
 
+PROVED = 1e-4
+"""The relative gap of the multipliers held up to which a derivative is given: it is then off by about as much."""
 EARLIER = (1e-10, 1e-9, 1e-8, 1e-7)
 """Tolerances of the iterations that may stand in; only those larger than the tolerance given are tried."""
 

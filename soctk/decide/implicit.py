@@ -243,7 +243,7 @@ def check_gaps(rows: Tensor, gap: Tensor, weighty: Tensor, max_gap: float) -> No
         raise RuntimeError(
             f"{int(refused.sum())} of {gap.numel()} decisions have a relative gap above max_gap = {max_gap:g} "
             f"(the largest is {float(gap[rows][refused].max()):.1e}; {named(rows[refused])}): their derivatives would "
-            "mean nothing. Raise max_iter or max_gap, or give these decisions no weight in the loss"
+            "mean nothing. Raise max_iter, tol or max_gap, or give these decisions no weight in the loss"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from soctk.checks import ArrayLike, check_count, check_flag, check_positive
 from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
 from soctk.decide.decision import relative_gap
-from soctk.decide.envelope import Once, best_final, gap_held, lagrangian
+from soctk.decide.envelope import PROVED, Once, best_final, gap_held, lagrangian
 from soctk.decide.implicit import differentiable, named, settle
 from soctk.decide.moving_sides import FreeCoordinates, minimise_in_free_coordinates
 from soctk.decide.nearby import improve_bounds
@@ -124,7 +124,7 @@ class DecisionLayer(nn.Module):
                 decision with a non-zero incoming gradient has too large a gap or no derivative. It names the instances.
         """
         form, batch, sets = self._problem(context, {"total": total, "lower": lower, "upper": upper, "f": f, "h": h})
-        x = self._over_set(form) if sets is None else self._over_rows(form, sets)[0]
+        x = self._over_set(form) if sets is None else self._over_rows(form, sets, of="x")
         return self._returned(x.reshape(*batch, self.model.dim), context)
 
     def optimal_value(
@@ -142,7 +142,7 @@ class DecisionLayer(nn.Module):
         Arguments and errors are those of `forward`.
         """
         form, batch, sets = self._problem(context, {"total": total, "lower": lower, "upper": upper, "f": f, "h": h})
-        value = self._value_over_set(form) if sets is None else self._over_rows(form, sets)[1]
+        value = self._value_over_set(form) if sets is None else self._over_rows(form, sets, of="value")
         return self._returned(value.reshape(batch), context)
 
     def _problem(
@@ -191,9 +191,8 @@ class DecisionLayer(nn.Module):
         inner, result, units = self._solve(reduced(form, presolved), feasible_set)
         plain = inner.detach()
 
-        ends = Ends.of(Bounds.of(feasible_set, result.x))
-
         def gap_of(rows: Tensor, final: Final) -> Tensor:
+            ends = Ends.of(Bounds.of(feasible_set, result.x))
             return gap_held(plain.select(rows), ends, final, result.value[rows], feasible_set)
 
         def solve(rows: Tensor, tol: float) -> Final | None:
@@ -201,8 +200,8 @@ class DecisionLayer(nn.Module):
 
         return self._held(result, units, lambda final: lagrangian(inner, final), gap_of, solve)
 
-    def _over_rows(self, form: ConicForm, sets: SetAt) -> tuple[Tensor, Tensor]:
-        """Return decisions (N, n) and values (N,) over sets, flat, as functions of what form and sets depend on."""
+    def _over_rows(self, form: ConicForm, sets: SetAt, *, of: Literal["x", "value"]) -> Tensor:
+        """Return decisions (N, n) or values (N,) over sets, flat, as a function of what form and sets depend on."""
         keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
         options, fixed = self._options(self.tol, keep), sets.detach()
         form, result, units = _in_range(form, fixed, lambda form: minimise_in_free_coordinates(form, fixed, **options))
@@ -210,11 +209,13 @@ class DecisionLayer(nn.Module):
         if free.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
             x = free.expand(result.x) + 0.0 * form.constant  # part of the graph
             scale, level = units
-            return x, scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level
+            return x if of == "x" else scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level
         inner, ends = free.form(form), free.ends()
         self._improve_bounds(form, fixed, result, free.expand(result.x))
         result, plain, held = settle(inner, result), form.detach(), ends.detach()
-        w = result.x if result.final is None else self._differentiable(inner, ends, result)
+        if of == "x":
+            self._gap(result, *units)
+            return free.expand(result.x if result.final is None else self._differentiable(inner, ends, result))
 
         def gap_of(rows: Tensor, final: Final) -> Tensor:
             some = inner.detach().select(rows), held.select(rows, form.size)
@@ -224,7 +225,7 @@ class DecisionLayer(nn.Module):
             some = plain.select(rows), fixed.select(rows)
             return minimise_in_free_coordinates(*some, **self._options(tol)).final
 
-        return free.expand(w), self._held(result, units, lambda final: lagrangian(inner, final, ends), gap_of, solve)
+        return self._held(result, units, lambda final: lagrangian(inner, final, ends), gap_of, solve)
 
     def _improve_bounds(self, form: ConicForm, sets: FeasibleSet | SetAt, result: Result, x: Tensor) -> None:
         improve_bounds(SmoothingNewton(), Problem(form.detach(), sets), result, x.detach(), self.max_gap)
@@ -259,7 +260,7 @@ class DecisionLayer(nn.Module):
             return relative_gap(of, of - found)
 
         final, held = best_final(result.final, self.tol, relative, solve, self.max_gap)
-        gap = torch.maximum(gap, held)
+        gap = torch.where(held <= max(self.max_gap, PROVED), gap, held)
         return Once.apply(scale * value_at(final), value, gap, self.max_gap, self.skip_undefined)
 
     def _options(self, tol: float, keep: bool = True) -> dict[str, Any]:
