@@ -64,7 +64,14 @@ def test_scores_below_the_floor_are_equal() -> None:
     assert (found.mean, found.wins) == (1.0, 0)
 
 
-def test_wins_are_counted_where_all_have_a_score() -> None:
+def test_a_method_with_few_cells_leaves_the_others_their_wins() -> None:
+    cells = [("a", 0), ("b", 0), ("c", 0)]
+    scores = {"soc": dict.fromkeys(cells, 1.0), "norm": dict.fromkeys(cells, 2.0), "lpcf": {("a", 0): 0.5}}
+    found = compare(scores, "soc", FLOOR)
+    assert [(one.method, one.wins, one.shared) for one in found] == [("soc", 2, 3), ("norm", 0, 3), ("lpcf", 1, 3)]
+
+
+def test_wins_are_counted_where_most_have_a_score() -> None:
     both = {("a", 0): 1.0, ("b", 0): 2.0}
     one, other = compare({"soc": both | {("c", 0): 9.0}, "norm": {("a", 0): 3.0, ("b", 0): 0.5}}, "soc", FLOOR)
     assert (one.wins, other.wins, one.shared, one.cells, one.median) == (1, 1, 2, 3, 2.0)

@@ -7,6 +7,7 @@ task. It holds the mean over such tasks, of which a small number is measured, so
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -58,8 +59,8 @@ class Comparison:
     Attributes:
         method: its name.
         cells: (task, seed) cells that it has.
-        wins: cells of `shared` in which no learned method has a smaller score.
-        shared: cells that all learned methods have.
+        wins: cells of `shared` that it has in which no learned method has a smaller score.
+        shared: how many cells most learned methods have; one that lacks some leaves the others their wins.
         median: of its scores over cells.
         ratio: to the reference's scores, None for the reference itself and where no cell has both.
     """
@@ -110,14 +111,15 @@ def compare(scores: Mapping[str, CellScores], reference: str, floor: float) -> l
     """Return a comparison of every method; none where there are not several (task, seed) cells."""
     if len({cell for own in scores.values() for cell in own}) < 2:
         return []
-    shared = set.intersection(*(set(own) for own in scores.values()))
-    least = {cell: min(max(own[cell], floor) for own in scores.values()) for cell in shared}
+    counts = Counter(cell for own in scores.values() for cell in own)
+    shared = [cell for cell, count in counts.items() if 2 * count > len(scores)]
+    least = {cell: min(max(own[cell], floor) for own in scores.values() if cell in own) for cell in shared}
     beside = scores.get(reference, {})
     return [
         Comparison(
             method,
             len(own),
-            sum(max(own[cell], floor) <= least[cell] for cell in shared),
+            sum(cell in own and max(own[cell], floor) <= least[cell] for cell in shared),
             len(shared),
             float(np.median(list(own.values()))),
             None if method == reference else ratio_of(own, beside, floor),

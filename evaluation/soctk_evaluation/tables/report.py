@@ -62,7 +62,7 @@ def render_paired(table: Table) -> Rendered | None:
     rows = [_paired_entries(one) for one in table.paired]
     header = ["method", "cells", f"least of all, of {shared}", "median", f"÷ {reference}", f"below {reference}"]
     notes = [
-        "cells are (task, seed); least of all: cells that every method has in which none is below",
+        "cells are (task, seed); least of all: cells that most methods have in which none is below",
         f"÷ {reference}: geometric mean of the ratio over tasks, with an interval of {INTERVAL}",
         f"values below {table.floor:.0e} count as that",
     ]
