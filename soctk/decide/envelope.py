@@ -64,7 +64,7 @@ def gap_held(form: ConicForm, ends: Ends, final: Final, value: Tensor, sets: Fea
         ends: of the set, detached.
         final: where the iterations ended.
         value: (N,).
-        sets: the set, where it is one for all and its linear minimum has a closed form.
+        sets: the set, where it is one for all.
     """
     x, n = final.x, final.x.shape[1]
     points, duals = x.unsqueeze(1), []

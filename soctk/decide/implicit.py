@@ -66,7 +66,7 @@ def settle(form: ConicForm, result: Result) -> Result:
     if final is None or bool((ended := final.ended).all()):
         return result
     rows, size = torch.nonzero(~ended).squeeze(1), form.size
-    plain, points = _part(form.detach(), rows), result.x[rows].unsqueeze(1)
+    plain, points = part_of(form.detach(), rows), result.x[rows].unsqueeze(1)
     mu = torch.ones_like(final.mu[rows])
     lags = [term.initial_lag(term.smooth(term.inner(points), mu)) for term in plain.terms]
     none = picker(size, rows)(map_tensors(torch.zeros_like, final))
@@ -92,11 +92,11 @@ def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float, 
             systems.append((sound, barrier.select(sound)))
     if rest.numel() > 0:
         part = fixed.select(rest, size)
-        systems.append((rest, find_active_set(_part(plain, rest), part, picker(size, rest)(final))))
+        systems.append((rest, find_active_set(part_of(plain, rest), part, picker(size, rest)(final))))
     x = torch.cat(
         [
             _Implicit.apply(
-                system.equations(_part(form, rows), ends.select(rows, size), final.x[rows]),
+                system.equations(part_of(form, rows), ends.select(rows, size), final.x[rows]),
                 *(result.x[rows], system, rows, system.verified & ~turning[rows], gap, max_gap, skip),
             )
             for rows, system in systems
@@ -105,7 +105,8 @@ def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float, 
     return x if len(systems) == 1 else x[torch.cat([rows for rows, _ in systems]).argsort()]
 
 
-def _part(form: ConicForm, rows: Tensor) -> ConicForm:
+def part_of(form: ConicForm, rows: Tensor) -> ConicForm:
+    """Return the functions of some instances, in order; the form itself for all of them."""
     return form if rows.numel() == form.size else form.select(rows)
 
 

@@ -20,7 +20,7 @@ from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
 from soctk.decide.decision import relative_gap
 from soctk.decide.envelope import PROVED, Once, best_final, gap_held, lagrangian
-from soctk.decide.implicit import differentiable, named, settle
+from soctk.decide.implicit import differentiable, named, part_of, settle
 from soctk.decide.moving_sides import FreeCoordinates, minimise_in_free_coordinates
 from soctk.decide.nearby import improve_bounds
 from soctk.decide.newton import DEFAULT_ITERATIONS, SmoothingNewton, quicker_compiled, solve_newton
@@ -139,7 +139,8 @@ class DecisionLayer(nn.Module):
     ) -> Tensor:
         """Return min f(., context) over the set, (*batch), differentiable once by the envelope theorem.
 
-        Arguments and errors are those of `forward`.
+        Arguments and errors are those of `forward`; too large a gap may be that of the multipliers that the derivative
+        is taken at.
         """
         form, batch, sets = self._problem(context, {"total": total, "lower": lower, "upper": upper, "f": f, "h": h})
         value = self._value_over_set(form) if sets is None else self._over_rows(form, sets, of="value")
@@ -193,7 +194,7 @@ class DecisionLayer(nn.Module):
 
         def gap_of(rows: Tensor, final: Final) -> Tensor:
             ends = Ends.of(Bounds.of(feasible_set, result.x))
-            return gap_held(plain.select(rows), ends, final, result.value[rows], feasible_set)
+            return gap_held(part_of(plain, rows), ends, final, result.value[rows], feasible_set)
 
         def solve(rows: Tensor, tol: float) -> Final | None:
             return solve_newton(plain.select(rows), feasible_set, **self._options(tol)).final
@@ -218,7 +219,7 @@ class DecisionLayer(nn.Module):
             return free.expand(result.x if result.final is None else self._differentiable(inner, ends, result))
 
         def gap_of(rows: Tensor, final: Final) -> Tensor:
-            some = inner.detach().select(rows), held.select(rows, form.size)
+            some = part_of(inner.detach(), rows), held.select(rows, form.size)
             return gap_held(*some, final, result.value[rows])
 
         def solve(rows: Tensor, tol: float) -> Final | None:

@@ -103,17 +103,20 @@ class Interior:
         normals, heights, names = inequalities(system)
         fixed = system.lower == system.upper
         equal, levels = np.vstack([system.E, np.eye(fixed.size)[fixed]]), np.append(system.f, system.lower[fixed])
-        near = _meeting(equal, levels)  # a point within rounding of the rows that hold with equality
+        near: np.ndarray | None = None  # a point within rounding of the rows that hold with equality
+        as_found = True  # those rows, that is, and not only independent ones of them
         while len(normals):
             m, n = normals.shape
             rows, more = np.column_stack([normals, np.ones(m)]), np.column_stack([equal, np.zeros(len(equal))])
             goal = np.append(np.zeros(n), -1.0)
             simplex = rows.size <= FEW_NUMBERS
             answer = linear_program(goal, rows, heights, more, levels, (None, None), simplex=simplex)
-            if answer.status == 2 and near is not None:  # rows that others imply meet where rounding lets them
-                equal = equal[independent_columns(equal.T)]
-                levels, near = equal @ near, None
-                continue
+            if answer.status == 2 and as_found:  # rows that others imply meet where rounding lets them
+                near, as_found = _meeting(equal, levels) if near is None else near, False
+                if near is not None:
+                    equal = equal[independent_columns(equal.T)]
+                    levels = equal @ near
+                    continue
             if answer.status == 2:
                 if _nearly_dependent(equal):
                     raise ValueError(
@@ -140,7 +143,8 @@ class Interior:
             held = z > min(HOLDS, z.max())
             held[z.argmax()] = True
             held, gone, level = both_sides(held, normals, heights, system.rounding)
-            equal, levels, near = np.vstack([equal, normals[held]]), np.append(levels, level), point
+            equal, levels = np.vstack([equal, normals[held]]), np.append(levels, level)
+            near, as_found = point, True
             left = ~(held | gone)
             normals, heights, names = normals[left], heights[left], [n for n, k in zip(names, left, strict=True) if k]
         return cls._at(np.zeros(fixed.size), equal, levels, normals, heights)
