@@ -30,7 +30,7 @@ ARRAYS = Table(
     # the other; by how much sums may be off, and |A_k x| at most (`soctk.forms.rounding`); A_g'A_g of rows and groups
     common={
         **dict.fromkeys(("total", "has_sum", "has_hi", "most", "rounding"), NUMBER),
-        **dict.fromkeys(("tol", "max_iter", "first_share", "last_share"), NUMBER),
+        **dict.fromkeys(("tol", "max_iter", "keep_final", "first_share", "last_share"), NUMBER),
         "rules": ("six",),
         "largest": VARIABLE,
         "reach": ROW,
@@ -52,10 +52,13 @@ ARRAYS = Table(
         **dict.fromkeys(("started", "certified", "taken", "decrement", "first_gap"), NUMBER),
         **dict.fromkeys(("barriers", "penalty", "residual"), NUMBER),
         "finished": ("one",),
-        **dict.fromkeys(("x", "s_lo", "s_hi", "best_x"), VARIABLE),
-        **dict.fromkeys(("lag", "balanced", "u"), ROW),
-        **dict.fromkeys(("t", "z_lo", "z_hi", "multiplier", "best_multiplier"), CONSTRAINT),
+        **dict.fromkeys(("x", "best_x"), VARIABLE),
+        **dict.fromkeys(("multiplier", "best_multiplier"), CONSTRAINT),
         "best_cache": ("kept",),
+        # from here on what an instance has only while it is in work, or afterwards too where `keep_final` is not 0
+        **dict.fromkeys(("s_lo", "s_hi"), VARIABLE),
+        **dict.fromkeys(("lag", "balanced", "u"), ROW),
+        **dict.fromkeys(("t", "z_lo", "z_hi"), CONSTRAINT),
     },
     # inverse_lo, inverse_hi: 1 / (x - lo), 1 / (hi - x); factor: the Hessian, later its factor, bordered by two
     # right-hand sides; base: what of it never changes
@@ -79,6 +82,8 @@ ARRAYS = Table(
     cache=PASS,
 )
 
+OUT_OF_WORK = ARRAYS.places["s_lo"]
+"""Where a layout says how many numbers of `state` an instance has before it begins, and when it has ended."""
 RUNNING, OPTIMAL, STALLED, ITERATION_LIMIT, INFEASIBLE = range(5)
 """What `outcome` can be."""
 

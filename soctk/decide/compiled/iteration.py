@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from soctk.decide.compiled.arrays import ARRAYS, INFEASIBLE, ITERATION_LIMIT, OPTIMAL, RUNNING, STALLED
+from soctk.decide.compiled.arrays import (
+    ARRAYS,
+    INFEASIBLE,
+    ITERATION_LIMIT,
+    OPTIMAL,
+    OUT_OF_WORK,
+    RUNNING,
+    STALLED,
+)
 from soctk.decide.compiled.certificate import bound, reaches, relative_gap, restore, slope, value_at
 from soctk.decide.compiled.constraints import (
     PENALTY_SHARE,
@@ -70,11 +78,11 @@ def make_advance_all(kinds: int):
         if not own:
             outer_products(problem, work_of(layout, scratch))
             reaches(problem)
-        remaining, following = 0, first
+        remaining, following, ended = 0, first, layout[OUT_OF_WORK]
         for instance in range(first, last):
-            here = iterate_of(layout, state[instance])
-            here.finished[0], here.taken = here.outcome != RUNNING, 0
-            remaining += here.outcome == RUNNING
+            one = iterate_of(layout, state[instance])
+            one.finished[0], one.taken = one.outcome != RUNNING, 0
+            remaining += one.outcome == RUNNING
         while remaining > 0:
             in_work = 0
             for lane in range(width):
@@ -91,9 +99,11 @@ def make_advance_all(kinds: int):
                 continue
             for lane in range(width):
                 instance = max(places[lane], places[0])
+                here = state[instance]
+                known = here.size if iterate_of(layout, here).started != 0 else ended
                 load_lane(data[instance], held[0], lane)
                 load_lane(sides[min(instance, sides.shape[0] - 1)], held[2], lane)
-                load_lane(state[instance], held[1], lane)
+                load_lane(view(here, 0, known), held[1], lane)
                 flat(iterate.finished)[lane] = places[lane] < 0
             if own:
                 problem = problem_of(kinds, layout, shared[places[0]], common, held[2], held[0])
@@ -106,7 +116,10 @@ def make_advance_all(kinds: int):
                 proceed(problem, iterate, work, steps)
                 for lane in range(width):
                     if places[lane] >= 0 and flat(iterate.finished)[lane] != 0:
-                        write_back(held[1], lane, state[places[lane]])
+                        here = state[places[lane]]
+                        write_back(held[1], lane, view(here, 0, ended))
+                        if problem.keep_final != 0 or iterate_of(layout, here).outcome == RUNNING:
+                            write_back(held[1], lane, here)
                         places[lane] = -1
                         in_work, remaining = in_work - 1, remaining - 1
             for lane in range(width):

@@ -97,7 +97,7 @@ def solve_compiled(
     if len(region.R) > 0:
         n = packed.layout.sizes["n"]
         packed = substituted(packed, np.eye(n), np.zeros((1, n)), len(region.R))
-    state = _solve(packed, region, tol, max_iter, deadline, start)
+    state = _solve(packed, region, tol, max_iter, deadline, start, keep_final)
     result = _result(packed, state)
     if keep_final:
         result.final = _final(form, packed, state, region.has_hi)
@@ -138,10 +138,17 @@ def of_proof(packed: Packed) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _solve(
-    packed: Packed, region: Region, tol: float, max_iter: int, deadline: float, start: np.ndarray | None = None
+    packed: Packed,
+    region: Region,
+    tol: float,
+    max_iter: int,
+    deadline: float,
+    start: np.ndarray | None = None,
+    keep_final: bool = False,
 ) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
     common, sides, state = arguments(packed, region, tol, max_iter)
+    common[packed.layout.common.keep_final] = keep_final
     if start is not None:
         state = _from_start(packed, region, start, common, sides, state)
     _iterate(packed, common, sides, state, deadline)
