@@ -63,14 +63,18 @@ def test_the_order_of_the_config_does_not_matter() -> None:
     assert FAKE.key(replace(BASE, config=make_config({"widths": [8, 8], "train": 1000}))) == FAKE.key(BASE)
 
 
+def forget() -> None:
+    """Forget what is installed and the hashes of source files."""
+    for cached in (key.versions_of, key.code_version, key.hashes, key.own_source, key.points_of):
+        cached.cache_clear()
+
+
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """Forget the hashes of source files, before and after."""
-    for cached in (key.versions_of, key.code_version, key.own_source):
-        cached.cache_clear()
+    forget()
     yield
-    for cached in (key.versions_of, key.code_version, key.own_source):
-        cached.cache_clear()
+    forget()
 
 
 def test_a_method_and_a_task_of_another_package_bring_its_source_and_its_version(
@@ -81,7 +85,7 @@ def test_a_method_and_a_task_of_another_package_bring_its_source_and_its_version
     (tmp_path / "beside_it.py").write_text("a = 1")
     source.write_text("def make():\n    import math, numpy, beside_it")
     point = EntryPoint("theirs", "another_package.tasks:make", "any")
-    monkeypatch.setattr(key.metadata, "entry_points", lambda group, name: [point] if name == "theirs" else [])
+    monkeypatch.setattr(key.metadata, "entry_points", lambda group: [point])
     monkeypatch.setattr(key, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path), *sys.path]))
     cells = {"task_code": replace(BASE, task="theirs"), "method_code": replace(BASE, method="theirs")}
     assert key.own_source("another_package") == ("another_package", "beside_it")
@@ -89,8 +93,7 @@ def test_a_method_and_a_task_of_another_package_bring_its_source_and_its_version
     assert set(FAKE.versions(BASE)).isdisjoint(before)
     for changed in (tmp_path / "beside_it.py", source):
         changed.write_text("a = 2")
-        key.versions_of.cache_clear()
-        key.code_version.cache_clear()
+        forget()
         after = {name: FAKE.versions(cell)[name] for name, cell in cells.items()}
         assert all(after[name] != before[name] for name in cells)
         before = after
@@ -163,8 +166,7 @@ APART = {"soctk_tasks/grid/feeder.py": "voltage", "soctk_tasks/untuned.py": "mov
 
 def keys() -> dict[tuple[str, str, str], str]:
     """Return a key of each of `ROWS`, of the source as it is now."""
-    key.versions_of.cache_clear()
-    key.code_version.cache_clear()
+    forget()
     cells = {row: Cell(row[0], "any", 3, row[1], 0, row[2]) for row in ROWS}
     return {row: find_experiment(row[0]).key(cell) for row, cell in cells.items()}
 

@@ -91,7 +91,7 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
     if setting in FROM_DECISIONS:
         found["setting_code"] = code_version(DECISION_SOURCE)
     for kind, name in (("method", method), ("task", task)):
-        points = tuple(metadata.entry_points(group=GROUPS[kind], name=name))
+        points = [point for point in points_of(GROUPS[kind]) if point.name == name]
         providers |= {point.dist.name for point in points if point.dist is not None} - {"soctk"}
         own = BASELINES.get(name) or _source_of_task(name)
         own = own or tuple(source for point in points for source in own_source(point.module.split(".")[0]))
@@ -101,6 +101,12 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
     extra = (library for name in beginnings for library in EXTRA_LIBRARIES.get(name, ()))
     names = dict.fromkeys((*LIBRARIES, *extra, *sorted(providers)))
     return found | {name: _version(name) for name in names}
+
+
+@cache
+def points_of(group: str) -> tuple[metadata.EntryPoint, ...]:
+    """Return what the packages that are installed add to a group of entry points."""
+    return tuple(metadata.entry_points(group=group))
 
 
 def _source_of_task(name: str) -> tuple[str, ...]:
@@ -116,9 +122,9 @@ def _source_of_task(name: str) -> tuple[str, ...]:
 def own_source(package: str) -> tuple[str, ...]:
     """Return a package or module and those that its source imports, if they are no installed library's.
 
-    What is installed has a version, and so has the distribution that an entry point is of.
+    What is installed has a version, and so has the distribution that an entry point is of; `SHARED` is of every result.
     """
-    found, pending = {package: None}, [package]
+    found, pending = {package: None}, [] if package in SHARED else [package]
     while pending:
         names = sorted({name for _, file in sources(pending.pop()) for name in _imported(file)})
         own = [name for name in names if name not in found and _is_own(name)]
@@ -147,6 +153,7 @@ def _is_own(package: str) -> bool:
     return not any(Path(spec.origin).is_relative_to(folder) for folder in installed)
 
 
+@cache
 def _version(distribution: str) -> str:
     try:
         return metadata.version(distribution)
@@ -159,10 +166,16 @@ def code_version(names: tuple[str, ...]) -> str:
     """Return a hash of the source files of packages and modules, those aside that belong to others of `NEUTRAL`."""
     digest = hashlib.sha256()
     for package in sorted({name.split(".")[0] for name in names}):
-        for module, file in sources(package):
+        for module, content in hashes(package):
             if owner(module, (*names, *NEUTRAL)) in names:
-                digest.update(f"{module}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+                digest.update(f"{module}\0{content}\n".encode())
     return digest.hexdigest()[:12]
+
+
+@cache
+def hashes(package: str) -> list[tuple[str, str]]:
+    """Return (module, hash of its content) of every source file of a package, sorted by module."""
+    return [(module, hashlib.sha256(file.read_bytes()).hexdigest()) for module, file in sources(package)]
 
 
 @cache
