@@ -16,7 +16,7 @@ from torch import Tensor
 
 from soctk.checks import to_numpy
 from soctk.decide.coordinates import Moved
-from soctk.decide.lifted import LiftedProblem, solve_program, time_option
+from soctk.decide.lifted import LiftedProblem, solve_program, time_option, usual_solver
 from soctk.decide.polyhedral import ROUNDING, bound_by_rows, project_points, prove_empty
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.ranges import variation
@@ -45,7 +45,8 @@ class External(Solver):
     (`soctk.decide.lifted.TIME_OPTIONS`).
 
     Attributes:
-        solver: its name.
+        solver: its name; None for HiGHS where the program is linear, as that of a pure ReLU network between rows is, and
+            nothing is asked for in interior-point methods' words (`options`, a limit of iterations), else for Clarabel.
         options: keywords for `cp.Problem.solve`.
         second: solves again over sets that the solver calls empty and that have points; None for no other.
 
@@ -55,11 +56,13 @@ class External(Solver):
 
     name: ClassVar[str] = "cvxpy"
     takes_sets_at: ClassVar[bool] = True
-    solver: str = "CLARABEL"
+    solver: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     second: Solver | None = None
 
     def __post_init__(self) -> None:
+        if self.solver is None:
+            return
         object.__setattr__(self, "solver", str(self.solver).upper())
         if self.solver != "CLARABEL" and self.solver not in cp.installed_solvers():
             raise ValueError(f"solver: expected one of {', '.join(cp.installed_solvers())}, got {self.solver!r}")
@@ -77,7 +80,7 @@ class External(Solver):
         Raises:
             ValueError: a limit of iterations, and a solver whose name for it is not known here.
         """
-        if limits.max_iter is not None and self.solver not in ITERATION_OPTIONS:
+        if limits.max_iter is not None and self.solver not in (None, *ITERATION_OPTIONS):
             raise ValueError(f"max_iter: what {self.solver} calls it is not known here; give it in solver_options")
         if isinstance(problem.feasible_set, SetAt):
             if not problem.has_form:
@@ -111,8 +114,8 @@ class External(Solver):
         duals = [torch.zeros(form.size, 1, term.map.rows, dtype=form.dtype) for term in form.terms]
         has_dual = torch.zeros(form.size, dtype=torch.bool)
 
-        def solve_row(row: int, options: dict[str, Any]) -> tuple[Status, np.ndarray | None]:
-            status = lifted.solve([value[row] for value in values], self.solver, options)
+        def solve_row(row: int) -> tuple[Status, np.ndarray | None]:
+            status = lifted.solve([value[row] for value in values], *self._asked(lifted.problem, limits))
             found = None if status in WITHOUT_ANSWER else lifted.duals()
             if found is not None:
                 has_dual[row] = True
@@ -143,10 +146,10 @@ class External(Solver):
         duals = [torch.zeros(form.size, 1, term.map.rows, dtype=form.dtype) for term in form.terms]
         nu, z = (torch.zeros(form.size, side.shape[-1], dtype=form.dtype) for side in (sets.f, sets.h))
 
-        def solve_row(row: int, options: dict[str, Any]) -> tuple[Status, np.ndarray | None]:
+        def solve_row(row: int) -> tuple[Status, np.ndarray | None]:
             assert lifted.rows is not None
             lifted.rows.set_row(row)
-            status = lifted.solve([value[row] for value in values], self.solver, options)
+            status = lifted.solve([value[row] for value in values], *self._asked(lifted.problem, limits))
             found = None if status in WITHOUT_ANSWER else lifted.duals()
             if found is not None:
                 multipliers = lifted.rows.multipliers()
@@ -179,11 +182,12 @@ class External(Solver):
         model = problem.model
         assert model is not None
 
-        def solve_row(row: int, options: dict[str, Any]) -> tuple[Status, np.ndarray | None]:
+        def solve_row(row: int) -> tuple[Status, np.ndarray | None]:
             x = cp.Variable(problem.dim)
             value = model.to_cvxpy(x, problem.contexts[row] if model.context_dim > 0 else None)
             program = cp.Problem(cp.Minimize(value), problem.feasible_set.constraints(x))
-            status = solve_program(program, self.solver, {"ignore_dpp": True} | options)
+            solver, options = self._asked(program, limits)
+            status = solve_program(program, solver, {"ignore_dpp": True} | options)
             return status, x.value  # pyright: ignore[reportReturnType]
 
         x, status = self._solve_rows(problem, limits, start, solve_row)
@@ -228,7 +232,7 @@ class External(Solver):
         problem: Problem,
         limits: Limits,
         start: Tensor | None,
-        solve_row: Callable[[int, dict[str, Any]], tuple[Status, np.ndarray | None]],
+        solve_row: Callable[[int], tuple[Status, np.ndarray | None]],
     ) -> tuple[Tensor, np.ndarray]:
         """Solve one instance after the other; return x (N, n), NaN where there is none, and the solver's statuses."""
         whole = not isinstance(problem.feasible_set, SetAt)
@@ -238,7 +242,7 @@ class External(Solver):
         for row in range(problem.size):
             if limits.late:
                 break
-            status[row], found = solve_row(row, self._options(limits))
+            status[row], found = solve_row(row)
             stopped = limits.late and status[row] in (Status.ITERATION_LIMIT, Status.INACCURATE)
             if stopped or status[row] == Status.TIME_LIMIT:
                 # what it was stopped at may be far outside of a set, which may have no point
@@ -253,15 +257,17 @@ class External(Solver):
                 x[row] = torch.nan
         return x, status
 
-    def _options(self, limits: Limits) -> dict[str, Any]:
-        """Return the keywords for one solve: the options and the limits in the solver's words, the smaller of two."""
+    def _asked(self, program: cp.Problem, limits: Limits) -> tuple[str, dict[str, Any]]:
+        """Return who is asked, and with what: the options and the limits in that solver's words, the smaller of two."""
+        interior = self.options or limits.max_iter is not None
+        solver = self.solver or ("CLARABEL" if interior else usual_solver(program))
         options = dict(self.options)
         if limits.max_iter is not None:
-            name = ITERATION_OPTIONS[self.solver]
+            name = ITERATION_OPTIONS[solver]
             options[name] = min(int(limits.max_iter), options.get(name, limits.max_iter))
-        for name, most in time_option(self.solver, limits).items():
+        for name, most in time_option(solver, limits).items():
             options[name] = min(most, options.get(name, most))
-        return options
+        return solver, options
 
     def _result(
         self, problem: Problem, x: Tensor, status: np.ndarray, tol: float, bound: Callable[[Tensor], Tensor]

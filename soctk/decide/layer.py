@@ -19,7 +19,7 @@ from soctk.checks import ArrayLike, check_count, check_flag, check_positive
 from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
 from soctk.decide.decision import relative_gap
-from soctk.decide.envelope import PROVED, Once, best_final, gap_held, lagrangian
+from soctk.decide.envelope import EARLIER, PROVED, Once, best_final, gap_held, lagrangian
 from soctk.decide.implicit import differentiable, named, part_of, settle
 from soctk.decide.moving_sides import FreeCoordinates, minimise_in_free_coordinates
 from soctk.decide.nearby import improve_bounds
@@ -204,8 +204,12 @@ class DecisionLayer(nn.Module):
     def _over_rows(self, form: ConicForm, sets: SetAt, *, of: Literal["x", "value"]) -> Tensor:
         """Return decisions (N, n) or values (N,) over sets, flat, as a function of what form and sets depend on."""
         keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
-        options, fixed = self._options(self.tol, keep), sets.detach()
-        form, result, units = _in_range(form, fixed, lambda form: minimise_in_free_coordinates(form, fixed, **options))
+        fixed = sets.detach()
+
+        def find(form: ConicForm, rows: Tensor | None, options: dict[str, Any]) -> Result:
+            return minimise_in_free_coordinates(form, fixed if rows is None else fixed.select(rows), **options)
+
+        form, result, units = _in_range(form, fixed, lambda form: self._found(form, keep, find))
         free = FreeCoordinates.of(sets)
         if free.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
             x = free.expand(result.x) + 0.0 * form.constant  # part of the graph
@@ -227,6 +231,31 @@ class DecisionLayer(nn.Module):
             return minimise_in_free_coordinates(*some, **self._options(tol)).final
 
         return self._held(result, units, lambda final: lagrangian(inner, final, ends), gap_of, solve)
+
+    def _found(
+        self, form: ConicForm, keep: bool, find: Callable[[ConicForm, Tensor | None, dict[str, Any]], Result]
+    ) -> Result:
+        """Return what is found of a detached form to `tol`, or to larger ones where that ends above `max_gap`.
+
+        Without curvature the last steps to a small tolerance can leave the path before a certificate is tried.
+
+        Args:
+            form: detached.
+            keep: whether derivatives are wanted.
+            find: a form, which of the instances it has, None for all, and options -> what iterations find.
+        """
+        result = find(form, None, self._options(self.tol, keep))
+        for larger in EARLIER:
+            gap = relative_gap(result.value, result.lower_bound)
+            rows = torch.nonzero(~(gap <= self.max_gap)).squeeze(1)
+            if rows.numel() > 0 and larger > self.tol:
+                again = find(form.select(rows), rows, self._options(larger, keep))
+                better = relative_gap(again.value, again.lower_bound) < gap[rows]
+                if again.final is not None:
+                    better &= again.final.ended
+                places = torch.nonzero(better).squeeze(1)
+                _put(result, rows[places], again, places)
+        return result
 
     def _improve_bounds(self, form: ConicForm, sets: FeasibleSet | SetAt, result: Result, x: Tensor) -> None:
         improve_bounds(SmoothingNewton(), Problem(form.detach(), sets), result, x.detach(), self.max_gap)
@@ -285,8 +314,12 @@ class DecisionLayer(nn.Module):
         return found.to(self.model.device, dtype)
 
     def _solve(self, form: ConicForm, feasible_set: FeasibleSet) -> tuple[ConicForm, Result, tuple[Tensor, Tensor]]:
-        options = self._options(self.tol, torch.is_grad_enabled() and form.requires_grad)
-        form, result, units = _in_range(form, feasible_set, lambda form: solve_newton(form, feasible_set, **options))
+        keep = torch.is_grad_enabled() and form.requires_grad
+
+        def find(form: ConicForm, rows: Tensor | None, options: dict[str, Any]) -> Result:
+            return solve_newton(form, feasible_set, **options)
+
+        form, result, units = _in_range(form, feasible_set, lambda form: self._found(form, keep, find))
         self._improve_bounds(form, feasible_set, result, result.x)
         return form, settle(form, result), units
 
@@ -314,19 +347,19 @@ def _in_range(
         if found.final is not None:
             worse |= ~found.final.ended
         kept = torch.nonzero(worse).squeeze(1)
-        _put(found, kept, result)
+        _put(found, kept, result, kept)
         scale, level = scale.index_fill(0, kept, 1.0), level.index_fill(0, kept, 0.0)
         form, result = in_units(form, scale, level), found
     _refuse_outside(torch.nonzero(result.value == torch.inf).squeeze(1), form.size)
     return form, result, (scale, level)
 
 
-def _put(found: Result, rows: Tensor, other: Result) -> None:
-    """Overwrite the instances `rows` by those of another result."""
+def _put(found: Result, rows: Tensor, other: Result, places: Tensor) -> None:
+    """Overwrite the instances `rows` by those of another result at `places`."""
     for name in ("x", "value", "lower_bound"):
-        getattr(found, name)[rows] = getattr(other, name)[rows]
-    if found.final is not None:
-        found.final.put(rows, picker(found.x.shape[0], rows)(other.final))
+        getattr(found, name)[rows] = getattr(other, name)[places]
+    if found.final is not None and rows.numel() > 0:
+        found.final.put(rows, picker(other.x.shape[0], places)(other.final))
 
 
 def _refuse_outside(rows: Tensor, size: int) -> None:

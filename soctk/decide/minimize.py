@@ -79,7 +79,7 @@ def minimize(
             elsewhere; "cvxpy" for a model that brings its own CVXPY expression, and up to 500 variables for a set
             without rows.
         x0: (*batch, n) points to start from, or the `Decision` of similar contexts; the set's centre by default.
-        solver: of "cvxpy" alone: the name of any installed solver, "CLARABEL" by default.
+        solver: of "cvxpy" alone: the name of any installed solver; by default that of `External`.
         solver_options: of "cvxpy" alone: keywords for `cp.Problem.solve`.
         seed: of the paper's protocol alone: of its random restarts, 0 by default.
         scale: the unit that gaps are measured in, positive, a number or (*batch): where values differ by much less than
@@ -94,7 +94,7 @@ def minimize(
             `infeasible` and prices, in float64. Met to 1e-7 of the numbers that g(x) is a sum of.
             `Decision.multipliers` say what it costs to tighten one.
 
-    What "newton" leaves short of `tol` is solved once more by Clarabel, what "newton_cg" leaves by "first_order", and
+    What "newton" leaves short of `tol` is solved once more by "cvxpy", what "newton_cg" leaves by "first_order", and
     up to 2,000 variables what the default has left after 2,000 gradient steps by "newton"; but not an instance that ran
     into a `max_iter` below the default. `Decision.solver` says whose answer each one has.
     The Newton method is compiled when it is first needed, and once more for 32 contexts or more; the code is kept on

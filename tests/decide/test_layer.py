@@ -181,6 +181,19 @@ def test_what_is_not_certified_is_not_returned_without_a_word(place, gradient):
             DecisionLayer(model, place, max_gap=1e-300, skip_undefined=True)(rows)
 
 
+@pytest.mark.parametrize("tol", [1e-10, 1e-12])
+@pytest.mark.parametrize("place", ["simplex", "budget"])
+def test_a_small_tolerance_costs_models_without_curvature_no_certificate(place, tol):
+    """Their last steps can leave the path before a certificate is tried; iterations to a larger tolerance do not."""
+    for seed in range(6):
+        model, rows = shaken(ReLUICNN(10, 3, seed=seed), (0.1, 0.3, 1.0)[seed % 3]), contexts(20, seed=seed)
+        for gradient in (True, False):
+            with torch.set_grad_enabled(gradient), warnings.catch_warnings():
+                warnings.simplefilter("error")
+                layer = DecisionLayer(model, SETS[place](10), tol=tol, skip_undefined=False)
+                layer(rows), layer.optimal_value(rows)
+
+
 def test_wrong_arguments_say_so():
     model = MODELS["soc"](3)
     with pytest.raises(ValueError, match="expected dimension 3"):
