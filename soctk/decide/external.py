@@ -46,7 +46,8 @@ class External(Solver):
 
     Attributes:
         solver: its name; None for HiGHS where the program is linear, as that of a pure ReLU network between rows is,
-            and nothing is asked for in interior-point methods' words (`options`, a limit of iterations), else for Clarabel.
+            and nothing is asked for in the words of interior-point methods (`options`, a limit of iterations); else for
+            Clarabel.
         options: keywords for `cp.Problem.solve`.
         second: solves again over sets that the solver calls empty and that have points; None for no other.
 
