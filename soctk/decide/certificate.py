@@ -80,10 +80,11 @@ def certify(
         where `violation` is negligible.
 
     Raises:
-        ValueError: a bad x, context or time limit.
+        ValueError: a bad x, context, tolerance or time limit.
     """
     started = time.perf_counter()
     check_arguments(model, feasible_set)
+    check_positive(tol, "tol")
     if time_limit is not None:
         check_positive(time_limit, "time_limit")
     limits = Limits.of(started, BOUND_TOLERANCE, time_limit=time_limit)

@@ -239,9 +239,14 @@ def _solve(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
     claimed = np.isin(status, (Status.OPTIMAL, Status.INACCURATE))
     status[claimed] = Status.INACCURATE
     status[claimed & met.numpy()] = _unproved(limits)
-    for row in np.flatnonzero(status == Status.INFEASIBLE):
-        status[row], u[row] = lifted.prove_infeasible(int(row), problem, forms, limits)
-    return dataclasses.replace(found, x=x, value=value, bound=bound, met=met)
+    said = status == Status.INFEASIBLE
+    u = known  # what the bound is made of
+    # near where constraints can just be met, what solvers say tells little
+    for row in np.flatnonzero(said | ((status != Status.TIME_LIMIT) & ~met.numpy())):
+        proved, weights = lifted.prove_infeasible(int(row), problem, forms, limits)
+        if said[row] or proved == Status.INFEASIBLE:
+            status[row], u[row] = proved, weights
+    return dataclasses.replace(found, x=x, value=value, bound=bound, met=met, u=u)
 
 
 def _unproved(limits: Limits) -> Status:

@@ -137,7 +137,8 @@ class Decider:
             sides: f (k,) and h (m,) of E x = f and G x <= h in place of those of an exported `Polyhedron`.
 
         What is left short of `tol` stays so: nothing else is tried, as `soctk.minimize` does. Where the rows
-        leave no point the status is "infeasible", if that is proved, or "failed"; x and value are then NaN.
+        leave no point the status is "infeasible", if that is proved, or "failed"; x and value are then NaN, as they are
+        where a limit comes before any point.
 
         Raises:
             TypeError: a context or a side that is not made of numbers, or sides that the set does not have.
@@ -151,7 +152,7 @@ class Decider:
         for name, value in (("tol", tol), ("max_iter", limit), ("time_limit", time_limit)):
             if value is not None and not (isinstance(value, Real) and value > 0):
                 raise ValueError(f"{name}: expected a positive number, got {value!r}")
-        if not isinstance(limit, Integral) or limit >= 2**31:
+        if isinstance(limit, bool) or not isinstance(limit, Integral) or limit >= 2**31:
             raise ValueError(f"max_iter: expected a whole number below 2^31, got {limit!r}")
         deadline = math.inf if time_limit is None else started + time_limit
         try:

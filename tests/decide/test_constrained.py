@@ -275,6 +275,38 @@ def test_multipliers_of_what_cannot_be_met_prove_it() -> None:
     assert bool((values.amin(dim=-1) <= 0).any()), "each constraint alone can be met"
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e6])
+def test_several_limits_that_are_only_just_not_met_are_proved(unit: float) -> None:
+    """By 1e-4 of their numbers, where outside solvers fail to say so; the weights of the limits prove it."""
+    random, box = np.random.default_rng(1), Box(3, -1.0, 1.0)
+    points = box.sample((500,), torch.Generator().manual_seed(0))
+    for _ in range(20):
+        x, A, b = cp.Variable(3), random.normal(size=(3, 3)), random.normal(size=3)
+        C, c, slope = random.normal(size=(6, 3)), random.normal(size=6), random.normal(size=3)
+        limited = [cp.sum_squares(A @ x - b - 2), cp.sum(cp.pos(C @ x + c))]
+        least = cp.Problem(cp.Minimize(cp.maximum(*limited)), box.constraints(x)).solve(cp.CLARABEL)
+        level = unit * (1 - 1e-4) * float(least)
+        limits = [(soctk.from_cvxpy(unit * each, x), level) for each in limited]
+        decision = soctk.minimize(soctk.from_quadratic(np.zeros((3, 3)), slope), box, subject_to=limits)
+        assert decision.status == "infeasible"
+        over = torch.stack([each(points) - level for each, _ in limits], dim=-1) @ decision.multipliers
+        assert bool((over > 0).all())
+
+
+def test_multipliers_are_those_of_the_bound_where_a_solver_gives_none() -> None:
+    """The limits leave the best decision alone, where outside solvers fail at times."""
+    random, box, unit, a = np.random.default_rng(0), Box(2, -1.0, 1.0), 1e6, np.array([0.717, 0.5505])
+    for _ in range(60):
+        best = np.array([-0.0758, 0.1585]) + 1e-3 * random.normal(size=2)
+        cost = soctk.from_quadratic(np.eye(2), -best)
+        ball = soctk.from_quadratic(unit * np.eye(2), -unit * best)
+        half = soctk.from_quadratic(np.zeros((2, 2)), a)
+        limits = [(ball, -unit * float(best @ best) / 2), (half, float(a @ best))]
+        decision = soctk.minimize(cost, box, subject_to=limits)
+        assert decision.status == "optimal"
+        assert bool((decision.multipliers >= 0).all())
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_time_limit_calls_nothing_inaccurate(count: int) -> None:
     model, limits = shaken(MODELS["soc"](4)), [shifted(shaken(MODELS["relu"](4)), Box(4), 0.4)] * count

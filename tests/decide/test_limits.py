@@ -166,6 +166,8 @@ def test_a_certificate_can_be_limited_in_time_and_is_found_in_pieces(model, cont
     x = Simplex(5).sample(4, torch.Generator().manual_seed(0))
     whole, late = certify(model, Simplex(5), x, context), certify(model, Simplex(5), x, context, time_limit=1e-9)
     closed = certify(model, Simplex(5), x, context, tol=float("inf"))
+    with pytest.raises(ValueError, match="tol: expected a positive number"):
+        certify(model, Simplex(5), x, context, tol=float("nan"))
     assert bool((closed.lower_bound < whole.lower_bound).all())
     assert bool((closed.lower_bound <= late.lower_bound).all())
     assert bool((late.lower_bound <= whole.lower_bound).all())

@@ -273,7 +273,7 @@ def test_bad_limits_are_refused(decide, name: str) -> None:
         decide(CONTEXTS[0], **{name: "1"})
 
 
-@pytest.mark.parametrize("limit", [1.5, 10**400])
+@pytest.mark.parametrize("limit", [1.5, 10**400, True])
 def test_steps_are_counted(decide, limit: float) -> None:
     with pytest.raises(ValueError, match="max_iter: expected a whole number"):
         decide(CONTEXTS[0], max_iter=limit)
