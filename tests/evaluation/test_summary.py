@@ -56,6 +56,18 @@ def test_methods_that_lose_to_a_trivial_row_are_named() -> None:
     ]
 
 
+def test_methods_that_lose_on_the_seeds_that_they_have_are_named_too() -> None:
+    """Beside a trivial row's own scores on these seeds, not its mean over all."""
+    rows = grid({"soc": 0.2, "quadratic": 0.3})
+    for row in rows:
+        if row["method"] == "quadratic" and row["seed"] == 0:
+            row["regret_mean"] = 0.1
+    first = [row for row in rows if row["method"] != "soc" or row["seed"] == 0]
+    assert "lose to quadratic: soc on task0 (1 seed), task1 (1 seed)" in table(first).notes
+    others = [row for row in rows if row["method"] != "soc" or row["seed"] != 0]
+    assert not any(note.startswith("lose to") for note in table(others).notes)
+
+
 def test_scores_below_the_floor_are_equally_good_and_a_single_method_is_not_the_best() -> None:
     floor = REGRET.floor
     found = table(grid({"relu": 0.3 * floor, "soc": 0.1 * floor, "constant": 0.2 * floor}))

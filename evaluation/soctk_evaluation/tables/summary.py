@@ -80,13 +80,19 @@ class Regret:
     """Mean regret (or another score) of one method on one task: over a seed's instances, then over seeds.
 
     `mean` is None where there is no seed, `stderr` where it is unknown: over the instances where one seed is expected,
-    between the seeds' means where several are; `expected` is the number of seeds there should be.
+    between the seeds' means where several are; `expected` is the number of seeds there should be; `by_seed` has each
+    seed's own.
     """
 
     mean: float | None = None
     stderr: float | None = None
-    seeds: int = 0
     expected: int = 0
+    by_seed: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds are there."""
+        return len(self.by_seed)
 
     @property
     def complete(self) -> bool:
@@ -248,7 +254,8 @@ def _pooled(measure: Measure, rows: list[Row], expected: int) -> Regret:
         stderr = float(means.std(ddof=1) / len(seeds) ** 0.5)
     elif expected == 1 and measure.stderr is not None:
         stderr = seeds[0][measure.stderr]
-    return Regret(float(means.mean()), stderr, len(seeds), expected)
+    by_seed = {row["seed"]: float(mean) for row, mean in zip(seeds, means, strict=True)}
+    return Regret(float(means.mean()), stderr, expected, by_seed)
 
 
 def _solver(rows: list[Row], tasks: list[str]) -> dict[str, list[float | None]]:
@@ -293,12 +300,16 @@ def _beaten(lines: list[Line], tasks: list[str], floor: float) -> list[str]:
 
 
 def _where_below(line: Line, other: Line, tasks: list[str], floor: float) -> list[str]:
-    """Return the tasks on which a method's score is below another's, and "the mean" where that is."""
-    own = [*(regret.mean if regret.complete else None for regret in line.regrets), line.mean]
-    theirs = [*(regret.mean if regret.complete else None for regret in other.regrets), other.mean]
-    places = [*tasks, "the mean"] if len(tasks) > 1 else tasks
-    pairs = zip(places, own, theirs, strict=False)
-    return [place for place, a, b in pairs if a is not None and b is not None and max(a, floor) < b]
+    """Return the tasks on which a method's score is below another's, over the seeds of both, and "the mean"."""
+    found = []
+    for task, own, theirs in zip(tasks, line.regrets, other.regrets, strict=True):
+        both = sorted(own.by_seed.keys() & theirs.by_seed.keys())
+        a, b = (math.fsum(regret.by_seed[seed] for seed in both) for regret in (own, theirs))
+        if max(a, floor * len(both)) < b:
+            partly = "" if own.complete and theirs.complete else f" ({_plural(len(both), 'seed')})"
+            found.append(f"{task}{partly}")
+    whole = len(tasks) > 1 and line.mean is not None and other.mean is not None
+    return [*found, "the mean"] if whole and max(line.mean, floor) < other.mean else found
 
 
 def _troubles(rows: list[Row]) -> list[str]:
