@@ -232,15 +232,14 @@ def _solve(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
             break
         status[row] = lifted.solve(row, found.x, u, limits)
     x = problem.feasible_set._project(torch.where(torch.isfinite(found.x), found.x, problem.center))
-    value, known = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1), u.nan_to_num(0.0)
-    bound = _bounds(problem, forms, known, x, value, limits) - (known * _values(forms, x).clamp(min=0)).sum(dim=1)
+    value, u = problem.form.evaluate(x.unsqueeze(1)).squeeze(-1), u.nan_to_num(0.0)
+    bound = _bounds(problem, forms, u, x, value, limits) - (u * _values(forms, x).clamp(min=0)).sum(dim=1)
     met = _met(problem, forms, x)
     value[torch.from_numpy(status == Status.TIME_LIMIT)] = torch.inf
     claimed = np.isin(status, (Status.OPTIMAL, Status.INACCURATE))
     status[claimed] = Status.INACCURATE
     status[claimed & met.numpy()] = _unproved(limits)
     said = status == Status.INFEASIBLE
-    u = known  # what the bound is made of
     # near where constraints can just be met, what solvers say tells little
     for row in np.flatnonzero(said | ((status != Status.TIME_LIMIT) & ~met.numpy())):
         proved, weights = lifted.prove_infeasible(int(row), problem, forms, limits)

@@ -206,10 +206,11 @@ class DecisionLayer(nn.Module):
         keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
         fixed = sets.detach()
 
-        def find(form: ConicForm, rows: Tensor | None, options: dict[str, Any]) -> Result:
-            return minimise_in_free_coordinates(form, fixed if rows is None else fixed.select(rows), **options)
+        def find(form: ConicForm, rows: Tensor | None, tol: float) -> Result:
+            some = fixed if rows is None else fixed.select(rows)
+            return minimise_in_free_coordinates(form, some, **self._options(tol, keep))
 
-        form, result, units = _in_range(form, fixed, lambda form: self._found(form, keep, find))
+        form, result, units = _in_range(form, fixed, lambda form: self._found(form, find))
         free = FreeCoordinates.of(sets)
         if free.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
             x = free.expand(result.x) + 0.0 * form.constant  # part of the graph
@@ -227,34 +228,31 @@ class DecisionLayer(nn.Module):
             return gap_held(*some, final, result.value[rows])
 
         def solve(rows: Tensor, tol: float) -> Final | None:
-            some = plain.select(rows), fixed.select(rows)
-            return minimise_in_free_coordinates(*some, **self._options(tol)).final
+            return find(plain.select(rows), rows, tol).final
 
         return self._held(result, units, lambda final: lagrangian(inner, final, ends), gap_of, solve)
 
-    def _found(
-        self, form: ConicForm, keep: bool, find: Callable[[ConicForm, Tensor | None, dict[str, Any]], Result]
-    ) -> Result:
+    def _found(self, form: ConicForm, find: Callable[[ConicForm, Tensor | None, float], Result]) -> Result:
         """Return what is found of a detached form to `tol`, or to larger ones where that ends above `max_gap`.
 
         Without curvature the last steps to a small tolerance can leave the path before a certificate is tried.
 
         Args:
             form: detached.
-            keep: whether derivatives are wanted.
-            find: a form, which of the instances it has, None for all, and options -> what iterations find.
+            find: a form, which of the instances it has, None for all, and a tolerance -> what iterations find.
         """
-        result = find(form, None, self._options(self.tol, keep))
-        for larger in EARLIER:
+        result = find(form, None, self.tol)
+        for larger in (tol for tol in EARLIER if tol > self.tol):
             gap = relative_gap(result.value, result.lower_bound)
             rows = torch.nonzero(~(gap <= self.max_gap)).squeeze(1)
-            if rows.numel() > 0 and larger > self.tol:
-                again = find(form.select(rows), rows, self._options(larger, keep))
-                better = relative_gap(again.value, again.lower_bound) < gap[rows]
-                if again.final is not None:
-                    better &= again.final.ended
-                places = torch.nonzero(better).squeeze(1)
-                _put(result, rows[places], again, places)
+            if rows.numel() == 0:
+                break
+            again = find(form.select(rows), rows, larger)
+            better = relative_gap(again.value, again.lower_bound) < gap[rows]
+            if again.final is not None:
+                better &= again.final.ended
+            places = torch.nonzero(better).squeeze(1)
+            _put(result, rows[places], again, places)
         return result
 
     def _improve_bounds(self, form: ConicForm, sets: FeasibleSet | SetAt, result: Result, x: Tensor) -> None:
@@ -316,10 +314,10 @@ class DecisionLayer(nn.Module):
     def _solve(self, form: ConicForm, feasible_set: FeasibleSet) -> tuple[ConicForm, Result, tuple[Tensor, Tensor]]:
         keep = torch.is_grad_enabled() and form.requires_grad
 
-        def find(form: ConicForm, rows: Tensor | None, options: dict[str, Any]) -> Result:
-            return solve_newton(form, feasible_set, **options)
+        def find(form: ConicForm, _: Tensor | None, tol: float) -> Result:
+            return solve_newton(form, feasible_set, **self._options(tol, keep))
 
-        form, result, units = _in_range(form, feasible_set, lambda form: self._found(form, keep, find))
+        form, result, units = _in_range(form, feasible_set, lambda form: self._found(form, find))
         self._improve_bounds(form, feasible_set, result, result.x)
         return form, settle(form, result), units
 

@@ -42,7 +42,7 @@ def usual_solver(program: cp.Problem) -> str:
     """Return the name of what solves a program by default.
 
     Simplex steps end at a vertex, where values and bounds meet but for rounding: of linear programs of random ReLU
-    models HiGHS leaves gaps of 1e-11, interior points of up to 3e-6. Others have curvature or cones.
+    models HiGHS leaves gaps of up to 4e-11, interior points of up to 3e-6. Others have curvature or cones.
     """
     return "HIGHS" if program.is_lp() else "CLARABEL"
 

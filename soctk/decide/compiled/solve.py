@@ -147,8 +147,7 @@ def _solve(
     keep_final: bool = False,
 ) -> np.ndarray:
     """Return the state of all instances when they are finished or the deadline has passed."""
-    common, sides, state = arguments(packed, region, tol, max_iter)
-    common[packed.layout.common.keep_final] = keep_final
+    common, sides, state = arguments(packed, region, tol, max_iter, keep_final)
     if start is not None:
         state = _from_start(packed, region, start, common, sides, state)
     _iterate(packed, common, sides, state, deadline)
@@ -178,14 +177,16 @@ def _from_start(
     return near
 
 
-def arguments(packed: Packed, region: Region, tol: float, max_iter: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def arguments(
+    packed: Packed, region: Region, tol: float, max_iter: int, keep_final: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return `common`, `sides` and `state` (`soctk.decide.compiled.arrays`) before the first step."""
     at = packed.layout.common
     common = _common(packed, region.R).copy()
     common[at.has_hi], common[at.has_sum] = region.has_hi, region.total is not None
     common[at.total] = region.total or 0.0
     common[at.largest], common[at.most] = region.largest, region.most
-    common[at.tol], common[at.max_iter] = tol, max_iter
+    common[at.tol], common[at.max_iter], common[at.keep_final] = tol, max_iter, keep_final
     sides = joined(region.lo, region.hi, region.R_lo, region.R_hi)
     return common, sides, _fresh(packed, np.broadcast_to(region.start, (packed.data.shape[0], region.start.shape[1])))
 
