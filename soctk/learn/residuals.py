@@ -41,6 +41,10 @@ MOST_ROWS = 4
 """Candidates for each column that is projected out up to which a basis of the rest is worth having."""
 LARGEST_PIECE = 2**23
 """Numbers of features and derivatives worked on at a time: 64 MB in float64."""
+LARGE, ROWS_AT_A_TIME = 2**20, 12_288
+"""Data of more numbers in x are worked on so many observed values at a time on a processor: what autograd keeps of
+these stays in its caches. With the 64,000 values of 50 variables at once a step takes twice as long; smaller data gain
+nothing, as calls cost as well."""
 
 
 def can_project(model: ConvexSurrogate, candidates: float) -> bool:
@@ -129,12 +133,16 @@ class Residuals:
         return self.data.x.shape[0]
 
     def pieces(self, model: ConvexSurrogate) -> list[Residuals]:
-        """Return the residuals of a few instances at a time, where evaluating the model on all takes much memory."""
-        breadth = model.traits.breadth
-        numbers = self.data.x[0].numel() * breadth + sum(tensor[0].numel() for tensor in self.features.values())
-        if breadth == 0 or self.instances * numbers <= LARGEST_PIECE:
+        """Return the residuals of a few instances at a time, where all take much memory or miss the caches."""
+        breadth, most = model.traits.breadth, self.instances
+        if breadth > 0:
+            features = sum(tensor[0].numel() for tensor in self.features.values())
+            most = LARGEST_PIECE // (self.data.x[0].numel() * breadth + features)
+        elif self.data.x.device.type == "cpu" and self.data.x.numel() > LARGE:
+            most = ROWS_AT_A_TIME // self.data.x.shape[1]
+        if self.instances <= most:
             return [self]
-        count = max(1, LARGEST_PIECE // numbers)
+        count = max(1, most)
         return [self._part(slice(start, start + count)) for start in range(0, self.instances, count)]
 
     def losses(self, model: ConvexSurrogate) -> list[Callable[[], Tensor]]:

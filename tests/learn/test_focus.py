@@ -73,14 +73,17 @@ def test_projecting_is_weighted_least_squares(focus: float, candidates: int) -> 
     assert float(of.loss(model).detach()) == pytest.approx(least / (4 * candidates), abs=VALUE[DOUBLE])
 
 
-def test_pieces_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limits", [{"LARGEST_PIECE": 2 * 9 * DIM}, {"LARGE": 0, "ROWS_AT_A_TIME": 2 * 9}])
+def test_pieces_add_up(limits: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     model = soctk.SOCICNN(DIM, P, norms=(2,))
-    broad = dataclasses.replace(model.traits, breadth=1)
-    monkeypatch.setattr(type(model), "traits", property(lambda _: broad))
+    if "LARGEST_PIECE" in limits:
+        broad = dataclasses.replace(model.traits, breadth=1)
+        monkeypatch.setattr(type(model), "traits", property(lambda _: broad))
     for of in (Residuals.projected(data(5, 9, 2).focused(3.0)), Residuals.weighted(data(5, 9, 2).focused(3.0), 0.1)):
         whole = float(of.loss(model).detach())
         with monkeypatch.context() as small:
-            small.setattr(residuals, "LARGEST_PIECE", 2 * 9 * DIM)
+            for name, number in limits.items():
+                small.setattr(residuals, name, number)
             assert len(of.losses(model)) == 3
             assert float(of.total(model)) == pytest.approx(whole, rel=VALUE[DOUBLE])
 
