@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 import time
@@ -125,6 +126,17 @@ def uneven(one: Cell, _: Path | None = None) -> dict[str, Any]:
     if one.seed == 1 and (folder / "ran-1").read_text() == "x":
         raise ValueError("not yet")
     return {"score": float(one.seed)}
+
+
+def filling(one: Cell, _: Path | None = None) -> dict[str, Any]:
+    """Count the pages that the system gives for each of ten arrays of 16 MB, once there were ten."""
+    _start(one)
+    for turn in range(20):
+        if turn == 10:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        array = b"x" * 2**24
+        del array
+    return {"score": (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10}
 
 
 def main() -> None:

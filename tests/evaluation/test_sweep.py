@@ -63,6 +63,17 @@ def test_a_second_run_has_nothing_to_do(store: ResultsStore, tmp_path: Path, job
     assert {one["score"] for one in store.read().rows} == {0.0, 1.0, 2.0, 3.0}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="memory of the C library of Linux")
+def test_memory_that_is_freed_is_used_again(
+    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    support.sweep("filling", store.path, tmp_path / "trace", 1, 1)
+    assert store.read().rows[0]["score"] < 10
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "100000")  # what is set already stays
+    support.sweep("filling", store.path, tmp_path / "trace", 2, 1)
+    assert store.read().rows[1]["score"] > 10
+
+
 def test_an_exception_is_a_failed_row_and_is_run_again(store: ResultsStore, tmp_path: Path) -> None:
     folder = tmp_path / "trace"
     assert support.sweep("raising", store.path, folder, 3, 2) == "done=2 skipped=0 failed=1 quarantined=0"
