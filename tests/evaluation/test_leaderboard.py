@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ import soctk
 from soctk.learn.report import FitReport, FitStatus
 from soctk_baselines import DCP
 from soctk_evaluation.cli.commands import Leaderboard
-from soctk_evaluation.experiments import recipes
+from soctk_evaluation.experiments import leaderboard, recipes
 from soctk_evaluation.experiments.leaderboard import (
     EXPERIMENT,
     MEASURED,
@@ -23,8 +24,9 @@ from soctk_evaluation.experiments.leaderboard import (
     run_cell,
 )
 from soctk_evaluation.harness.cell import Cell
+from soctk_evaluation.harness.fits import Fit, kept
 from soctk_evaluation.harness.names import decision_methods
-from soctk_evaluation.harness.recipe import fit_fields, recipe_config
+from soctk_evaluation.harness.recipe import fit_fields, learn, recipe_config
 from soctk_evaluation.harness.store import problem_of
 
 RESULTS = Path(__file__).resolve().parents[2] / "evaluation" / "results"
@@ -112,17 +114,51 @@ def test_the_oracles_row_is_the_solvers_own_regret(protocol: str) -> None:
 @pytest.mark.parametrize(
     "method", ["soc", "relu", "dcp", "pcf", "ickan", "quadratic", "dcp+optima", "dcp+fy", "soc+regret"]
 )
-def test_a_learned_row_is_complete_finite_and_repeatable(method: str) -> None:
+def test_a_learned_row_is_complete_finite_and_repeatable(method: str, tmp_path: Path) -> None:
     if method.partition("+")[0] not in soctk.surrogate_names():
         pytest.skip("the project is not installed, so its surrogates are not registered")
-    row, again = run_cell(one_cell(method)), run_cell(one_cell(method))
+    row = run_cell(one_cell(method))
     own = {"soc", "relu"} & {method.partition("+")[0]}  # the surrogates that name their blocks
     expected = set(MEASURED) - (set() if "+" in method else {"step_seconds"}) - (set() if own else {"structure"})
     assert all(isinstance(row[name], str) or math.isfinite(row[name]) for name in expected)
     timed = ("fit_seconds", "step_seconds", "decide_ms")
-    assert {name: row[name] for name in row if name not in timed} == {
-        name: again[name] for name in again if name not in timed
-    }
+    for _ in ("learned anew and kept", "taken from there"):
+        again = run_cell(one_cell(method), tmp_path)
+        assert {name: row[name] for name in row if name not in timed} == {
+            name: again[name] for name in again if name not in timed
+        }
+
+
+def test_cells_that_begin_with_one_surrogate_learn_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[str] = []
+
+    def counted(*arguments: Any) -> Any:
+        learned.append(type(arguments[0]).__name__)
+        return learn(*arguments)
+
+    monkeypatch.setattr(leaderboard, "learn", counted)
+    plain = run_cell(one_cell("soc"), tmp_path)
+    tuned = run_cell(one_cell("soc+optima"), tmp_path)
+    assert run_cell(one_cell("soc", "paper"), tmp_path)["fit_seconds"] == plain["fit_seconds"] < tuned["fit_seconds"]
+    assert len(learned) == 1
+    (file,) = tmp_path.glob("*/*")
+    assert file.stem == EXPERIMENT.key(one_cell("soc"))
+    assert soctk.load(file).parameter_count == plain["params"]
+    run_cell(one_cell("soc+average"), tmp_path)  # is learned otherwise
+    file.write_bytes(file.read_bytes()[:-9])
+    run_cell(one_cell("soc"), tmp_path)
+    run_cell(one_cell("soc"), tmp_path)
+    assert len(learned) == 3
+
+
+def test_what_cannot_be_saved_is_learned_by_every_cell(tmp_path: Path) -> None:
+    class Bare(soctk.ConvexSurrogate):
+        """Without `config`."""
+
+    fit = Fit(Bare(2, 1), 1.0, "", {})
+    for file in (tmp_path / "fit.safetensors", Path("/proc/fit.safetensors")):
+        assert kept(file, lambda: fit) is fit
+        assert not file.exists()
 
 
 def test_a_setting_begins_where_its_method_ended_and_has_its_own_key() -> None:

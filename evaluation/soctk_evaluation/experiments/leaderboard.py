@@ -21,6 +21,7 @@ from soctk.decide.solver import Solver
 from soctk_evaluation.experiments.recipes import DIMS, OWN_DIMS, OWN_SIZES, SIZES, own_recipe
 from soctk_evaluation.harness.cell import Cell, Config, make_config
 from soctk_evaluation.harness.experiment import Experiment
+from soctk_evaluation.harness.fits import FOLDER, Fit, kept, values_cell
 from soctk_evaluation.harness.from_decisions import learn_from_decisions, setting_config
 from soctk_evaluation.harness.key import SOLVER
 from soctk_evaluation.harness.names import FROM_DECISIONS, POLICIES, base_of, decision_methods, default_methods, split
@@ -88,12 +89,12 @@ def cell_config(recipe: FitConfig, sizes: Mapping[str, int] | None, more: Mappin
     return make_config(SIZES | dict(sizes or {}) | {"tolerance": TOLERANCE} | recipe_config(recipe) | dict(more))
 
 
-def run_cell(cell: Cell, _folder: Path | None = None) -> dict[str, Any]:
-    """Measure one method on one task (`measure`)."""
-    return measure(cell)
+def run_cell(cell: Cell, folder: Path | None = None) -> dict[str, Any]:
+    """Measure one method on one task (`measure`), its surrogate kept in a folder or found there."""
+    return measure(cell, folder=folder)
 
 
-def measure(cell: Cell, make: Make = soctk.make_surrogate) -> dict[str, Any]:
+def measure(cell: Cell, make: Make = soctk.make_surrogate, folder: Path | None = None) -> dict[str, Any]:
     """Learn one method on one task, decide, and return the measurements of `MEASURED` and the status.
 
     Uses one torch thread, so that the same seed gives the same numbers wherever it runs.
@@ -101,11 +102,12 @@ def measure(cell: Cell, make: Make = soctk.make_surrogate) -> dict[str, Any]:
     Args:
         cell: of the leaderboard, or one with its configuration.
         make: makes the surrogate.
+        folder: where surrogates are kept (`soctk_evaluation.harness.fits`); None to learn whatever is there.
     """
     torch.set_num_threads(1)
     config = dict(cell.config)
     problem = load_problem(cell.task, cell.dim, cell.seed, *(config[name] for name in SIZES))
-    learned = _learn(cell, problem, config, make)
+    learned = _learn(cell, problem, config, make, folder)
     method = None if cell.method in POLICIES else _decision_method(cast(ConvexSurrogate, learned.model), cell.protocol)
     tol = config["tolerance"]
     options = {"tol": tol, "optimum": problem.optimum, "test_data": problem.test}
@@ -166,22 +168,29 @@ class _Learned:
     fit: Mapping[str, str | None] = field(default_factory=lambda: dict.fromkeys(FIT_FIELDS))
 
 
-def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any], make: Make) -> _Learned:
+def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any], make: Make, folder: Path | None) -> _Learned:
     task = problem.task
     if cell.method == "oracle":
         return _Learned(task.surrogate(), None, math.nan)
     if cell.method in POLICIES:
         return _learn_policy(cell.method, problem)
     base, setting = split(cell.method)
-    surrogate = make(base, cell.dim, context_dim=task.context_dim, seed=cell.seed)
-    report, note = learn(surrogate, problem.train, problem.validation, config, cell.seed)
-    model = cast(ConvexSurrogate, report.model)
-    learned = _Learned(model, model.parameter_count, report.seconds, note, fit=fit_fields(report))
+
+    def from_values() -> Fit:
+        surrogate = make(base, cell.dim, context_dim=task.context_dim, seed=cell.seed)
+        report, note = learn(surrogate, problem.train, problem.validation, config, cell.seed)
+        return Fit(cast(ConvexSurrogate, report.model), report.seconds, note, fit_fields(report))
+
+    if folder is None:
+        fit = from_values()
+    else:
+        fit = kept(folder / FOLDER / f"{EXPERIMENT.key(values_cell(cell))}.safetensors", from_values)
+    learned = _Learned(fit.model, fit.model.parameter_count, fit.seconds, fit.note, fit=fit.fields)
     if setting not in FROM_DECISIONS:
         return learned
     more = (setting, cell.protocol, config, cell.seed)
-    tuned = learn_from_decisions(model, task, problem.train, problem.train_optimum, *more)
-    return replace(learned, seconds=report.seconds + tuned.seconds, step_seconds=tuned.step_seconds)
+    tuned = learn_from_decisions(fit.model, task, problem.train, problem.train_optimum, *more)
+    return replace(learned, seconds=fit.seconds + tuned.seconds, step_seconds=tuned.step_seconds)
 
 
 def _learn_policy(name: str, problem: Problem) -> _Learned:
