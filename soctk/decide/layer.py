@@ -279,7 +279,7 @@ class DecisionLayer(nn.Module):
             solve: instances and a tolerance -> where iterations on them end.
         """
         scale, level = units
-        value, gap = scale * result.value + level, self._gap(result, scale, level)
+        value, gap = scale * result.value + level, self._gap(result, scale, level, stacklevel=5)
         if result.final is None:
             return value
 
@@ -294,15 +294,18 @@ class DecisionLayer(nn.Module):
     def _options(self, tol: float, keep: bool = True) -> dict[str, Any]:
         return {"tol": tol, "max_iter": self.max_iter, "keep_final": keep}
 
-    def _gap(self, result: Result, scale: Tensor, level: Tensor) -> Tensor:
-        """Return the relative gaps of a result in the user's units, (N,); warn where one is too large."""
+    def _gap(self, result: Result, scale: Tensor, level: Tensor, *, stacklevel: int = 6) -> Tensor:
+        """Return the relative gaps of a result in the user's units, (N,); warn where one is too large.
+
+        `stacklevel` is that of what calls the layer, or its `optimal_value`.
+        """
         gap = relative_gap(scale * result.value + level, scale * result.lower_bound + level)
         if not self.skip_undefined and not bool((gap <= self.max_gap).all()):
             warnings.warn(  # of one text, so that Python shows it once a place, not in every step of a training
                 f"not all decisions are certified to max_gap = {self.max_gap:g}: they may be far from optimal. Raise "
                 "max_iter, or look at the status and gap that soctk.minimize gives each of them",
                 UncertifiedWarning,
-                stacklevel=6,  # what calls the layer
+                stacklevel=stacklevel,
             )
         return gap
 

@@ -173,8 +173,9 @@ def test_what_is_not_certified_is_not_returned_without_a_word(place, gradient):
     strict, usual = DecisionLayer(model, place, max_gap=1e-300), DecisionLayer(model, place)
     with torch.set_grad_enabled(gradient):
         for call in (strict, strict.optimal_value):
-            with pytest.warns(UncertifiedWarning, match="not all decisions are certified"):
+            with pytest.warns(UncertifiedWarning, match="not all decisions are certified") as said:
                 call(rows)
+            assert {each.filename for each in said} == {__file__}  # what calls the layer
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             usual(rows), usual.optimal_value(rows)
