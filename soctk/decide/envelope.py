@@ -136,5 +136,6 @@ class Once(torch.autograd.Function):
             raise RuntimeError("create_graph=True: second derivatives of an optimal value are not available")
         (gap,), (incoming,) = ctx.saved_tensors, outer
         if not ctx.skip:
-            check_gaps(torch.arange(gap.numel(), device=gap.device), gap, incoming != 0, ctx.max_gap)
+            of = "optimal values, or the multipliers that their derivatives are taken at,"
+            check_gaps(torch.arange(gap.numel(), device=gap.device), gap, incoming != 0, ctx.max_gap, of)
         return torch.where(gap <= ctx.max_gap, incoming, 0.0), *(None,) * 4

@@ -237,14 +237,14 @@ class _Implicit(torch.autograd.Function):
         return torch.where(sound.unsqueeze(-1), -ctx.system.solve(incoming), 0.0), *(None,) * 7
 
 
-def check_gaps(rows: Tensor, gap: Tensor, weighty: Tensor, max_gap: float) -> None:
-    """Raise RuntimeError where decisions with a weight in the loss have too large a gap."""
+def check_gaps(rows: Tensor, gap: Tensor, weighty: Tensor, max_gap: float, of: str = "decisions") -> None:
+    """Raise RuntimeError where decisions, or whose gaps they are, have a weight in the loss and too large a gap."""
     refused = ~(gap[rows] <= max_gap) & weighty
     if bool(refused.any()):
         raise RuntimeError(
-            f"{int(refused.sum())} of {gap.numel()} decisions have a relative gap above max_gap = {max_gap:g} "
+            f"{int(refused.sum())} of {gap.numel()} {of} have a relative gap above max_gap = {max_gap:g} "
             f"(the largest is {float(gap[rows][refused].max()):.1e}; {named(rows[refused])}): their derivatives would "
-            "mean nothing. Raise max_iter, tol or max_gap, or give these decisions no weight in the loss"
+            "mean nothing. Raise max_iter, tol or max_gap, or give these no weight in the loss"
         )
 
 

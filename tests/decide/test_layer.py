@@ -164,6 +164,10 @@ def test_a_decision_that_is_too_inaccurate_is_not_differentiated():
     with pytest.warns(UncertifiedWarning):
         x = DecisionLayer(model, Box(5), max_iter=2)(rows)
     (0.0 * x).sum().backward()  # no weight in the loss: nothing to refuse
+    with pytest.warns(UncertifiedWarning):
+        value = DecisionLayer(model, Box(5), max_iter=2).optimal_value(rows)
+    with pytest.raises(RuntimeError, match=r"4 of 4 optimal values, or the multipliers .* above max_gap = 1e-06"):
+        value.sum().backward()
 
 
 @pytest.mark.parametrize("gradient", [True, False])
