@@ -72,7 +72,7 @@ def test_memory_that_is_freed_is_used_again(
         monkeypatch.delenv(name, raising=False)
     support.sweep("filling", store.path, tmp_path / "trace", 1, 1)
     assert store.read().rows[0]["score"] < 10
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "100000")  # what is set already stays
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")  # what is set already stays
     support.sweep("filling", store.path, tmp_path / "trace", 2, 1)
     assert store.read().rows[1]["score"] > 10
 
