@@ -43,8 +43,8 @@ LARGEST_PIECE = 2**23
 """Numbers of features and derivatives worked on at a time: 64 MB in float64."""
 LARGE, ROWS_AT_A_TIME = 2**20, 12_288
 """Data of more numbers in x are worked on so many observed values at a time on a processor: what autograd keeps of
-these stays in its caches. With the 64,000 values of 50 variables at once a step takes twice as long; smaller data gain
-nothing, as calls cost as well."""
+these stays in its caches. With the 64,000 values of 50 variables at once a step takes up to twice as long; fits in 10
+variables take as long either way."""
 
 
 def can_project(model: ConvexSurrogate, candidates: float) -> bool:

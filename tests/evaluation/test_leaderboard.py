@@ -24,7 +24,7 @@ from soctk_evaluation.experiments.leaderboard import (
     run_cell,
 )
 from soctk_evaluation.harness.cell import Cell
-from soctk_evaluation.harness.fits import Fit, kept
+from soctk_evaluation.harness.fits import Learned, kept
 from soctk_evaluation.harness.names import decision_methods
 from soctk_evaluation.harness.recipe import fit_fields, learn, recipe_config
 from soctk_evaluation.harness.store import problem_of
@@ -155,9 +155,9 @@ def test_what_cannot_be_saved_is_learned_by_every_cell(tmp_path: Path) -> None:
     class Bare(soctk.ConvexSurrogate):
         """Without `config`."""
 
-    fit = Fit(Bare(2, 1), 1.0, "", {})
+    learned = Learned(Bare(2, 1), 0, 1.0)
     for file in (tmp_path / "fit.safetensors", Path("/proc/fit.safetensors")):
-        assert kept(file, lambda: fit) is fit
+        assert kept(file, lambda: learned) is learned
         assert not file.exists()
 
 

@@ -153,7 +153,6 @@ def test_a_full_disk_stops_the_sweep_with_a_clear_error_and_a_resume_works(store
 import resource, fake_cells
 from soctk_evaluation.harness.store import ResultsStore, StoreError
 from soctk_evaluation.harness.sweep import run_cells
-from soctk_evaluation.harness.workers import FREED_IS_KEPT
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
 try:
     run_cells([fake_cells.cell(seed, {str(folder)!r}) for seed in range(3)], fake_cells.fake(fake_cells.good),

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -21,13 +21,13 @@ from soctk.decide.solver import Solver
 from soctk_evaluation.experiments.recipes import DIMS, OWN_DIMS, OWN_SIZES, SIZES, own_recipe
 from soctk_evaluation.harness.cell import Cell, Config, make_config
 from soctk_evaluation.harness.experiment import Experiment
-from soctk_evaluation.harness.fits import FOLDER, Fit, kept, values_cell
+from soctk_evaluation.harness.fits import FOLDER, Learned, kept, values_cell
 from soctk_evaluation.harness.from_decisions import learn_from_decisions, setting_config
 from soctk_evaluation.harness.key import SOLVER
 from soctk_evaluation.harness.names import FROM_DECISIONS, POLICIES, base_of, decision_methods, default_methods, split
 from soctk_evaluation.harness.recipe import FIT_FIELDS, SETTINGS, fit_fields, learn, recipe_config
 from soctk_evaluation.harness.request import check_methods, check_names
-from soctk_evaluation.metrics import Policy, Scores, evaluate, solver_regret
+from soctk_evaluation.metrics import Scores, evaluate, solver_regret
 from soctk_evaluation.tables.leaderboard import write_leaderboard
 from soctk_tasks import TASKS, Task, make_task, task_names
 
@@ -158,49 +158,39 @@ def oracle_regret(problem: Problem, method: Method | Solver, tol: float) -> floa
     return solver_regret(oracle, task, contexts, optimum=problem.optimum, method=method, tol=tol)
 
 
-@dataclass(frozen=True, eq=False)
-class _Learned:
-    model: ConvexSurrogate | Policy
-    params: int | None
-    seconds: float
-    note: str = ""
-    step_seconds: float = math.nan
-    fit: Mapping[str, str | None] = field(default_factory=lambda: dict.fromkeys(FIT_FIELDS))
-
-
-def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any], make: Make, folder: Path | None) -> _Learned:
+def _learn(cell: Cell, problem: Problem, config: Mapping[str, Any], make: Make, folder: Path | None) -> Learned:
     task = problem.task
     if cell.method == "oracle":
-        return _Learned(task.surrogate(), None, math.nan)
+        return Learned(task.surrogate(), None, math.nan)
     if cell.method in POLICIES:
         return _learn_policy(cell.method, problem)
     base, setting = split(cell.method)
 
-    def from_values() -> Fit:
+    def from_values() -> Learned:
         surrogate = make(base, cell.dim, context_dim=task.context_dim, seed=cell.seed)
         report, note = learn(surrogate, problem.train, problem.validation, config, cell.seed)
-        return Fit(cast(ConvexSurrogate, report.model), report.seconds, note, fit_fields(report))
+        model = cast(ConvexSurrogate, report.model)
+        return Learned(model, model.parameter_count, report.seconds, note, fit=fit_fields(report))
 
     if folder is None:
-        fit = from_values()
+        learned = from_values()
     else:
-        fit = kept(folder / FOLDER / f"{EXPERIMENT.key(values_cell(cell))}.safetensors", from_values)
-    learned = _Learned(fit.model, fit.model.parameter_count, fit.seconds, fit.note, fit=fit.fields)
+        learned = kept(folder / FOLDER / f"{EXPERIMENT.key(values_cell(cell))}.safetensors", from_values)
     if setting not in FROM_DECISIONS:
         return learned
-    more = (setting, cell.protocol, config, cell.seed)
-    tuned = learn_from_decisions(fit.model, task, problem.train, problem.train_optimum, *more)
-    return replace(learned, seconds=fit.seconds + tuned.seconds, step_seconds=tuned.step_seconds)
+    surrogate, more = cast(ConvexSurrogate, learned.model), (setting, cell.protocol, config, cell.seed)
+    tuned = learn_from_decisions(surrogate, task, problem.train, problem.train_optimum, *more)
+    return replace(learned, seconds=learned.seconds + tuned.seconds, step_seconds=tuned.step_seconds)
 
 
-def _learn_policy(name: str, problem: Problem) -> _Learned:
+def _learn_policy(name: str, problem: Problem) -> Learned:
     """Fit a policy on the optima of the training instances, which the surrogates never see."""
     from soctk_baselines import AffinePolicy, ConstantDecision
 
     started = time.perf_counter()
     kind = {"constant": ConstantDecision, "affine": AffinePolicy}[name]
     policy = kind(problem.task.feasible_set).fit(problem.train.context, problem.train_optimum.x)
-    return _Learned(policy, policy.parameter_count, time.perf_counter() - started)
+    return Learned(policy, policy.parameter_count, time.perf_counter() - started)
 
 
 def _decision_method(surrogate: ConvexSurrogate, protocol: str) -> Method | Solver:
@@ -213,7 +203,7 @@ def _decision_method(surrogate: ConvexSurrogate, protocol: str) -> Method | Solv
     return cast(Method, surrogate.decision_method) if method == "newton" else method
 
 
-def _measurements(learned: _Learned, scores: Scores, own: float, method: Method | Solver | None) -> dict[str, Any]:
+def _measurements(learned: Learned, scores: Scores, own: float, method: Method | Solver | None) -> dict[str, Any]:
     notes = [note for note in (learned.note, scores.status.removeprefix("ok")) if note]
     others = {"params", "regret_n", "solver_regret", "fit_seconds", "step_seconds", "decided_by", *FIT_FIELDS}
     return {name: getattr(scores, name) for name in MEASURED if name not in others} | {

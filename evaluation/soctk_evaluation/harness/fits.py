@@ -1,41 +1,48 @@
-"""Surrogates that were learned, kept beside the store: what several cells begin with is learned once.
+"""What was learned in a cell; surrogates kept beside the store, so that what several cells begin with is learned once.
 
 METHOD+fy, +regret and others go on where METHOD ended, and protocols decide with one and the same surrogate. A file's
-name is the key of the row of METHOD itself, so that the surrogate of every row can be looked at (`soctk.load`).
+name is the key of the row of METHOD itself, whose surrogate can so be looked at (`soctk.load`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from soctk import CheckpointError, ConvexSurrogate, load, save
 from soctk.io.checkpoint import read_notes
 from soctk_evaluation.harness.cell import Cell, make_config
 from soctk_evaluation.harness.from_decisions import FIELDS
 from soctk_evaluation.harness.names import FROM_DECISIONS, split
-from soctk_evaluation.harness.recipe import PREFIX
+from soctk_evaluation.harness.recipe import FIT_FIELDS, PREFIX
+from soctk_evaluation.metrics import Policy
 
 FOLDER = "fits"
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
-    """What learning from values gives.
+class Learned:
+    """What was learned, and how.
 
     Attributes:
-        model: the surrogate.
+        model: the surrogate or policy.
+        params: its weights.
         seconds: that it took.
         note: for the row's status, "" unless the fit ended badly.
-        fields: `soctk_evaluation.harness.recipe.FIT_FIELDS`.
+        step_seconds: of a step of learning from decisions; NaN without.
+        fit: `soctk_evaluation.harness.recipe.FIT_FIELDS`.
     """
 
-    model: ConvexSurrogate
+    model: ConvexSurrogate | Policy
+    params: int | None
     seconds: float
-    note: str
-    fields: Mapping[str, str | None]
+    note: str = ""
+    step_seconds: float = math.nan
+    fit: Mapping[str, str | None] = field(default_factory=lambda: dict.fromkeys(FIT_FIELDS))
 
 
 def values_cell(cell: Cell) -> Cell:
@@ -46,17 +53,18 @@ def values_cell(cell: Cell) -> Cell:
     return replace(cell, method=name, protocol="exact", config=make_config(own))
 
 
-def kept(path: Path, learn: Callable[[], Fit]) -> Fit:
-    """Return the fit in a file, or learn it and keep it there: where there is none, or none that can be read.
+def kept(path: Path, learn: Callable[[], Learned]) -> Learned:
+    """Return what was learned from values and is in a file, or learn it and keep it there if none can be read.
 
     What cannot be saved, such as a surrogate of a class that is not registered or one that diverged, is learned by
     every cell anew.
     """
     with suppress(FileNotFoundError, CheckpointError, KeyError):
-        notes = read_notes(path)
-        return Fit(load(path), notes["seconds"], notes["note"], notes["fields"])
-    fit = learn()
+        notes, model = read_notes(path), load(path)
+        return Learned(model, model.parameter_count, notes["seconds"], notes["note"], fit=notes["fit"])
+    learned = learn()
     with suppress(NotImplementedError, TypeError, ValueError, OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        save(fit.model, path, notes={"seconds": fit.seconds, "note": fit.note, "fields": dict(fit.fields)})
-    return fit
+        notes = {"seconds": learned.seconds, "note": learned.note, "fit": dict(learned.fit)}
+        save(cast(ConvexSurrogate, learned.model), path, notes=notes)
+    return learned

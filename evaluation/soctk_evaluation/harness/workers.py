@@ -190,7 +190,7 @@ def run_here(work: Work, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]
     from joblib.externals.loky import ProcessPoolExecutor
 
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    env = {**{name: os.environ.get(name, usual) for name, usual in FREED_IS_KEPT.items()}, **limits}
+    env = {name: usual for name, usual in FREED_IS_KEPT.items() if name not in os.environ} | limits
     workers = min(workers, len(jobs))
     pool = ProcessPoolExecutor(workers, initializer=prepare_worker, initargs=(os.getpid(),), env=env)
     waiting, running = iter(jobs), set[Future[Outcome]]()
