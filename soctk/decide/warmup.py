@@ -8,7 +8,7 @@ from soctk.terms.registry import BUILT_IN
 def warmup() -> None:
     """Compile everything that deciding compiles, or load it from the disk where it lies already.
 
-    Half a minute to three minutes the first time, less than two seconds afterwards. Without it the first decisions of
+    One to three minutes the first time, less than two seconds afterwards. Without it the first decisions of
     all are made by PyTorch while the method is compiled.
     """
     from soctk.decide.compiled.first_use import method_for  # Numba is loaded when something is to be compiled

@@ -38,8 +38,9 @@ one task with one seed a ratio of ten and more either way may be chance.
 """,
     "Regret of every variant as a multiple of SOC's",
     """
-The row of `soc` shown is of the code of `soc_no_race`, later than that of the others. What chance can do shows
-`soc_no_backbone` where no structure with a backbone is chosen: 34, 1.0 and 1.2 times by seed on simplex_logistic.
+The row of `soc` shown is of the code of `soc_no_race`, later than that of the others: their "÷ soc" is of an earlier
+row of `soc`. What chance can do shows `soc_no_backbone` where no structure with a backbone is chosen: 34, 1.0 and 1.2
+times by seed on simplex_logistic.
 """,
 )
 

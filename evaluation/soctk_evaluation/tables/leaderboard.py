@@ -62,7 +62,7 @@ task's units.
     """
 Methods have the same recipe but for what they [do not share](differences.md#what-the-methods-do-not-share): relu,
 softplus and pcf have more values, some methods Levenberg-Marquardt steps, SOC its choice of structure. That page lists
-the rows of fits with at most 300 steps of L-BFGS; all others may take 1000. Six fits took 3 to 9 times the seconds of
+the rows of fits with at most 300 steps of L-BFGS; all others may take 1000. Six fits took 2 to 9 times the seconds of
 one by the same code. Values are steep on the feeder, case24 and case118 ([more](method.md#learning)). `+units` is of
 soc, norm, quad, dcp, relu and softplus, on the three tasks of our own. These were written down before any model was
 tried on them; later changes of the recipe were measured on them too.
