@@ -30,7 +30,7 @@ answers as they came, and gaps are certified by `soctk.certify` once these have 
     """
 Batches are where this library is fast. A single prepared decision is quicker than CVXPY with Clarabel in every case; in
 the smaller ones, where decisions wait for Python, Moreau's single solve of finished cone data comes nearest, and by 16
-it is quicker on dispatch, soc (0.91 times; with the coefficients 1.34 times, by 128).
+is quicker on dispatch, soc.
 """,
 )
 
