@@ -5,10 +5,11 @@ few or noisy values can tell: a dense quadratic, with a norm of n rows, with a f
 32 a diagonal quadratic, without and with these). Three with hyperbolic branches and no such tie: a diagonal quadratic,
 each coordinate with a weight of its own, and two norms of n / 2 rows (beyond dimension 32: with one weight and one
 norm); a dense quadratic (beyond dimension 32: of rank 16 beside the diagonal one) and two such norms; with a norm of n
-rows and a small ReLU backbone. Norms of few rows are found from more starts than those of n rows. Beyond dimension 100
-norms have 16 rows, so that the number of weights grows like n. The ablations keep what their name says and get backbone
-width until they have at least SOC's number of weights; the wide networks until they have three times as many, which
-ReLU units put to use.
+rows and a small ReLU backbone. Norms of few rows are found from more starts than those of n rows. Beyond dimension 32
+that last norm has n / 2 rows, and its other weights go to hyperbolic branches, of which there are 3 n / 5 in place of
+eight. Beyond dimension 100 norms have 16 rows and there are nine of these, so that the number of weights grows like n.
+The ablations keep what their name says and get backbone width until they have at least SOC's number of weights; the
+wide networks until they have three times as many, which ReLU units put to use.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ FULL_RANK_DIM = 32
 LOW_RANK = 16
 WIDE_DIM = 100
 HYPERBOLICS = 8
+"""Up to dimension `FULL_RANK_DIM`."""
 SOC_HIDDEN = 4
 SLOPE_HIDDEN = 64
 """Hidden units that the entries of v share, but in models that `max_parameters` keeps small."""
@@ -37,13 +39,14 @@ WIDE = 3
 def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
     """Return a SOC-ICNN: the largest of a ladder of sizes within `max_parameters`."""
     rank = dim if dim <= FULL_RANK_DIM else LOW_RANK
-    half, whole = ((dim + 1) // 2, dim + 1) if dim <= WIDE_DIM else (LOW_RANK, LOW_RANK + 1)
+    rows, half = (dim, (dim + 1) // 2) if dim <= WIDE_DIM else (LOW_RANK, LOW_RANK)
+    third, hyperbolics = (rows + 1, HYPERBOLICS) if dim <= FULL_RANK_DIM else (half, 3 * rows // 5)
     full: dict[str, Any] = {
         "hidden": (SOC_HIDDEN,),
         "diagonal": True,
         "diagonal_weights": dim <= FULL_RANK_DIM,
         "quadratics": (rank,),
-        "norms": (half, half, whole),
+        "norms": (half, half, third),
     }
     dense = ("quadratic0", *(("diagonal",) if rank < dim else ()))
     loose = ("norm0", "hyperbolics")
@@ -58,9 +61,9 @@ def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SO
         "centred": len(_with_one_centre(dim)),
     }
     ladder = [
-        *({**full, **choice, "hyperbolics": HYPERBOLICS, "slope_hidden": shared} for shared in (SLOPE_HIDDEN, 0)),
-        {**full, "hyperbolics": 2, "norms": (whole - 1,), "slope_hidden": 0},
-        {"hidden": (2,), "norms": (whole - 1,), "diagonal": True},
+        *({**full, **choice, "hyperbolics": hyperbolics, "slope_hidden": shared} for shared in (SLOPE_HIDDEN, 0)),
+        {**full, "hyperbolics": 2, "norms": (rows,), "slope_hidden": 0},
+        {"hidden": (2,), "norms": (rows,), "diagonal": True},
         {"hidden": (1,), "norms": (1,), "diagonal": True, "affine_hidden": 0, "ridges": 0},
     ]
     return largest_within(lambda sizes: SOCICNN(dim, context_dim, seed=seed, **sizes), ladder, max_parameters)

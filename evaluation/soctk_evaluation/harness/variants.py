@@ -17,7 +17,7 @@ Config = dict[str, Any]
 """A surrogate's `config()`."""
 
 HYPERBOLICS, HIDDEN = 8, (4,)
-"""SOC's hyperbolic branches and ReLU units (`soctk.models.presets`), for its rivals."""
+"""SOC's hyperbolic branches, as in up to 32 variables, and ReLU units (`soctk.models.presets`), for its rivals."""
 KINDS = {
     "quadratic": ("diagonal", "quadratic"),
     "norms": ("norm",),
