@@ -35,8 +35,7 @@ class Rows:
         """Return the values in `data`; of those that are there only to fill a context up (`ValueData.counts`) none."""
         single = data.one_by_one()
         context, x, value = (part.double().numpy(force=True) for part in (single.context, single.x, single.value))
-        counts = torch.full((data.instances,), data.candidates) if data.counts is None else data.counts
-        which = np.repeat(np.arange(data.instances), counts.numpy(force=True))
+        which = np.repeat(np.arange(data.instances), data.observed.numpy(force=True))
         return cls(context, x[:, 0], value[:, 0], which)
 
     def __len__(self) -> int:

@@ -48,6 +48,18 @@ def split_groups(groups: Tensor, share: float = HELD_OUT, seed: int = 0) -> tupl
     return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
 
 
+def typical(counts: Tensor) -> int:
+    """Return how many candidates are typical where instances have `counts` (N,) of them.
+
+    The largest number that those have which together have half of all candidates and are an eighth of all instances: so
+    many tell how values vary within an instance, and in enough contexts.
+    """
+    falling = counts.sort(descending=True).values
+    sums = falling.cumsum(0)
+    half, eighth = int((2 * sums < sums[-1]).sum()), -(-len(falling) // 8) - 1
+    return int(falling[max(half, eighth)])
+
+
 @dataclass(frozen=True, eq=False)
 class ValueData:
     """Observed values of candidate decisions.
@@ -90,7 +102,17 @@ class ValueData:
             wrong = (counts < 1) | (counts > candidates) | (counts != counts.round())
             if bool(wrong.any()):
                 raise ValueError(f"{expected}, got {float(counts[wrong][0]):g}")
-            object.__setattr__(self, "counts", counts.to(torch.int64))
+            object.__setattr__(self, "counts", counts.to(torch.int64) if bool((counts < candidates).any()) else None)
+
+    @property
+    def observed(self) -> Tensor:
+        """How many candidates of each instance are observations, (N,)."""
+        return torch.full((self.instances,), self.candidates) if self.counts is None else self.counts
+
+    @property
+    def fewest(self) -> int:
+        """The fewest observed candidates of an instance."""
+        return int(self.observed.min())
 
     @property
     def instances(self) -> int:
@@ -123,25 +145,32 @@ class ValueData:
         """Return (training, validation) data, `share` of the instances (at least one of each) in the second.
 
         Instances of one context stay together, so that none is on both sides, where there are several contexts. Of few
-        contexts (`FEW_CONTEXTS`) and of a single instance the candidates are split, where there are enough; of a single
-        value both parts are the whole.
+        contexts (`FEW_CONTEXTS`) and of a single instance the candidates are split, where there are enough
+        (`split_within`; the others are in the first part); of a single value both parts are the whole.
         """
         if not self.splits_candidates(share):
             first, second = self.split_instances(share, seed)
             return self.rows(first), self.rows(second)
-        if self.candidates == 1:
+        if int(self.observed.max()) == 1:
             return self, self
         if self.counts is None:
             first, second = split_indices(self.candidates, share, seed)
             return self.columns(first), self.columns(second)
-        pairs = [split_indices(count, share, seed) for count in self.counts.tolist()]
-        first, second = ([pair[side] for pair in pairs] for side in (0, 1))
-        return self._observed(first), self._observed(second)
+        within, first, second = self.split_within(share).tolist(), [], {}
+        for number, count in enumerate(self.counts.tolist()):
+            kept = torch.arange(count)
+            if within[number]:
+                kept, second[number] = split_indices(count, share, seed)
+            first.append(kept)
+        return self._observed(first), self.rows(torch.tensor([*second]))._observed([*second.values()])
 
     def splits_candidates(self, share: float = HELD_OUT) -> bool:
         """Return whether `split` has each instance on both sides: a single one, or few contexts of many candidates."""
-        fewest = self.candidates if self.counts is None else int(self.counts.min())
-        return self.instances == 1 or (1 < self._contexts < FEW_CONTEXTS and fewest * share >= 1)
+        return self.instances == 1 or (1 < self._contexts < FEW_CONTEXTS and typical(self.observed) * share >= 1)
+
+    def split_within(self, share: float = HELD_OUT) -> Tensor:
+        """Return which instances have candidates on both sides where `split` splits these, (N,)."""
+        return self.observed >= (2 if self.instances == 1 else 1 / share)
 
     def splits_contexts(self, share: float = HELD_OUT) -> bool:
         """Return whether `split_instances` has instances of one context on both sides: of a single one, or of few."""
@@ -153,7 +182,7 @@ class ValueData:
         width = int(counts.max())
         index = torch.stack([own[torch.arange(width) % len(own)] for own in chosen])
         x = self.x.gather(1, index.unsqueeze(-1).expand(-1, -1, self.dim))
-        return ValueData(self.context, x, self.value.gather(1, index), counts if int(counts.min()) < width else None)
+        return ValueData(self.context, x, self.value.gather(1, index), counts)
 
     def split_instances(self, share: float = HELD_OUT, seed: int = 0) -> tuple[Tensor, Tensor]:
         """Return the numbers of the instances, at least two, of `split`'s two parts."""
@@ -176,6 +205,13 @@ class ValueData:
         """Return the instances `index`."""
         counts = None if self.counts is None else self.counts[index]
         return ValueData(self.context[index], self.x[index], self.value[index], counts)
+
+    def of_at_least(self, count: int) -> tuple[ValueData, ValueData | None]:
+        """Return the instances with so many observed candidates, and the others; None where there are none."""
+        many = self.observed >= count
+        if bool(many.all()):
+            return self, None
+        return self.rows(many.nonzero()[:, 0]), self.rows((~many).nonzero()[:, 0])
 
     @property
     def replicated(self) -> bool:

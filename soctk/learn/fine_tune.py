@@ -29,7 +29,7 @@ from soctk.learn.deadline import Deadline
 from soctk.learn.decision_losses import DecisionLoss
 from soctk.learn.lbfgs import lbfgs
 from soctk.learn.report import FitStatus
-from soctk.learn.residuals import Residuals
+from soctk.learn.residuals import Residuals, needed_candidates
 from soctk.learn.search import Run, Search
 from soctk.learn.units import Standardized
 from soctk.surrogate import ConvexSurrogate
@@ -155,7 +155,11 @@ class _Tuning:
 
 
 def _some(model: ConvexSurrogate, data: ValueData, config: FitConfig) -> Residuals:
-    """Return the residuals on as many values as `rows` says, an equal share of each instance's candidates."""
+    """Return the residuals on as many values as `rows` says, an equal share of each instance's candidates.
+
+    Of the instances that tell more than their level.
+    """
+    data, _ = data.of_at_least(needed_candidates(model, [data]))
     share = data.share(config.rows)
     part = Standardized.of(model, data, torch.float64)
     return Residuals.weighted(

@@ -23,6 +23,7 @@ from soctk.learn.phases.phase import leave_whole, run_in_turn, steps_of
 from soctk.learn.progress import Progress
 from soctk.learn.recipe import Recipe, recipe_for
 from soctk.learn.report import FitReport
+from soctk.learn.residuals import needed_candidates
 from soctk.learn.threads import limited_threads
 from soctk.learn.trainer import Trainer
 from soctk.sets import FeasibleSet, SetAt
@@ -51,7 +52,9 @@ def fit(
     The state with the smallest validation loss is kept. Values that grow steeply away from the best of their instance
     are learned a second time with those near it counting most, and the fit is kept that picks the better held-out
     candidates (`FitConfig.focus`, `soctk.learn.phases.focused`). The model remembers where the data were (`support`).
-    Instances whose candidates are one decision, measured several times, are learned from one value at a time.
+    Instances whose candidates are one decision, measured several times, are learned from one value at a time. Those
+    with too few candidates to tell how values vary with the decision (`needed_candidates`) tell of b0 alone, and of
+    nothing where a surrogate does not keep b0 apart.
 
     A model whose first structures have one centre (`make_surrogate("soc")`) is first tried as the least-squares
     quadratic and what cross-validation adds to it; if larger structures are not clearly better, that is the fit,
@@ -116,12 +119,13 @@ def fit(
         raise ValueError(f"model: {type(model).__name__} has no weights to train")
     _check_data(model, data, "data")
     known = _check_optima(model, data, optima, feasible_set)
-    own_split = validation is None
-    if validation is None:
-        if data.value.numel() == 1:
-            raise ValueError("data: expected at least two observed values, one of them to validate by, got 1")
-        data, validation = data.split(seed=config.seed)
-    _check_data(model, validation, "validation")
+    if validation is not None:
+        _check_data(model, validation, "validation")
+    elif data.value.numel() == 1:
+        raise ValueError("data: expected at least two observed values, one of them to validate by, got 1")
+    given = (data,) if validation is None else (data, validation)
+    (data, *held_out), levels = _telling(model, given)
+    data, validation = (data, *held_out) if held_out else data.split(seed=config.seed)
     data, validation = (part.one_by_one() if part.replicated else part for part in (data, validation))
     _check_count(model, data)
     _check_spread(data)
@@ -129,8 +133,9 @@ def fit(
     started = time.perf_counter()
     deadline = Deadline(config.time_limit, stop)
     steep = config.focus == "auto" and can_compare(data, validation)
-    trainer = Trainer(model, data, validation, deadline, own_split=own_split, focus=config.fixed_focus)
-    candidates = min(data.candidates, validation.candidates)
+    own_split = len(given) == 1
+    trainer = Trainer(model, data, validation, deadline, own_split=own_split, focus=config.fixed_focus, levels=levels)
+    candidates = min(data.fewest, validation.fewest)
     effective = trainer.effective_candidates(FOCUS if steep else config.fixed_focus)
     recipe = recipe_for(model, config, candidates, known, data.instances, steep=steep, effective=effective)
     try:
@@ -142,11 +147,26 @@ def fit(
         if undone:
             trainer.undo()
         else:
-            model.support = Support.of(*((part.context, part.x) for part in (data, validation)))
+            model.support = Support.of(*((part.context, part.x) for part in given))
     if undone:
         _warn_diverged()
     report.seconds, report.model = time.perf_counter() - started, model
     return report
+
+
+def _telling(model: ConvexSurrogate, given: tuple[ValueData, ...]) -> tuple[tuple[ValueData, ...], ValueData | None]:
+    """Return the given data without the instances that tell of nothing but their level, and those of the first part.
+
+    An affine function passes through the values of an instance that has too few of them: projected out (`Residuals`),
+    it would leave nothing, and its slope would say nothing of v.
+    """
+    if model.traits.own is not None:
+        return given, None
+    needed = needed_candidates(model, given)
+    if needed == 1:
+        return tuple(part if part.counts is None else part.one_by_one() for part in given), None
+    parts = [part.of_at_least(needed) for part in given]
+    return tuple(part for part, _ in parts), parts[0][1]
 
 
 def _run(recipe: Recipe, trainer: Trainer, *, progress: bool) -> None:

@@ -18,7 +18,7 @@ r_j -> w_j^(1/2) r_j, X_i -> diag(w_i)^(1/2) X_i, with weights of mean one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 
 import torch
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from soctk.conditioning import AffinePart
+from soctk.learn.data import ValueData, typical
 from soctk.learn.products import derivatives
 from soctk.learn.units import Standardized
 from soctk.surrogate import ConvexSurrogate
@@ -56,6 +57,17 @@ def can_project(model: ConvexSurrogate, candidates: float) -> bool:
     """
     part = model.traits.affine
     return part is not None and part.conditioned and candidates >= SPARE_CANDIDATES * (model.dim + 1)
+
+
+def needed_candidates(model: ConvexSurrogate, parts: Sequence[ValueData]) -> int:
+    """Return how many observed candidates an instance needs to tell more than its level.
+
+    As many as projecting takes where so many are typical of training and validation data, else two where these are;
+    else one: levels are not told apart.
+    """
+    counts = min(typical(part.observed) for part in parts)
+    projecting = math.ceil(SPARE_CANDIDATES * (model.dim + 1))
+    return projecting if can_project(model, counts) else min(counts, 2)
 
 
 def projected_share(candidates: int, dim: int) -> int:

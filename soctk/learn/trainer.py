@@ -47,6 +47,7 @@ class Trainer:
         deadline: when to stop whatever is reached; never by default.
         own_split: whether the validation data are a part of what was given to learn from, to be used in the end.
         focus: on the best candidates (`FitConfig.focus`).
+        levels: more training data, of instances that tell of b0 alone.
 
     Attributes:
         best: the state to go on with: the best on validation data.
@@ -71,8 +72,9 @@ class Trainer:
         *,
         own_split: bool = False,
         focus: float = 0.0,
+        levels: ValueData | None = None,
     ) -> None:
-        self.model, self.data, self.validation = model, data, validation
+        self.model, self.data, self.validation, self.levels = model, data, validation, levels
         self.deadline, self.own_split, self.focus = deadline or Deadline(), own_split, focus
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         self._home = model.dtype
@@ -192,10 +194,17 @@ class Trainer:
         first, second = (part.focused(self.focus) for part in self.standardized())
         return first, second
 
+    def focused_levels(self) -> list[Standardized]:
+        """Return the instances that tell of b0 alone, with the weights that `focus` gives, as a part of the data."""
+        if self.levels is None:
+            return []
+        return [Standardized.of(self.model, self.levels, torch.float64).focused(self.focus)]
+
     def effective_candidates(self, focus: float) -> float:
         """Return `Standardized.effective` with a focus, of the data that have less."""
         if focus not in self._effective:
-            self._effective[focus] = min(part.focused(focus).effective for part in self.standardized())
+            effective = (part.focused(focus).effective for part in self.standardized())
+            self._effective[focus] = min(*effective, self.data.fewest, self.validation.fewest)
         return self._effective[focus]
 
     def projected(self, rows: int) -> tuple[Residuals, Residuals]:

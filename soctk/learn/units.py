@@ -110,7 +110,12 @@ class Standardized:
             (data.x.double().cpu() - units["x_mean"]) / units["x_scale"],
             (data.value.double().cpu() - units["value_mean"]) / units["value_scale"],
         )
-        return cls(*(part.to(dtype=dtype, device=device or model.device) for part in parts))
+        root = None
+        if data.counts is not None:
+            # What is there several times counts as often as the rest: once.
+            root = (data.counts / data.candidates).sqrt().unsqueeze(1).expand_as(data.value)
+            root = root.to(dtype=dtype, device=device or model.device)
+        return cls(*(part.to(dtype=dtype, device=device or model.device) for part in parts), root)
 
     def focused(self, focus: float) -> Standardized:
         """Put the best candidates of each instance first; weigh a value g above the best by 1 / (1 + focus g)^2.
@@ -122,7 +127,10 @@ class Standardized:
             return self
         value, order = self.value.sort(dim=1)
         x = self.x.gather(1, order.unsqueeze(-1).expand_as(self.x))
-        return Standardized(self.context, x, value, 1 / (1 + focus * (value - value[:, :1])))
+        root = 1 / (1 + focus * (value - value[:, :1]))
+        if self.root is not None:
+            root = root * self.root.gather(1, order)
+        return Standardized(self.context, x, value, root)
 
     @property
     def effective(self) -> float:

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from soctk.checks import check_sequence
 from soctk.lazy import pandas as pd
-from soctk.learn.data import ValueData, groups_of
+from soctk.learn.data import ValueData, groups_of, typical
 from soctk.tables.arrays import Arrays, read_arrays
 from soctk.tables.columns import Columns, short_names
 from soctk.tables.errors import TableError
 from soctk.tables.table import Missing, Table
 
-MOST_REPEATS = 2
+LONGEST = 8
+"""Rows of an instance at most, in units of a context's mean: shorter ones are filled up to the longest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,9 +202,9 @@ def _by_context(
 class Groups:
     """The rows of each context together, as its candidates.
 
-    Where contexts have unequally many rows, shorter ones repeat some of theirs, up to `MOST_REPEATS` times: what
-    values vary by within a context is what decides. Beyond that each row stands alone, and where a context has one row:
-    repeated, it would say that values vary by nothing within it, and count twice beside the others.
+    What values vary by within a context is what decides. So the rows of a context are together where it is `typical`
+    that there are several; else each stands alone. Where contexts have unequally many, shorter ones repeat theirs,
+    which count no more for it (`ValueData.counts`), and one of very many (`LONGEST`) is several instances.
 
     Attributes:
         rows: (N, M), the rows of each instance.
@@ -225,14 +226,18 @@ class Groups:
         counts = np.bincount(ids)
         least, most = int(counts.min()), int(counts.max())
         told = f"{of_rows.max() + 1} contexts of {context.shape[1]} numbers, "
-        if most > MOST_REPEATS * least or least == 1 < most:
-            rows, told = np.arange(len(ids))[:, None], told + f"{least} to {most} decisions each, taken one by one"
-            counts = np.ones_like(ids)
+        told += f"{most} decision(s) each" if least == most else f"{least} to {most} decisions each"
+        if typical(torch.from_numpy(counts)) == 1 < most:
+            rows, counts, told = np.arange(len(ids))[:, None], np.ones_like(ids), f"{told}, taken one by one"
         else:
+            longest = LONGEST * -(-len(ids) // len(counts))
+            if most > longest:
+                ids, told = _in_parts(ids, -(-counts // longest)), f"{told}, in instances of at most {longest}"
+                counts = np.bincount(ids)
             order, ends = np.argsort(ids, kind="stable"), np.cumsum(counts)
-            places = (ends - counts)[:, None] + np.arange(most) % counts[:, None]
+            places = (ends - counts)[:, None] + np.arange(counts.max()) % counts[:, None]
             rows = order[places]
-            told += f"{most} decision(s) each" if least == most else f"{least} to {most} decisions each, some repeated"
+            told += ", some repeated" if counts.min() < counts.max() else ""
         return cls(rows, counts, of_rows[rows[:, 0]], told)
 
     @property
@@ -242,8 +247,15 @@ class Groups:
 
     def data(self, context: np.ndarray, x: np.ndarray, value: np.ndarray) -> ValueData:
         """Return rows of contexts (rows, p), decisions (rows, n) and values (rows,) as data to learn from."""
-        counts = torch.from_numpy(self.counts) if self.counts.min() < self.rows.shape[1] else None
-        return _value_data(context[self.first], x[self.rows], value[self.rows], counts)
+        return _value_data(context[self.first], x[self.rows], value[self.rows], torch.from_numpy(self.counts))
+
+
+def _in_parts(ids: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """Number each group's rows in turn among so many parts of it, so that all parts have decisions of all times."""
+    counts, order = np.bincount(ids), np.argsort(ids, kind="stable")
+    place = np.empty_like(ids)
+    place[order] = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return (np.cumsum(parts) - parts)[ids] + place % parts[ids]
 
 
 def _numbered(rows: np.ndarray) -> np.ndarray:

@@ -43,7 +43,7 @@ def split(logged: Log, seed: int) -> Parts:
     data, optima = logged.data, logged.optima
     if data.splits_candidates():
         train, test = data.split(seed=seed)
-        return Parts(train, None, test, optima, logged.rows, torch.arange(data.instances))
+        return Parts(train, None, test, optima, logged.rows, data.split_within().nonzero()[:, 0])
     if data.splits_contexts():
         learned, held = data.split_instances(seed=seed)
         known = None if optima is None else optima[learned]

@@ -83,8 +83,8 @@ class Focused(Phase):
 
 def can_compare(data: ValueData, validation: ValueData) -> bool:
     """Return whether values are steep, and so many that held-out picks tell whether a focus helps."""
-    observed = [part.candidates if part.counts is None else int(part.counts.min()) for part in (data, validation)]
-    return min(observed) >= FEWEST_CANDIDATES and validation.instances >= FEWEST_PICKS and is_steep(data)
+    fewest = min(data.fewest, validation.fewest)
+    return fewest >= FEWEST_CANDIDATES and validation.instances >= FEWEST_PICKS and is_steep(data)
 
 
 def is_steep(data: ValueData) -> bool:

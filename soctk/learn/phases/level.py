@@ -17,6 +17,7 @@ from soctk.learn.least_squares import ridge_regression
 from soctk.learn.optimizers import LBFGS
 from soctk.learn.phases.phase import Phase
 from soctk.learn.trainer import Trainer
+from soctk.learn.units import Standardized
 
 RIDGE = 1e-9
 """Of least squares, relative to the features' mean square: few instances leave weights open."""
@@ -62,14 +63,17 @@ class LevelRegression:
     @torch.no_grad()
     def of(cls, trainer: Trainer) -> LevelRegression:
         """Return what the model leaves but for b0: the mean of y - (f - b0) over every instance."""
-        contexts, levels = [], []
-        for part in trainer.focused():
+
+        def left(part: Standardized) -> tuple[Tensor, Tensor]:
             rest = part.value - trainer.model._value(part.x, part.context)
             if part.root is not None:
                 rest = rest * part.root.square() / part.root.square().mean(dim=1, keepdim=True)
-            contexts.append(part.context)
-            levels.append(rest.mean(dim=1, keepdim=True) + trainer.affine.b0(part.context))
-        return cls(*contexts, *levels)
+            return part.context, rest.mean(dim=1, keepdim=True) + trainer.affine.b0(part.context)
+
+        first, second = trainer.focused()
+        context, level = (torch.cat(each) for each in zip(*map(left, [first, *trainer.focused_levels()]), strict=True))
+        held_out_context, held_out_level = left(second)
+        return cls(context, held_out_context, level, held_out_level)
 
     def loss(self, part: AffinePart) -> Tensor:
         """Return the mean square of what b0 leaves."""
