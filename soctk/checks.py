@@ -165,6 +165,13 @@ def check_processor() -> None:
         )
 
 
+def check_kind(value: Any, kind: type | tuple[type, ...], name: str) -> None:
+    """Raise TypeError unless `value` is of one of soctk's classes."""
+    if not isinstance(value, kind):
+        kinds = " or ".join(f"soctk.{each.__name__}" for each in (kind if isinstance(kind, tuple) else (kind,)))
+        raise TypeError(f"{name}: expected a {kinds}, got {type(value).__name__}")
+
+
 def check_last_dim(tensor: Tensor, size: int, name: str) -> None:
     """Raise ValueError unless the last dimension of `tensor` is `size`."""
     if tensor.ndim == 0 or tensor.shape[-1] != size:

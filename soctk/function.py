@@ -92,7 +92,7 @@ class ConvexFunction(nn.Module, ABC):
 
     def _value(self, x: Tensor, context: Tensor) -> Tensor:
         """Return g at standardised points (N or 1, M, n) and contexts (N, p): (N, M)."""
-        form = self._conic_form(context.to(self.dtype))
+        form = self._shaped_form(context.to(self.dtype))
         return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
 
     def _expression(self, x: cp.Expression, context: Tensor) -> cp.Expression:
@@ -202,14 +202,18 @@ class ConvexFunction(nn.Module, ABC):
 
     def _folded_form(self, rows: Tensor) -> ConicForm:
         """Return the form at contexts (N, p) in the user's units."""
-        form, name = self._conic_form(self._standard_context(rows)), f"{type(self).__name__}._conic_form"
+        return self.in_units(self._shaped_form(self._standard_context(rows)))
+
+    def _shaped_form(self, context: Tensor) -> ConicForm:
+        """Return `_conic_form` of standardised contexts (N, p), its shapes checked."""
+        form, name = self._conic_form(context), f"{type(self).__name__}._conic_form"
         if not isinstance(form, ConicForm):
             raise TypeError(f"{name}: expected a soctk.ConicForm, got {type(form).__name__}")
         try:
-            form.check_shapes(self.dim, len(rows))
+            form.check_shapes(self.dim, len(context))
         except (TypeError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from None
-        return self.in_units(form)
+        return form
 
     def context_rows(self, contexts: Tensor) -> Tensor:
         """Return checked contexts (*batch, p) as rows (N, p); one row of no numbers where p = 0."""

@@ -143,6 +143,8 @@ class ICKAN(ConvexSurrogate):
 
     def _value(self, x: Tensor, context: Tensor) -> Tensor:
         """Return g by evaluating the edges: its conic form would evaluate every node once for each of its kinks."""
+        if x.dtype != self.dtype:  # of higher precision than the weights
+            return super()._value(x, context)
         y = x
         kinks = x
         b0, v = self.affine(context)

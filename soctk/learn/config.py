@@ -20,6 +20,17 @@ MAY_BE_ZERO = (
     "values_per_weight",
     "context_units",
 )
+AT_LEAST_ONE = (
+    "members",
+    "jobs",
+    "threads",
+    "starts",
+    "batch_rows",
+    "rows",
+    "history",
+    "validate_every",
+    "patience",
+)
 SWITCHES = ("structured", "choose_structure", "project_affine", "reduce", "race", "level_regression", "progress")
 
 
@@ -126,13 +137,12 @@ class FitConfig:
     progress: bool = False
 
     def __post_init__(self) -> None:
-        for name in MAY_BE_ZERO:
-            check_count(getattr(self, name), name, minimum=0)
-        for name in ("members", "threads", "starts", "batch_rows", "rows", "history", "validate_every", "patience"):
-            check_count(getattr(self, name), name)
-        check_count(self.seed, "seed", minimum=0)
-        if self.jobs is not None:
-            check_count(self.jobs, "jobs")
+        least = dict.fromkeys((*MAY_BE_ZERO, "seed"), 0) | dict.fromkeys(AT_LEAST_ONE, 1)
+        for name, minimum in least.items():
+            number = getattr(self, name)
+            if not (name == "jobs" and number is None):
+                check_count(number, name, minimum)
+                object.__setattr__(self, name, int(number))  # one of NumPy's is no int to others
         check_positive(self.clip, "clip")
         check_sequence(self.optima_weights, "optima_weights")
         finite = [(name, getattr(self, name)) for name in ("learning_rate", "level_weight")]

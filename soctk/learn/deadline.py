@@ -9,6 +9,12 @@ from collections.abc import Callable
 from soctk.learn.report import FitStatus
 
 
+def check_stop(stop: Callable[[], bool] | None) -> None:
+    """Raise TypeError unless `stop` is a function or None."""
+    if stop is not None and not callable(stop):
+        raise TypeError(f"stop: expected a function that says whether to stop, got {stop!r}")
+
+
 class Deadline:
     """A time, or being told to stop; once it has passed it stays so.
 

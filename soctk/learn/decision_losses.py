@@ -22,7 +22,7 @@ from typing import ClassVar, Protocol, Self
 import torch
 from torch import Tensor
 
-from soctk.checks import as_tensor
+from soctk.checks import as_tensor, check_kind
 from soctk.decide.layer import DecisionLayer
 from soctk.decide.minimize import minimize
 from soctk.learn.data import ValueData, groups_of, split_groups
@@ -32,10 +32,13 @@ from soctk.sets import FeasibleSet, SetAt
 from soctk.surrogate import ConvexSurrogate
 
 OUTSIDE = 1e-6
-"""Optima this far outside of the set are none: one outside has a loss below zero."""
+"""Optima this far outside of the set, in units of its numbers, are none: one outside has a loss below zero."""
 
 BETTER = 1e-4
 """A decision may cost less than an optimum by this share of what they add up: optima are as good as their solver."""
+
+SMALLEST = 1e-9
+"""Nor are differences so small any."""
 
 Loss = Callable[[], Tensor]
 
@@ -55,7 +58,7 @@ class DecisionLoss(ABC):
         feasible_set: where decisions live.
 
     Raises:
-        TypeError: a set of its own for every instance, but for `Optimality`.
+        TypeError: no set, or one of its own for every instance, but for `Optimality`; an objective that is no function.
         ValueError: shapes that do not agree, numbers that are not finite, or optima outside the set.
     """
 
@@ -65,6 +68,7 @@ class DecisionLoss(ABC):
     """Whether `feasible_set.at(...)` may give every instance a set of its own."""
 
     def __post_init__(self) -> None:
+        check_kind(self.feasible_set, (FeasibleSet, SetAt), "feasible_set")
         for name in self._tensors():
             object.__setattr__(self, name, as_tensor(getattr(self, name), name).double().cpu())
         if isinstance(self.feasible_set, SetAt):
@@ -84,7 +88,7 @@ class DecisionLoss(ABC):
                 raise ValueError(f"{name}: expected shape {(self.instances, *columns)}, got {shape}")
         if "optima" in self._tensors():
             outside = float(self.feasible_set.violation(self.optima).max())  # type: ignore[attr-defined]
-            if outside > OUTSIDE:
+            if outside > OUTSIDE * self.feasible_set.magnitude:
                 raise ValueError(f"optima: expected points of the feasible set, got one {outside:.2g} outside")
 
     @abstractmethod
@@ -177,25 +181,49 @@ class Regret(DecisionLoss):
     optimum: Tensor | None = None
     decider: Callable[[ConvexSurrogate, FeasibleSet], Decider] | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.objective):
+            raise TypeError(f"objective: expected a function of x and context, got {self.objective!r}")
+
     def on(self, model: ConvexSurrogate) -> Loss:
         """Return the mean regret of differentiable decisions (`losses.regret_loss`)."""
         make = self.decider or (lambda model, feasible_set: DecisionLayer(model, feasible_set, skip_undefined=True))
         decide, context = make(model, self.feasible_set), self.context.to(model.device)
-        return lambda: self._mean(decide(context).cpu())  # the objective is given what the user has
+        return lambda: self._mean(self._values(decide(context).cpu()))  # the objective is given what the user has
 
     def judge(self, model: ConvexSurrogate) -> float:
-        """Return the mean regret; ValueError where the objective is not finite at a decision."""
-        found = float(self._mean(self.decisions(model)))
+        """Return the mean regret.
+
+        Raises:
+            ValueError: the objective is not finite at a decision, or less than its smallest value that was given.
+        """
+        value = self._values(self.decisions(model))
+        found = float(self._mean(value))
         if not math.isfinite(found):
             raise ValueError(f"objective: expected finite values at decisions in the set, got a mean of {found}")
+        if self.optimum is not None:
+            below = self.optimum - value
+            if bool((below > BETTER * (self.optimum.abs() + value.abs()).max() + SMALLEST).any()):
+                raise ValueError(
+                    "optimum: expected the smallest values of the objective over the set, got one that a decision of "
+                    f"the model is {float(below.max()):.3g} below"
+                )
         return found
 
-    def _mean(self, x: Tensor) -> Tensor:
+    def _values(self, x: Tensor) -> Tensor:
         value = self.objective(x, self.context)
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"objective: expected a tensor ({self.instances},), made of x by PyTorch, got {type(value).__name__}"
+            )
         if tuple(value.shape) != (self.instances,):
             raise ValueError(
                 f"objective: expected shape ({self.instances},), a number for each decision, got {tuple(value.shape)}"
             )
+        return value
+
+    def _mean(self, value: Tensor) -> Tensor:
         return (value if self.optimum is None else value - self.optimum).mean()
 
 

@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from soctk.checks import check_learns
+from soctk.checks import check_kind, check_learns
 from soctk.function import check_function
 from soctk.learn.config import FitConfig
 from soctk.learn.data import ValueData
-from soctk.learn.deadline import Deadline
+from soctk.learn.deadline import Deadline, check_stop
 from soctk.learn.decision_losses import DecisionLoss
 from soctk.learn.lbfgs import lbfgs
 from soctk.learn.report import FitStatus
@@ -86,15 +86,17 @@ def fine_tune(
         `FineTuneReport`: how decisions on the held-out instances were before, and are now.
 
     Raises:
-        TypeError: a model that is no surrogate.
+        TypeError: a model that is no surrogate, other data, loss or config, a `stop` that is no function.
         ValueError: a model without weights, data or instances of other dimensions than the model's.
         NotImplementedError: a model without a conic form.
         RuntimeError: within `torch.inference_mode()`.
     """
     check_learns("fine_tune")
     check_function(model)
-    _check(model, data, loss)
-    started, config = time.perf_counter(), config or FitConfig()
+    config = FitConfig() if config is None else config
+    _check(model, data, loss, config)
+    check_stop(stop)
+    started = time.perf_counter()
     deadline = Deadline(config.time_limit, stop)
     home, training = model.dtype, model.training
     model.to(torch.float64).train()
@@ -167,7 +169,9 @@ def _some(model: ConvexSurrogate, data: ValueData, config: FitConfig) -> Residua
     )
 
 
-def _check(model: ConvexSurrogate, data: ValueData, loss: DecisionLoss) -> None:
+def _check(model: ConvexSurrogate, data: ValueData, loss: DecisionLoss, config: FitConfig) -> None:
+    for name, given, kind in (("data", data, ValueData), ("loss", loss, DecisionLoss), ("config", config, FitConfig)):
+        check_kind(given, kind, name)
     if model.parameter_count == 0:
         raise ValueError(f"model: {type(model).__name__} has no weights to train")
     expected = (model.dim, model.context_dim)

@@ -11,11 +11,11 @@ from contextlib import nullcontext
 
 import torch
 
-from soctk.checks import ArrayLike, check_learns
+from soctk.checks import ArrayLike, check_kind, check_learns
 from soctk.function import check_function
 from soctk.learn.config import FitConfig
 from soctk.learn.data import ValueData
-from soctk.learn.deadline import Deadline
+from soctk.learn.deadline import Deadline, check_stop
 from soctk.learn.members import Members, side_by_side
 from soctk.learn.optimality import Optima
 from soctk.learn.phases.focused import FOCUS, can_compare
@@ -108,8 +108,7 @@ def fit(
     check_learns("fit")
     config = config or FitConfig()
     _check_kinds(data, validation, config)
-    if stop is not None and not callable(stop):
-        raise TypeError(f"stop: expected a function that says whether to stop, got {stop!r}")
+    check_stop(stop)
     if config.members > 1:
         members = Members.of(model, data, config, validation, _check_optima(model, data, optima, feasible_set))
         return side_by_side(fit, model, members, stop, executor)
@@ -186,12 +185,10 @@ def _run(recipe: Recipe, trainer: Trainer, *, progress: bool) -> None:
 
 
 def _check_kinds(data: ValueData, validation: ValueData | None, config: FitConfig) -> None:
-    expected = {"data": (data, ValueData), "config": (config, FitConfig)}
+    check_kind(data, ValueData, "data")
+    check_kind(config, FitConfig, "config")
     if validation is not None:
-        expected["validation"] = (validation, ValueData)
-    for name, (given, kind) in expected.items():
-        if not isinstance(given, kind):
-            raise TypeError(f"{name}: expected a soctk.{kind.__name__}, got {type(given).__name__}")
+        check_kind(validation, ValueData, "validation")
 
 
 def _check_optima(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor
+from soctk.checks import ArrayLike, as_tensor, check_kind
 from soctk.decide.minimize import minimize
 from soctk.learn.data import ValueData, groups_of, split_groups
 from soctk.learn.normal_cone import NormalCones
@@ -49,6 +49,7 @@ class Optima:
         Raises:
             ValueError: a shape other than (N, n), a value that is not finite, a set of another dimension, right-hand
                 sides of another batch shape than (N,), or an optimum outside the set.
+            TypeError: no set.
             NotImplementedError: a set without rows.
         """
         x = as_tensor(optima, "optima").double().cpu()
@@ -57,6 +58,7 @@ class Optima:
             raise ValueError(f"optima: expected shape {expected}, one for each instance, got {tuple(x.shape)}")
         if feasible_set is None:
             feasible_set = spanned_set(x)
+        check_kind(feasible_set, (FeasibleSet, SetAt), "feasible_set")
         if feasible_set.dim != data.dim:
             raise ValueError(f"feasible_set: expected dimension {data.dim} as the data's, got {feasible_set.dim}")
         if isinstance(feasible_set, SetAt):

@@ -102,6 +102,14 @@ class TestContract:
         x = torch.randn(6, 4, dtype=torch.float64)
         assert torch.equal(soctk.load(tmp_path / "model")(x, context), model(x, context))
 
+    def test_weights_of_float32_take_points_of_float64_which_are_not_rounded(self, name):
+        model, context = self.make(name)
+        model, x = model.float(), torch.randn(6, 4, dtype=torch.float64)
+        values = [model(x, context), model(x, context.float()), model(x.float(), context)]
+        assert [value.dtype for value in values] == [torch.float64, torch.float64, torch.float32]
+        for value in values:
+            torch.testing.assert_close(value.double(), model(x.float(), context.float()).double(), rtol=1e-5, atol=1e-5)
+
 
 def test_the_template_has_the_papers_number_of_weights():
     assert [PCFTemplate(n, 8).parameter_count for n in (10, 20, 50)] == [753, 1263, 2793]

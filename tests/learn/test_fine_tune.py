@@ -231,6 +231,21 @@ def test_wrong_arguments_say_so(fitted):
         soctk.fine_tune(model, data, soctk.Suboptimality(data.context[:, :3], where, best.x))
     with pytest.raises(TypeError, match="surrogate"):
         soctk.fine_tune(torch.nn.Linear(2, 2), data, soctk.Suboptimality(data.context, where, best.x))
+    loss = soctk.Suboptimality(data.context, where, best.x)
+    with pytest.raises(TypeError, match=r"data: expected a soctk.ValueData, got tuple"):
+        soctk.fine_tune(model, (data.context, data.x, data.value), loss)
+    with pytest.raises(TypeError, match=r"loss: expected a soctk.DecisionLoss, got NoneType"):
+        soctk.fine_tune(model, data, None)
+    with pytest.raises(TypeError, match=r"config: expected a soctk.FitConfig, got dict"):
+        soctk.fine_tune(model, data, loss, {"seed": 1})
+    with pytest.raises(TypeError, match="stop: expected a function"):
+        soctk.fine_tune(model, data, loss, stop=3)
+    with pytest.raises(TypeError, match=r"feasible_set: expected a soctk.FeasibleSet or soctk.SetAt, got NoneType"):
+        soctk.Suboptimality(data.context, None, best.x)
+    with pytest.raises(TypeError, match=r"feasible_set: expected a soctk.FeasibleSet or soctk.SetAt, got str"):
+        soctk.fit(model, data, optima=best.x, feasible_set="box")
+    with pytest.raises(TypeError, match="objective: expected a function of x and context, got 3"):
+        soctk.Regret(data.context, where, 3)
 
 
 def test_optima_that_are_none_and_objectives_of_other_shapes_are_refused():
@@ -245,3 +260,15 @@ def test_optima_that_are_none_and_objectives_of_other_shapes_are_refused():
             soctk.Regret(context, SET, objective, zeros).judge(model)
     with pytest.raises(ValueError, match="objective: expected finite values"):
         soctk.Regret(context, SET, lambda x, c: torch.log(x.sum(dim=-1) - 9.0), zeros).judge(model)
+    with pytest.raises(TypeError, match=r"objective: expected a tensor \(20,\), made of x by PyTorch, got ndarray"):
+        soctk.Regret(context, SET, lambda x, c: x.numpy().sum(axis=1), zeros).judge(model)
+    with pytest.raises(ValueError, match=r"optimum: expected the smallest values .* of the model is 9.* below"):
+        soctk.Regret(context, SET, lambda x, c: x.square().sum(dim=1), 100 + zeros).judge(model)
+
+
+def test_decisions_over_a_set_of_large_numbers_are_optima_there() -> None:
+    """Rounding leaves them outside by a share of its numbers."""
+    where = soctk.Budget(3, 1e10, 0.0, 6e9)
+    model, context = soctk.SOCICNN(3, 2, hidden=(), quadratics=(3,), seed=1), rows_of(10, 2, seed=1)
+    x = soctk.minimize(model, where, context).x
+    assert torch.equal(soctk.Suboptimality(context, where, x).optima, x.double())

@@ -351,3 +351,11 @@ def test_a_fit_that_may_be_stopped_refines_the_structure_that_it_began_with() ->
     assert phase.seen == [4]
     assert model.structure == begun.structure
     assert all(torch.equal(value, begun.state[name]) for name, value in trainer.best.items())
+
+
+def test_counts_of_numpy_are_those_of_python() -> None:
+    """PyTorch and threadpoolctl know no others."""
+    counts = ("epochs", "threads", "starts", "lbfgs_iterations", "seed", "jobs", "rows", "patience")
+    config = soctk.FitConfig(**{name: np.int64(2) for name in counts})
+    assert all(type(getattr(config, name)) is int for name in counts)
+    assert config == soctk.FitConfig(**dict.fromkeys(counts, 2))

@@ -461,8 +461,13 @@ def test_a_form_of_wrong_shapes_is_refused_by_name(wrong: str) -> None:
         def config(self) -> dict:
             return {}
 
-    with pytest.raises(error, match=rf"^Own\._conic_form: .*{words}"):
-        soctk.minimize(Own(3, 2), soctk.Box(3), torch.zeros(4, 2, dtype=DOUBLE))
+    context, x = torch.zeros(4, 2, dtype=DOUBLE), torch.zeros(4, 4, 3, dtype=DOUBLE)
+    for used in (
+        lambda model: soctk.minimize(model, soctk.Box(3), context),
+        lambda model: model(x, context),
+    ):
+        with pytest.raises(error, match=rf"^Own\._conic_form: .*{words}"):
+            used(Own(3, 2))
 
 
 def test_numbers_of_several_types_are_numbers() -> None:
