@@ -9,6 +9,7 @@ import platform
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -192,6 +193,8 @@ def run_here(work: Work, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     env = {name: usual for name, usual in FREED_IS_KEPT.items() if name not in os.environ} | limits
     workers = min(workers, len(jobs))
+    # Workers grow by design (`FREED_IS_KEPT`): that loky replaces one, between two cells, is no news.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor", UserWarning)
     pool = ProcessPoolExecutor(workers, initializer=prepare_worker, initargs=(os.getpid(),), env=env)
     waiting, running = iter(jobs), set[Future[Outcome]]()
     try:
