@@ -65,6 +65,7 @@ class Values:
     Attributes:
         candidates: M, of every instance; R = N M.
         keep: what is left of an instance's mean residual (`soctk.learn.residuals`).
+        root: square roots of the values' weights, alike within an instance, (R,); None where all are 1.
     """
 
     x: Array
@@ -73,6 +74,7 @@ class Values:
     value: Array
     candidates: int
     keep: float
+    root: Array | None = None
 
     @classmethod
     def of(cls, data: Standardized, level_weight: float) -> Values:
@@ -82,18 +84,27 @@ class Values:
         context = np.concatenate([data.context.numpy(), np.ones((instances, 1))], axis=1)
         keep = math.sqrt(level_weight) if candidates > 1 else 1.0
         spread = (np.repeat(each, candidates, axis=0) for each in (context, level))
-        return cls(data.x.reshape(-1, n).numpy(), *spread, data.value.reshape(-1).numpy(), candidates, keep)
+        root = None if data.root is None else data.root.reshape(-1).numpy()
+        return cls(data.x.reshape(-1, n).numpy(), *spread, data.value.reshape(-1).numpy(), candidates, keep, root)
+
+    @property
+    def count(self) -> float:
+        """How many values there are, by their weights."""
+        return len(self.value) if self.root is None else float(np.square(self.root).sum())
 
     def instances(self, chosen: NDArray[np.bool_]) -> Values:
         """Keep some instances, `chosen` (N,)."""
         rows = np.repeat(chosen, self.candidates)
-        return replace(self, **{name: getattr(self, name)[rows] for name in ("x", "context", "level", "value")})
+        names = ("x", "context", "level", "value", *(() if self.root is None else ("root",)))
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def shrink(self, columns: Array) -> Array:
-        """Scale the mean of every instance by `keep`; in place."""
+        """Scale the mean of every instance by `keep`, and all by the weights' roots; in place."""
         if self.keep < 1.0:
             blocks = columns.reshape(-1, self.candidates, *columns.shape[1:])
             blocks -= (1 - self.keep) * blocks.mean(axis=1, keepdims=True)
+        if self.root is not None:
+            columns *= self.root.reshape(-1, *(1 for _ in columns.shape[1:]))
         return columns
 
 
@@ -274,7 +285,7 @@ def learn(start: Centred, data: Values, noise: float) -> Centred:
         data: observed values.
         noise: variance of the values around the function, which says how much the prior weighs.
     """
-    count, at = len(data.value), start
+    count, at = data.count, start
     mean, precision = start.prior()
     precision = precision * noise / count
 
@@ -311,5 +322,5 @@ def learn(start: Centred, data: Values, noise: float) -> Centred:
 
 def _system(at: Centred, data: Values, residual: Array, precision: Array, off: Array) -> tuple[Array, Array]:
     """Return the Gauss-Newton matrix and gradient of half the objective."""
-    jacobian, count = at.jacobian(data), len(residual)
+    jacobian, count = at.jacobian(data), data.count
     return jacobian.T @ jacobian / count + np.diag(precision), jacobian.T @ residual / count + precision * off

@@ -159,9 +159,7 @@ def _telling(model: ConvexSurrogate, given: tuple[ValueData, ...]) -> tuple[tupl
     An affine function passes through the values of an instance that has too few of them: projected out (`Residuals`),
     it would leave nothing, and its slope would say nothing of v.
     """
-    if model.traits.own is not None:
-        return given, None
-    needed = needed_candidates(model, given)
+    needed = 1 if model.traits.own is not None else needed_candidates(model, given)
     if needed == 1:
         return tuple(part if part.counts is None else part.one_by_one() for part in given), None
     parts = [part.of_at_least(needed) for part in given]

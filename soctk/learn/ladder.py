@@ -127,7 +127,7 @@ class Ladder:
     def _learn(self, step: Step, quadratic: Centred, values: Values) -> Centred:
         if step == Step(0):
             return quadratic
-        noise = float(np.square(quadratic.residual(values)).mean())
+        noise = float(np.square(quadratic.residual(values)).sum()) / values.count
         return learn(step.start(quadratic, self.seed), values, noise)
 
     def _errors(self, step: Step, parts: Sequence[tuple[Centred, Values, NDArray[np.bool_]]], values: Values) -> Array:
@@ -151,5 +151,8 @@ def one_by_one(data: Standardized) -> Standardized:
     """Return every candidate as an instance of its own."""
     candidates, n = data.x.shape[1:]
     return Standardized(
-        data.context.repeat_interleave(candidates, dim=0), data.x.reshape(-1, 1, n), data.value.reshape(-1, 1)
+        data.context.repeat_interleave(candidates, dim=0),
+        data.x.reshape(-1, 1, n),
+        data.value.reshape(-1, 1),
+        None if data.root is None else data.root.reshape(-1, 1),
     )

@@ -85,6 +85,9 @@ def _normal_equations(part: Standardized, rows: Tensor, columns: Tensor) -> tupl
         level = level_features(part.context[index]).unsqueeze(1).expand(-1, x.shape[1], -1)
         features = torch.cat([scale * x[..., rows] * x[..., columns], cross.flatten(-2), level], dim=-1).flatten(0, 1)
         y = part.value[index].flatten()
+        if part.root is not None:
+            root = part.root[index].flatten()
+            features, y = root.unsqueeze(1) * features, root * y
         gram = features.mT @ features + (0.0 if gram is None else gram)
         right = features.mT @ y + (0.0 if right is None else right)
     assert gram is not None

@@ -13,6 +13,7 @@ from tolerances import CERTIFIED, DOUBLE
 import soctk
 from soctk import ValueData
 from soctk.learn.data import typical
+from soctk.learn.least_squares import LeastSquaresQuadratic
 from soctk.learn.residuals import Residuals, needed_candidates
 from soctk.learn.units import Standardized
 
@@ -168,4 +169,39 @@ def test_where_single_rows_are_typical_each_value_is_an_instance() -> None:
         data.context, data.x.expand(-1, 3, -1), data.value.expand(-1, 3), torch.ones(data.instances, dtype=torch.int64)
     )
     models = [fitted(each) for each in (data, filled)]
+    torch.testing.assert_close(models[0].state_dict(), models[1].state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["soc", "quadratic"])
+def test_filled_up_everywhere_the_fit_is_the_one_of_the_values_alone(name: str) -> None:
+    """Where noise leaves one centre, a quadratic or both."""
+    log = log_of([4] * 60)
+    log["value"] += 0.1 * np.random.default_rng(3).normal(size=len(log))
+    data = soctk.read_log(log).data
+    filled = ValueData(
+        data.context, data.x.repeat(1, 3, 1), data.value.repeat(1, 3), torch.full((data.instances,), data.candidates)
+    )
+    models = [soctk.make_surrogate(name, N, 1, seed=1) for _ in range(2)]
+    for model, each in zip(models, (data, filled), strict=True):
+        soctk.fit(model, each, RECIPE)
+    assert models[0].config() == models[1].config()
+    x = [soctk.minimize(model, soctk.Box(N), data.context).x for model in models]
+    torch.testing.assert_close(x[0], x[1], rtol=0, atol=1e-4)
+
+
+def test_the_least_squares_quadratic_is_that_of_the_observed_values() -> None:
+    random = torch.Generator().manual_seed(1)
+    counts = torch.tensor([8, 4, 2, 1] * 20)
+    x, value = (torch.randn(80, 8, *size, generator=random, dtype=DOUBLE) for size in ((N,), ()))
+    place, rows = torch.arange(8) % counts.unsqueeze(1), torch.arange(80).unsqueeze(1)
+    data = ValueData(torch.randn(80, 1, generator=random), x[rows, place], value[rows, place], counts)
+    model = soctk.make_surrogate("quadratic", N, 1)
+    found, expected = (
+        LeastSquaresQuadratic.of(Standardized.of(model, each, DOUBLE)) for each in (data, data.one_by_one())
+    )
+    for name in ("Q", "slope", "level"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-5)
+    models = [soctk.make_surrogate("quadratic", N, 1) for _ in range(2)]
+    for each, of in zip(models, (data, data.one_by_one()), strict=True):
+        soctk.fit(each, of)
     torch.testing.assert_close(models[0].state_dict(), models[1].state_dict(), rtol=0, atol=0)

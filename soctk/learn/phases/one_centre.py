@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from soctk.learn.ladder import Ladder, Step
 from soctk.learn.trainer import Trainer
@@ -68,10 +69,15 @@ class OneCentre:
 
 def _joined(first: Standardized, second: Standardized) -> Standardized:
     """Return all data: all candidates of a single instance; of several, as many of each as both parts have."""
-    if first.context.shape[0] == second.context.shape[0] == 1 and torch.equal(first.context, second.context):
-        return Standardized(
-            first.context, *(torch.cat([getattr(p, s) for p in (first, second)], 1) for s in ("x", "value"))
-        )
+    single = first.context.shape[0] == second.context.shape[0] == 1 and torch.equal(first.context, second.context)
     count = min(first.x.shape[1], second.x.shape[1])
-    parts = [part.candidates(count) for part in (first, second)]
-    return Standardized(*(torch.cat([getattr(part, name) for part in parts]) for name in ("context", "x", "value")))
+    parts = [first, second] if single else [part.candidates(count) for part in (first, second)]
+
+    def joined(tensors: list[Tensor]) -> Tensor:
+        return torch.cat(tensors, dim=1 if single else 0)
+
+    root = None
+    if any(part.root is not None for part in parts):
+        root = joined([torch.ones_like(part.value) if part.root is None else part.root for part in parts])
+    context = first.context if single else joined([part.context for part in parts])
+    return Standardized(context, joined([part.x for part in parts]), joined([part.value for part in parts]), root)
