@@ -92,7 +92,9 @@ class ConvexFunction(nn.Module, ABC):
 
     def _value(self, x: Tensor, context: Tensor) -> Tensor:
         """Return g at standardised points (N or 1, M, n) and contexts (N, p): (N, M)."""
-        form = self._shaped_form(context.to(self.dtype))
+        # Comparing sizes would fix them in what is exported.
+        make = self._conic_form if torch.compiler.is_compiling() else self._shaped_form
+        form = make(context.to(self.dtype))
         return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
 
     def _expression(self, x: cp.Expression, context: Tensor) -> cp.Expression:
