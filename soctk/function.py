@@ -93,8 +93,8 @@ class ConvexFunction(nn.Module, ABC):
     def _value(self, x: Tensor, context: Tensor) -> Tensor:
         """Return g at standardised points (N or 1, M, n) and contexts (N, p): (N, M)."""
         # Comparing sizes would fix them in what is exported.
-        make = self._conic_form if torch.compiler.is_compiling() else self._shaped_form
-        form = make(context.to(self.dtype))
+        exported, context = torch.compiler.is_compiling(), context.to(self.dtype)
+        form = self._conic_form(context) if exported else self._shaped_form(context, mixed=True)
         return (form if form.dtype == x.dtype else form.to(x.dtype)).evaluate(x)
 
     def _expression(self, x: cp.Expression, context: Tensor) -> cp.Expression:
@@ -206,13 +206,13 @@ class ConvexFunction(nn.Module, ABC):
         """Return the form at contexts (N, p) in the user's units."""
         return self.in_units(self._shaped_form(self._standard_context(rows)))
 
-    def _shaped_form(self, context: Tensor) -> ConicForm:
-        """Return `_conic_form` of standardised contexts (N, p), its shapes checked."""
+    def _shaped_form(self, context: Tensor, *, mixed: bool = False) -> ConicForm:
+        """Return `_conic_form` of standardised contexts (N, p), checked by `ConicForm.check_shapes`."""
         form, name = self._conic_form(context), f"{type(self).__name__}._conic_form"
         if not isinstance(form, ConicForm):
             raise TypeError(f"{name}: expected a soctk.ConicForm, got {type(form).__name__}")
         try:
-            form.check_shapes(self.dim, len(context))
+            form.check_shapes(self.dim, len(context), mixed=mixed)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from None
         return form

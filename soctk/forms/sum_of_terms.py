@@ -100,10 +100,15 @@ class SumOfTerms:
             term.check()
         return self
 
-    def check_shapes(self, dim: int, size: int) -> None:
+    def check_shapes(self, dim: int, size: int, *, mixed: bool = False) -> None:
         """Raise naming what has another shape than in forms of `size` functions of `dim` variables.
 
         PyTorch would stretch or refuse it somewhere else, and compiled code reads numbers by their places.
+
+        Args:
+            dim: of x.
+            size: contexts.
+            mixed: take tensors of several dtypes, as where constants of float64 stand beside weights of float32.
 
         Raises:
             TypeError: what should be a tensor or a term is none, or is of another dtype than the rest.
@@ -112,7 +117,7 @@ class SumOfTerms:
         if not isinstance(self.terms, tuple):
             raise TypeError(f"terms: expected a tuple of terms, got {type(self.terms).__name__}")
         for name, tensor, shape in (("constant", self.constant, (1,)), ("linear", self.linear, (1, dim))):
-            self._check_tensor(name, tensor, size)
+            self._check_tensor(name, tensor, size, mixed=mixed)
             if tuple(tensor.shape[1:]) != shape:
                 sizes = ", ".join(map(str, ("N or 1", *shape)))
                 raise ValueError(f"{name}: expected shape [{sizes}], got {list(tensor.shape)}")
@@ -127,14 +132,14 @@ class SumOfTerms:
             for field in dataclasses.fields(term):
                 value = getattr(term, field.name)
                 if isinstance(value, DenseMap):
-                    self._check_tensor(f"{name}.A", value.matrix, size)
+                    self._check_tensor(f"{name}.A", value.matrix, size, mixed=mixed)
                 elif isinstance(value, Tensor):
-                    self._check_tensor(f"{name}.{field.name}", value, size)
+                    self._check_tensor(f"{name}.{field.name}", value, size, mixed=mixed)
 
-    def _check_tensor(self, name: str, tensor: Tensor, size: int) -> None:
+    def _check_tensor(self, name: str, tensor: Tensor, size: int, *, mixed: bool) -> None:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name}: expected a tensor, got {type(tensor).__name__}")
-        if tensor.dtype != self.linear.dtype:
+        if tensor.dtype != self.linear.dtype and not mixed:
             raise TypeError(f"{name}: expected {self.linear.dtype} as `linear`, got {tensor.dtype}")
         if tensor.ndim > 0 and tensor.shape[0] not in (1, size):
             raise ValueError(f"{name}: expected a first dimension of 1 or {size}, the contexts, got {tensor.shape[0]}")
