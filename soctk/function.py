@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, to_numpy
+from soctk.checks import ArrayLike, as_tensor, check_count, check_kind, check_last_dim, to_numpy
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.context_map import ContextMap
 from soctk.forms.embedding import affine_expression, affine_probes
@@ -209,8 +209,7 @@ class ConvexFunction(nn.Module, ABC):
     def _shaped_form(self, context: Tensor, *, mixed: bool = False) -> ConicForm:
         """Return `_conic_form` of standardised contexts (N, p), checked by `ConicForm.check_shapes`."""
         form, name = self._conic_form(context), f"{type(self).__name__}._conic_form"
-        if not isinstance(form, ConicForm):
-            raise TypeError(f"{name}: expected a soctk.ConicForm, got {type(form).__name__}")
+        check_kind(form, ConicForm, name)
         try:
             form.check_shapes(self.dim, len(context), mixed=mixed)
         except (TypeError, ValueError) as error:

@@ -122,9 +122,9 @@ def fit(
         _check_data(model, validation, "validation")
     elif data.value.numel() == 1:
         raise ValueError("data: expected at least two observed values, one of them to validate by, got 1")
-    given = (data,) if validation is None else (data, validation)
-    (data, *held_out), levels = _telling(model, given)
-    data, validation = (data, *held_out) if held_out else data.split(seed=config.seed)
+    own_split, given = validation is None, (data,) if validation is None else (data, validation)
+    parts, levels = _telling(model, given)
+    data, validation = parts[0].split(seed=config.seed) if own_split else parts
     data, validation = (part.one_by_one() if part.replicated else part for part in (data, validation))
     _check_count(model, data)
     _check_spread(data)
@@ -132,7 +132,6 @@ def fit(
     started = time.perf_counter()
     deadline = Deadline(config.time_limit, stop)
     steep = config.focus == "auto" and can_compare(data, validation)
-    own_split = len(given) == 1
     trainer = Trainer(model, data, validation, deadline, own_split=own_split, focus=config.fixed_focus, levels=levels)
     candidates = min(data.fewest, validation.fewest)
     effective = trainer.effective_candidates(FOCUS if steep else config.fixed_focus)

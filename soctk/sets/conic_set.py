@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor, to_numpy
+from soctk.checks import ArrayLike, as_tensor, check_kind, to_numpy
 from soctk.lazy import clarabel
 from soctk.lazy import cvxpy as cp
 from soctk.lazy import sparse as sp
@@ -68,8 +68,7 @@ class ConicSet(FeasibleSet):
     trusted = True
 
     def __init__(self, polyhedron: Polyhedron, cones: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike, float]]) -> None:
-        if not isinstance(polyhedron, Polyhedron):
-            raise TypeError(f"polyhedron: expected a soctk.Polyhedron, got {type(polyhedron).__name__}")
+        check_kind(polyhedron, Polyhedron, "polyhedron")
         self.dim, self.polyhedron = polyhedron.dim, polyhedron
         self.cones = tuple(_cone(cone, number, self.dim) for number, cone in enumerate(cones))
         if not self.cones:

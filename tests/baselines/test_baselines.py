@@ -102,7 +102,7 @@ class TestContract:
         x = torch.randn(6, 4, dtype=torch.float64)
         assert torch.equal(soctk.load(tmp_path / "model")(x, context), model(x, context))
 
-    def test_weights_of_float32_take_points_of_float64_which_are_not_rounded(self, name):
+    def test_weights_of_float32_take_points_and_contexts_of_either_precision(self, name):
         model, context = self.make(name)
         model, x = model.float(), torch.randn(6, 4, dtype=torch.float64)
         values = [model(x, context), model(x, context.float()), model(x.float(), context)]
