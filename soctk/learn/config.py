@@ -54,8 +54,7 @@ class FitConfig:
         batch_rows: observed values in a mini-batch; whole instances are drawn, so with all their candidates.
         clip: largest gradient norm.
         newton_iterations: Levenberg-Marquardt steps of a second-order phase.
-        newton_weights: phases of more weights use L-BFGS instead, as do models that say so (`gauss_newton`); those of
-            the curved part may have sqrt(2) times as many where projecting leaves half of the residuals or less.
+        newton_weights: phases of more weights use L-BFGS instead, as do models that say so (`gauss_newton`).
         lbfgs_iterations: L-BFGS steps of a second-order phase.
         level_iterations: of L-BFGS on b0 alone, each as cheap as evaluating it.
         rows: observed values a second-order phase uses, at least; to tell what a structure does not need, at most

@@ -49,9 +49,6 @@ STANDING_IN = 3
 """L-BFGS takes this many times its steps where starts and structures are compared and Levenberg-Marquardt would suit
 the curved part but for the number of its weights: about as much work as that is with fewer weights. With fewer steps a
 large structure has not shown yet what it can do when it is compared with smaller ones."""
-PROJECTED_WEIGHTS = math.sqrt(2)
-"""Times as many weights are few enough for Levenberg-Marquardt where the affine part is projected out: the work of a
-step grows with residuals times weights squared, and projecting leaves half of the residuals, or less."""
 BEFORE_NEWTON_SHARE = 0.25
 """The share of AdamW's passes where Levenberg-Marquardt on the curved part follows, which needs but a start."""
 LATER_PENALTY = 1e-3
@@ -153,7 +150,6 @@ class _Maker:
         # Single values, of training or of validation data, have no variation within an instance: they count whole.
         self.level_weight = 1.0 if candidates == 1 else 0.0 if self.regressed else config.level_weight
         newton = config.newton_iterations > 0 and config.optimizer != "lbfgs" and traits.gauss_newton
-        self.newton_weights = math.floor((PROJECTED_WEIGHTS if self.apart else 1) * config.newton_weights)
         self.newton_follows = self.apart and newton and model.parameter_count <= config.newton_weights
         self.standing_in = STANDING_IN if self.apart and newton else 1
         needed = _projected_rows(model, config, candidates, instances) if self.apart else 0
@@ -236,7 +232,7 @@ class _Maker:
         config = self.config
         if config.optimizer != "auto":
             return self.shape(1.0)
-        first = Curved(Suited(self.newton(AFTER_RACE_SHARE, config.penalty), self.newton_weights), self.rows // 2)
+        first = Curved(Suited(self.newton(AFTER_RACE_SHARE, config.penalty), config.newton_weights), self.rows // 2)
         if not self.reduced:
             return (first, Curved(self.lbfgs(1.0), self.rows))
         early, smaller = min(BEFORE_REDUCING, config.lbfgs_iterations), Reduce(self.reduce_rows, config.penalty)
@@ -254,8 +250,8 @@ class _Maker:
         if units is None or units.context_dim == 0 or units.count > 0 or config.context_units == 0:
             return after
         longer = self.lbfgs_steps(min(BENT, config.lbfgs_iterations))
-        draw = Suited(LevenbergMarquardt(BENT_STEPS, config.penalty), self.newton_weights, longer)
-        last = Suited(LevenbergMarquardt(BENT_LAST_STEPS, config.penalty), self.newton_weights)
+        draw = Suited(LevenbergMarquardt(BENT_STEPS, config.penalty), config.newton_weights, longer)
+        last = Suited(LevenbergMarquardt(BENT_LAST_STEPS, config.penalty), config.newton_weights)
         then = self.with_units(last), self.with_units(longer), *([self.polish(1.0, self.rows)] if self.few else [])
         sizes = config.context_units, BENT_STARTS
         return (Bend(*sizes, self.with_units(draw), then, after, self.rows, self.level_weight),)
@@ -293,7 +289,7 @@ class _Maker:
         newton = self.newton(share, penalty)
         chosen = {"levenberg_marquardt": newton, "lbfgs": self.lbfgs(share)}
         return chosen.get(self.config.optimizer) or Suited(
-            newton, self.newton_weights, self.lbfgs(self.standing_in * share)
+            newton, self.config.newton_weights, self.lbfgs(self.standing_in * share)
         )
 
     def in_turn(self, share: float) -> tuple[Optimizer, ...]:
@@ -302,5 +298,5 @@ class _Maker:
         newton = [self.newton(share, penalty) for penalty in (config.penalty, LATER_PENALTY * config.penalty)]
         if config.optimizer == "levenberg_marquardt":
             return tuple(newton)
-        suited = [Suited(each, self.newton_weights) for each in newton] if config.optimizer == "auto" else []
+        suited = [Suited(each, config.newton_weights) for each in newton] if config.optimizer == "auto" else []
         return (self.lbfgs(share), *suited)
