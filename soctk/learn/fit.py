@@ -96,7 +96,8 @@ def fit(
             that is no function.
         ValueError: data whose dimensions are not the model's, a single value to learn and to validate from, numbers
             that the model's cannot hold, optima of a wrong shape or outside the set, optima for a surrogate with
-            a training of its own, a model without weights, or an executor for a single surrogate.
+            a training of its own, a model without weights or with held ones (`requires_grad`) among those that the
+            phases choose from, or an executor for a single surrogate.
         RuntimeError: within `torch.inference_mode()`.
 
     Warns:
@@ -116,6 +117,7 @@ def fit(
         raise ValueError("executor: expected FitConfig(members=) of at least 2, which it learns, got 1")
     if model.parameter_count == 0:
         raise ValueError(f"model: {type(model).__name__} has no weights to train")
+    _check_held(model)
     _check_data(model, data, "data")
     known = _check_optima(model, data, optima, feasible_set)
     if validation is not None:
@@ -186,6 +188,31 @@ def _check_kinds(data: ValueData, validation: ValueData | None, config: FitConfi
     check_kind(config, FitConfig, "config")
     if validation is not None:
         check_kind(validation, ValueData, "validation")
+
+
+def _check_held(model: ConvexSurrogate) -> None:
+    """Refuse weights that a user holds (`requires_grad`) where phases would move them all the same.
+
+    These choose what v is made of, and which blocks there are. Weights beside are left as they are if they are held.
+    """
+    traits, weights = model.traits, dict(model.named_parameters())
+    held = [name for name, weight in weights.items() if not weight.requires_grad]
+    if traits.structures > 1:
+        for weight in weights.values():
+            weight.requires_grad_(True)
+        traits.set_structure(traits.structure, *([traits.without] if traits.without else []))
+        wrong = [name for name in held if weights[name].requires_grad]
+    else:
+        chosen = set() if traits.affine is None else {id(weight) for weight in traits.affine.parameters()}
+        wrong = [name for name in held if id(weights[name]) in chosen]
+    for name in held:
+        weights[name].requires_grad_(False)
+    if wrong:
+        names = ", ".join((*wrong[:3], *(["..."] if len(wrong) > 3 else [])))
+        raise ValueError(
+            f"model: expected requires_grad=True of the weights that a fit chooses from, got {len(wrong)} without "
+            f"({names}); set requires_grad_(True), or move the others alone by soctk.fine_tune or a loop of your own"
+        )
 
 
 def _check_optima(

@@ -80,8 +80,7 @@ class Trainer:
         self._home = model.dtype
         self._before = Weights(model.traits.structure, model.traits.without, before, model.context_units)
         standardize(model, data)
-        # The units stay exact while the weights visit float32.
-        self._units = {name: buffer.double().clone() for name, buffer in model.named_buffers(recurse=False)}
+        self._fixed = _fixed(model)
         self.model.to(torch.float64)
         self.best = self.state()
         self.report = FitReport(FitStatus.ITERATION_LIMIT)
@@ -136,7 +135,7 @@ class Trainer:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Give the model the weights of a state, in float64; its units stay as they are."""
-        self.model.to(torch.float64).load_state_dict(state | self._units)
+        self.model.to(torch.float64).load_state_dict(state | self._fixed)
 
     def keep(self) -> None:
         """Go on from the present state."""
@@ -353,3 +352,13 @@ class Trainer:
         self._set_structure(self._before)
         self.model.load_state_dict(self._before.state)
         self.report.status = FitStatus.DIVERGED
+
+
+def _fixed(model: ConvexSurrogate) -> dict[str, Tensor]:
+    """Return what stays exact while the weights visit float32: the units, and weights that are not to move.
+
+    Those that a structure goes without are among the latter for as long as it is tried; another may have them.
+    """
+    held = [(name, weight) for name, weight in model.named_parameters() if not weight.requires_grad]
+    fixed = [*model.named_buffers(recurse=False), *(held if model.traits.structures == 1 else [])]
+    return {name: tensor.detach().double().clone() for name, tensor in fixed}
