@@ -108,3 +108,7 @@ class TrainingTraits:
     set_range: Callable[[Tensor, Tensor], None] | None = None
     windowed: Windowed | None = None
     own: Callable[[Any], None] | None = None
+
+    def take_structure(self, index: int, without: tuple[str, ...]) -> None:
+        """Take on the structure of an index, without the blocks named; models that name none take the index alone."""
+        self.set_structure(index, *([without] if without else []))

@@ -96,8 +96,8 @@ def fit(
             that is no function.
         ValueError: data whose dimensions are not the model's, a single value to learn and to validate from, numbers
             that the model's cannot hold, optima of a wrong shape or outside the set, optima for a surrogate with
-            a training of its own, a model without weights or with held ones (`requires_grad`) among those that the
-            phases choose from, or an executor for a single surrogate.
+            a training of its own, a model without weights or with frozen ones (`requires_grad=False`) among those
+            that the phases choose from, or an executor for a single surrogate.
         RuntimeError: within `torch.inference_mode()`.
 
     Warns:
@@ -117,7 +117,7 @@ def fit(
         raise ValueError("executor: expected FitConfig(members=) of at least 2, which it learns, got 1")
     if model.parameter_count == 0:
         raise ValueError(f"model: {type(model).__name__} has no weights to train")
-    _check_held(model)
+    _check_frozen(model)
     _check_data(model, data, "data")
     known = _check_optima(model, data, optima, feasible_set)
     if validation is not None:
@@ -190,28 +190,29 @@ def _check_kinds(data: ValueData, validation: ValueData | None, config: FitConfi
         check_kind(validation, ValueData, "validation")
 
 
-def _check_held(model: ConvexSurrogate) -> None:
-    """Refuse weights that a user holds (`requires_grad`) where phases would move them all the same.
+def _check_frozen(model: ConvexSurrogate) -> None:
+    """Refuse frozen weights (`requires_grad=False`) where phases would move them all the same.
 
-    These choose what v is made of, and which blocks there are. Weights beside are left as they are if they are held.
+    Phases choose how v responds to the context and, where a model has several structures, its blocks. Other frozen
+    weights stay as they are.
     """
     traits, weights = model.traits, dict(model.named_parameters())
-    held = [name for name, weight in weights.items() if not weight.requires_grad]
+    frozen = [name for name, weight in weights.items() if not weight.requires_grad]
     if traits.structures > 1:
         for weight in weights.values():
             weight.requires_grad_(True)
-        traits.set_structure(traits.structure, *([traits.without] if traits.without else []))
-        wrong = [name for name in held if weights[name].requires_grad]
+        traits.take_structure(traits.structure, traits.without)  # freezes the blocks that it goes without
+        wrong = [name for name in frozen if weights[name].requires_grad]
     else:
         chosen = set() if traits.affine is None else {id(weight) for weight in traits.affine.parameters()}
-        wrong = [name for name in held if id(weights[name]) in chosen]
-    for name in held:
+        wrong = [name for name in frozen if id(weights[name]) in chosen]
+    for name in frozen:
         weights[name].requires_grad_(False)
     if wrong:
-        names = ", ".join((*wrong[:3], *(["..."] if len(wrong) > 3 else [])))
         raise ValueError(
             f"model: expected requires_grad=True of the weights that a fit chooses from, got {len(wrong)} without "
-            f"({names}); set requires_grad_(True), or move the others alone by soctk.fine_tune or a loop of your own"
+            f"({wrong[0]}{', ...' if len(wrong) > 1 else ''}); set requires_grad_(True), or move the others alone by "
+            "soctk.fine_tune or a loop of your own"
         )
 
 

@@ -134,7 +134,7 @@ class Trainer:
         return {name: tensor.detach().double().clone() for name, tensor in self.model.state_dict().items()}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Give the model the weights of a state, in float64; its units stay as they are."""
+        """Give the model the weights of a state, in float64; its units and frozen weights stay as they are."""
         self.model.to(torch.float64).load_state_dict(state | self._fixed)
 
     def keep(self) -> None:
@@ -173,7 +173,7 @@ class Trainer:
     def _set_structure(self, weights: Weights) -> None:
         traits = self.model.traits
         if traits.structures > 1:
-            traits.set_structure(weights.structure, *([weights.without] if weights.without else []))
+            traits.take_structure(weights.structure, weights.without)
         if traits.units is not None and weights.units not in (None, traits.units.count):
             traits.units.resize(weights.units, self.model)
 
@@ -355,10 +355,10 @@ class Trainer:
 
 
 def _fixed(model: ConvexSurrogate) -> dict[str, Tensor]:
-    """Return what stays exact while the weights visit float32: the units, and weights that are not to move.
+    """Return what stays exact while the weights visit float32: the units, and frozen weights.
 
     Those that a structure goes without are among the latter for as long as it is tried; another may have them.
     """
-    held = [(name, weight) for name, weight in model.named_parameters() if not weight.requires_grad]
-    fixed = [*model.named_buffers(recurse=False), *(held if model.traits.structures == 1 else [])]
+    frozen = [(name, weight) for name, weight in model.named_parameters() if not weight.requires_grad]
+    fixed = [*model.named_buffers(recurse=False), *(frozen if model.traits.structures == 1 else [])]
     return {name: tensor.detach().double().clone() for name, tensor in fixed}

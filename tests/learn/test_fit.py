@@ -407,21 +407,21 @@ def test_a_fit_learns_where_gradients_are_off_and_says_where_it_cannot() -> None
 
 
 @pytest.mark.parametrize("kind", ["relu", "dcp"])
-def test_weights_that_are_held_stay_as_they_are(kind: str) -> None:
+def test_frozen_weights_stay_as_they_are(kind: str) -> None:
     data, models = smooth_data(), [soctk.make_surrogate(kind, 3, 2).double() for _ in range(2)]
-    held = [name for name, _ in models[0].named_parameters() if not name.startswith("affine.")][::2]
-    for name in held:
+    frozen = [name for name, _ in models[0].named_parameters() if not name.startswith("affine.")][::2]
+    for name in frozen:
         models[0].get_parameter(name).requires_grad_(False)
     before = {name: weight.detach().clone() for name, weight in models[0].named_parameters()}
     for model in models:
         soctk.fit(model, data, replace(QUICK, starts=2))
-    assert all(weight.requires_grad == (name not in held) for name, weight in models[0].named_parameters())
-    assert all(torch.equal(models[0].get_parameter(name), before[name]) for name in held)
-    assert not any(torch.equal(models[1].get_parameter(name), before[name]) for name in held)
+    assert all(weight.requires_grad == (name not in frozen) for name, weight in models[0].named_parameters())
+    assert all(torch.equal(models[0].get_parameter(name), before[name]) for name in frozen)
+    assert not any(torch.equal(models[1].get_parameter(name), before[name]) for name in frozen)
 
 
 @pytest.mark.parametrize("name", ["lam.constant", "affine.slope.slope"])
-def test_held_weights_are_refused_where_a_fit_chooses_from_them(name: str) -> None:
+def test_frozen_weights_are_refused_where_a_fit_chooses_from_them(name: str) -> None:
     data, model = smooth_data(), soctk.make_surrogate("soc", 3, 2)
     soctk.fit(model, data, QUICK)  # without some blocks, whose weights are no longer learned
     soctk.fit(model, data, QUICK)
