@@ -193,12 +193,14 @@ def _check_kinds(data: ValueData, validation: ValueData | None, config: FitConfi
 def _check_frozen(model: ConvexSurrogate) -> None:
     """Refuse frozen weights (`requires_grad=False`) where phases would move them all the same.
 
-    Phases choose how v responds to the context and, where a model has several structures, its blocks. Other frozen
-    weights stay as they are.
+    Phases choose how v responds to the context and, where a model has several structures, its blocks. A training of a
+    model's own sets all weights. Other frozen weights stay as they are.
     """
     traits, weights = model.traits, dict(model.named_parameters())
     frozen = [name for name, weight in weights.items() if not weight.requires_grad]
-    if traits.structures > 1:
+    if traits.own is not None:
+        wrong = frozen
+    elif traits.structures > 1:
         for weight in weights.values():
             weight.requires_grad_(True)
         traits.take_structure(traits.structure, traits.without)  # freezes the blocks that it goes without
@@ -210,7 +212,7 @@ def _check_frozen(model: ConvexSurrogate) -> None:
         weights[name].requires_grad_(False)
     if wrong:
         raise ValueError(
-            f"model: expected requires_grad=True of the weights that a fit chooses from, got {len(wrong)} without "
+            f"model: expected requires_grad=True of the weights that this fit sets anyway, got {len(wrong)} without "
             f"({wrong[0]}{', ...' if len(wrong) > 1 else ''}); set requires_grad_(True), or move the others alone by "
             "soctk.fine_tune or a loop of your own"
         )

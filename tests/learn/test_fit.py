@@ -420,9 +420,11 @@ def test_frozen_weights_stay_as_they_are(kind: str) -> None:
     assert not any(torch.equal(models[1].get_parameter(name), before[name]) for name in frozen)
 
 
-@pytest.mark.parametrize("name", ["lam.constant", "affine.slope.slope"])
-def test_frozen_weights_are_refused_where_a_fit_chooses_from_them(name: str) -> None:
-    data, model = smooth_data(), soctk.make_surrogate("soc", 3, 2)
+@pytest.mark.parametrize(
+    ("kind", "name"), [("soc", "lam.constant"), ("soc", "affine.slope.slope"), ("quadratic", "level")]
+)
+def test_frozen_weights_are_refused_where_a_fit_sets_them_all_the_same(kind: str, name: str) -> None:
+    data, model = smooth_data(), soctk.make_surrogate(kind, 3, 2)
     soctk.fit(model, data, QUICK)  # without some blocks, whose weights are no longer learned
     soctk.fit(model, data, QUICK)
     model.get_parameter(name).requires_grad_(False)
