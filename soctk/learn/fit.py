@@ -245,13 +245,18 @@ def _check_count(model: ConvexSurrogate, data: ValueData) -> None:
 
 def _check_spread(data: ValueData) -> None:
     """Warn where no decision is better than another: what a model then prefers is what its start has left over."""
-    if data.value.numel() > 1 and bool((data.value == data.value[0, 0]).all()):
-        warnings.warn(
-            f"data: all {data.value.numel()} observed values are {float(data.value[0, 0]):g}; they do not say which "
-            "decision is better, and neither will the model's minima",
-            UserWarning,
-            stacklevel=3,
-        )
+    total, several = data.value.numel(), data.candidates > 1
+    if total == 1 or bool((data.value != (data.value[:, :1] if several else data.value[:1])).any()):
+        return
+    if several and bool((data.value != data.value[0, 0]).any()):
+        found = "the candidates of every instance have the same observed value"
+    else:
+        found = f"all {total} observed values are {float(data.value[0, 0]):g}"
+    warnings.warn(
+        f"data: {found}; they do not say which decision is better, and neither will the model's minima",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def _warn_diverged() -> None:

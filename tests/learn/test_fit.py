@@ -85,6 +85,9 @@ def test_values_that_are_all_the_same_are_said_to_tell_nothing():
     same = soctk.ValueData(data.context, data.x, torch.full_like(data.value, 2.5))
     with pytest.warns(UserWarning, match=r"all \d+ observed values are 2\.5; they do not say which decision is better"):
         soctk.fit(soctk.SOCICNN(3, 2), same, QUICK)
+    of_contexts = soctk.ValueData(data.context, data.x, data.context[:, :1].expand_as(data.value))
+    with pytest.warns(UserWarning, match="candidates of every instance have the same .* do not say which"):
+        soctk.fit(soctk.SOCICNN(3, 2), of_contexts, QUICK)
 
 
 @pytest.mark.parametrize("number", [0.1, 1e17, 1e300])
