@@ -144,7 +144,7 @@ def test_cells_that_begin_with_one_surrogate_learn_it_once(tmp_path: Path, monke
     (file,) = tmp_path.glob("*/*")
     assert file.stem == EXPERIMENT.key(one_cell("soc"))
     assert soctk.load(file).parameter_count == plain["params"]
-    run_cell(one_cell("soc+average"), tmp_path)  # is learned otherwise
+    run_cell(one_cell("soc+units"), tmp_path)  # is learned otherwise
     file.write_bytes(file.read_bytes()[:-9])
     run_cell(one_cell("soc"), tmp_path)
     run_cell(one_cell("soc"), tmp_path)
