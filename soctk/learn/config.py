@@ -66,8 +66,9 @@ class FitConfig:
             within an instance, by 1 / (1 + focus g)^2, and where they take some of the candidates, take the best.
             0: all alike. With noise the least values are lucky ones. Structures with one centre are
             learned from all alike. "auto": steep values of dense models are learned with 0 and, unless that ends with
-            one centre, with 4 (and a `penalty` of at least 1e-6), and the fit that picks the better held-out candidates
-            is kept; that takes 8 candidates of each instance and 30 held-out instances (`soctk.learn.phases.focused`).
+            one centre, with 4 (and a `penalty` of at least 1e-6), which is kept unless it picks clearly worse held-out
+            candidates; that takes 8 candidates of each instance and 30 held-out instances
+            (`soctk.learn.phases.focused`).
         history: correction pairs of L-BFGS.
         validate_every: L-BFGS iterations between validations.
         patience: validations without improvement before L-BFGS stops.

@@ -50,8 +50,9 @@ def fit(
     and second-order iterations on everything. Models of branches over windows (`ConvSOCICNN`, `RecurrentSOCICNN`)
     begin with a convex problem instead of AdamW. A surrogate may have a training of its own (least squares, lpcf).
     The state with the smallest validation loss is kept. Values that grow steeply away from the best of their instance
-    are learned a second time with those near it counting most, and the fit is kept that picks the better held-out
-    candidates (`FitConfig.focus`, `soctk.learn.phases.focused`). The model remembers where the data were (`support`).
+    are learned a second time with those near it counting most, and that fit is kept unless it picks clearly worse
+    held-out candidates (`FitConfig.focus`, `soctk.learn.phases.focused`). The model remembers where the data were
+    (`support`).
     Instances whose candidates are one decision, measured several times, are learned from one value at a time. Those
     with too few candidates to tell how values vary with the decision (`needed_candidates`) tell of b0 alone, and of
     nothing where a surrogate does not keep b0 apart.

@@ -8,18 +8,23 @@ hold may have minima where there are none.
 
 So steep values are learned both ways, and what decides is what decisions are for: of each held-out instance either
 model picks the candidate that it values least, and the observed values of these are compared. Noise in held-out values
-favours neither. With the focus few candidates of an instance may tell anything, and whether its affine function is
-still better projected out of them (`soctk.learn.residuals`) depends on the model: then it is learned both ways, too.
-The pick of a few instances says little, nor does one of a few candidates, and a fit that ends with one
-centre has no use for weights: there all values count alike.
+favours neither. Often this tells them apart no more than by chance: both pick the best candidate nearly always, and a
+single pick of a steep value outweighs all others. Decisions, which are not among the candidates, differ all the same,
+and mostly the focus makes the better ones then. So the fit without it is kept only where its picks are better by more
+than a standard error. With the focus few candidates of an instance may tell anything, and whether its affine function
+is still better projected out of them (`soctk.learn.residuals`) depends on the model: then it is learned both ways, too,
+and of these two the one with the better picks goes on. The pick of a few instances says little, nor does one of a few
+candidates, and a fit that ends with one centre has no use for weights: there all values count alike.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import chain
 
 import torch
+from torch import Tensor
 
 from soctk.learn.data import ValueData
 from soctk.learn.phases.phase import Phase, run_in_turn, steps_of
@@ -36,11 +41,13 @@ FEWEST_CANDIDATES = 8
 """Of an instance, in training and validation data, to tell the best from the others."""
 FEWEST_PICKS = 30
 """Held-out instances, for the means of their picks to be compared."""
+REQUIRED_ERRORS = 1.0
+"""Standard errors of paired differences by which picks without a focus have to be better (Breiman et al. 1984)."""
 
 
 @dataclass(frozen=True)
 class Focused(Phase):
-    """Learn from all values alike, then from the start with a focus; keep what picks the better held-out candidates.
+    """Learn from all values alike, then from the start with a focus; keep that unless its picks are clearly worse.
 
     Where time is up before a later one is whole the best before is kept, and the status says that it was.
 
@@ -60,21 +67,25 @@ class Focused(Phase):
         run_in_turn(self.alike, trainer)
         if trainer.settled or not trainer.time_left:
             return
-        least = picked(trainer)
+        best = picked(trainer)
         for phases in self.focused:
             if trainer.time_left:
-                least = self._try(trainer, begun, phases, least)
+                best = self._try(trainer, begun, phases, best)
 
-    def _try(self, trainer: Trainer, begun: Weights, phases: tuple[Phase, ...], least: float) -> float:
-        """Learn with the focus; keep what was there unless the picks fall below `least`, and return the least."""
+    def _try(self, trainer: Trainer, begun: Weights, phases: tuple[Phase, ...], best: Tensor) -> Tensor:
+        """Learn with the focus; keep what was there if its picks are the better ones, and return those kept."""
+        has_one = trainer.focus > 0
         with trainer.attempt() as better:
             trainer.begin_again(begun, FOCUS)
             run_in_turn(phases, trainer)
-            mean = picked(trainer)
-            if trainer.time_left and not trainer.settled and mean < least:
+            picks = picked(trainer)
+            worse = picks - best
+            mean, error = float(worse.mean()), float(worse.std()) / math.sqrt(len(worse))
+            wanted = mean < 0 if has_one else mean <= REQUIRED_ERRORS * error
+            if trainer.time_left and not trainer.settled and wanted:
                 better()
-                least = mean
-        return least
+                best = picks
+        return best
 
     def run_late(self, trainer: Trainer) -> None:
         for phase in self.alike:
@@ -95,8 +106,8 @@ def is_steep(data: ValueData) -> bool:
 
 
 @torch.no_grad()
-def picked(trainer: Trainer) -> float:
-    """Return the mean value of the candidates of held-out instances that the model values least."""
+def picked(trainer: Trainer) -> Tensor:
+    """Return the values of the candidates of held-out instances that the model values least, (N,)."""
     held_out = trainer.standardized()[1]
     pick = trainer.model._value(held_out.x, held_out.context).argmin(dim=1, keepdim=True)
-    return float(held_out.value.gather(1, pick).mean())
+    return held_out.value.gather(1, pick).squeeze(1)
