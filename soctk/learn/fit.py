@@ -97,8 +97,8 @@ def fit(
             that is no function.
         ValueError: data whose dimensions are not the model's, a single value to learn and to validate from, numbers
             that the model's cannot hold, optima of a wrong shape or outside the set, optima for a surrogate with
-            a training of its own, a model without weights or with frozen ones (`requires_grad=False`) among those
-            that the phases choose from, or an executor for a single surrogate.
+            a training of its own, a model without weights or with frozen ones (`requires_grad=False`) that the fit
+            sets anyway, or an executor for a single surrogate.
         RuntimeError: within `torch.inference_mode()`.
 
     Warns:
