@@ -14,7 +14,6 @@ step 2 was taken, steps 3 and 4 begin from it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from soctk.learn.centred import Array, Centred, Values, learn
 from soctk.learn.isotropic import MOST_VALUES, isotropic_quadratic
 from soctk.learn.least_squares import LeastSquaresQuadratic
+from soctk.learn.paired import clearly_better
 from soctk.learn.units import Standardized
 from soctk.models.centred import CentredShape
 
@@ -108,7 +108,7 @@ class Ladder:
                 break
             step = Step(step.index, step.sizes, alpha=chosen.alpha or step.alpha)
             reached = self._errors(step, parts, values)
-            if clearly_better(reached, errors):
+            if clearly_better(reached, errors, REQUIRED_ERRORS):
                 chosen, errors = step, reached
         return chosen
 
@@ -137,14 +137,6 @@ class Ladder:
             residual = self._learn(step, quadratic, train).residual(values.instances(left_out))
             errors.append(np.square(residual).reshape(-1, values.candidates).mean(axis=1))
         return np.concatenate(errors)
-
-
-def clearly_better(errors: Array, others: Array) -> bool:
-    """Return whether paired errors are less than others by more than `REQUIRED_ERRORS` standard errors."""
-    gain = others - errors
-    if not np.isfinite(gain).all():
-        return False
-    return float(gain.mean()) > REQUIRED_ERRORS * float(gain.std()) / math.sqrt(len(gain))
 
 
 def one_by_one(data: Standardized) -> Standardized:

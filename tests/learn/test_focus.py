@@ -342,7 +342,7 @@ def test_of_all_recipes_the_one_that_picks_best_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("errors", "kept"), [((-3.0,), 1), ((0.9,), 1), ((1.1,), 0), ((0.9, 0.8), 2), ((0.9, 1.1), 1), ((1.1, 0.9), 2)]
+    ("errors", "kept"), [((-3.0,), 1), ((1.1,), 1), ((1.3,), 0), ((1.1, 1.0), 2), ((1.1, 1.3), 1), ((1.3, 1.1), 2)]
 )
 def test_no_focus_is_kept_only_where_its_picks_are_clearly_better(
     errors: tuple[float, ...], kept: int, monkeypatch: pytest.MonkeyPatch
@@ -353,6 +353,16 @@ def test_no_focus_is_kept_only_where_its_picks_are_clearly_better(
     common, error = 100 * noise.flip(0), float(noise.std()) / 50**0.5
     picks = (common, *(common + noise + each * error for each in errors))
     assert kept_of(*picks, monkeypatch=monkeypatch) == kept
+
+
+@pytest.mark.parametrize("worth", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize(("differ", "kept"), [(1, 1), (2, 0)])
+def test_a_single_pick_says_nothing_against_a_focus(
+    worth: float, differ: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = torch.ones(32, dtype=DOUBLE)
+    others[:differ] += worth
+    assert kept_of(torch.ones(32, dtype=DOUBLE), others, monkeypatch=monkeypatch) == kept
 
 
 def test_picks_that_are_the_same_say_nothing_against_a_focus(monkeypatch: pytest.MonkeyPatch) -> None:
