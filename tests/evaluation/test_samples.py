@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,19 @@ def test_a_mean_is_over_the_same_cells_for_every_method() -> None:
     rows += [row("dcp", "a", 8, 3.0), row("dcp", "b", 8, 5.0), row("dcp", "a", 1, 9.0), row("dcp", "b", 1, None)]
     found = curves(rows, "candidates")
     assert found["soc"] == pytest.approx({1: 0.1, 8: 0.8})
-    assert found["dcp"] == pytest.approx({8: 4.0}), "one of two tasks is no mean of both"
+    assert found["dcp"] == pytest.approx({8: 15**0.5}), "one of two tasks is no mean of both"
+
+
+def test_tasks_count_alike_whatever_their_seeds_and_regrets() -> None:
+    """Of task "a" three seeds whose mean is 4, of task "b" one that is below the decisions' tolerance of 1e-6."""
+    config = {"train": 100, "candidates": 8}
+    regrets = {("a", 0): 1.0, ("a", 1): 4.0, ("a", 2): 7.0, ("b", 0): 1e-12}
+    rows = [
+        support.row(method="soc", task=task, seed=seed, config=config, regret_mean=regret)
+        for (task, seed), regret in regrets.items()
+    ]
+    assert curves(rows, "train")["soc"] == pytest.approx({100: (4.0 * 1e-6) ** 0.5})
+    assert curves(rows[3:], "train")["soc"] == {100: 1e-12}
 
 
 def test_methods_no_better_than_a_least_squares_quadratic_are_named() -> None:
@@ -52,6 +65,22 @@ def test_a_setting_changes_the_recipe_as_in_the_leaderboard() -> None:
     assert cells["pcf+average"] == cells["pcf"] | {"fit.members": 6}
     known = dict(leaderboard.config_of("soc+optima", "box_socp", 10))
     assert cells["soc+optima"] == known | {"train": 500, "validation": 500}
+
+
+def test_every_task_has_its_tables_and_all_of_them_one(tmp_path: Path) -> None:
+    store, page = tmp_path / "samples.jsonl", tmp_path / "page.md"
+    for task, seeds in (("budget_huber", (0,)), ("box_socp", (0, 1))):
+        for seed, size in itertools.product(seeds, (1, 8)):
+            config = {"train": 100, "candidates": size}
+            row = support.row(experiment="samples", method="soc", task=task, seed=seed, config=config, regret_mean=0.1)
+            ResultsStore(store).append(row)
+    assert main(["report", str(store), "--markdown", str(page)]) == 0
+    text = page.read_text()
+    parts = [line for line in text.splitlines() if line.startswith("## ")]
+    assert parts == ["## All 2 tasks", "## box_socp at d = 10", "## budget_huber at d = 10"]
+    assert text.count("| method | 1 | 8 |") == text.count("| soc | 1.00e-01 | 1.00e-01 |") == 3
+    assert "2 seeds." in text
+    assert "One seed: a factor of ten may be chance" in text
 
 
 def test_the_command_measures_every_size_and_writes_page_and_picture(tmp_path: Path, monkeypatch) -> None:

@@ -268,23 +268,29 @@ def equivalence_figure(
     save_figure(drawn, path)
 
 
-def samples_figure(panels: Mapping[str, Mapping[str, Mapping[int, float]]], path: Path) -> None:
-    """Draw regrets of every method by how much data there is, given by the heading of each panel."""
-    drawn, grid = plt.subplots(1, len(panels), figsize=(8.6, 3.6), layout="constrained", sharey=True, squeeze=False)
-    for axes, (heading, curves) in zip(grid.flat, panels.items(), strict=True):
-        sizes = sorted({size for curve in curves.values() for size in curve})
-        for (method, curve), style in zip(curves.items(), itertools.cycle(METHOD_STYLES), strict=False):
-            if curve:
-                plain = {"marker": "o", "ls": ":", "color": TRIVIAL} if method in TRIVIAL_METHODS else style
-                axes.plot(*zip(*curve.items(), strict=True), ms=4, lw=1.2, label=method, **plain)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xticks(sizes, list(map(str, sizes)), fontsize=8)
-        axes.minorticks_off()
-        axes.set_xlabel(heading)
-        open_frame(axes, "both")
-    grid[0, 0].set_ylabel("mean regret")
-    grid[0, -1].legend(fontsize=8, frameon=False)
+def samples_figure(panels: Mapping[str, Mapping[str, Mapping[str, Mapping[int, float]]]], path: Path) -> None:
+    """Draw regrets of every method by how much data there is: a line of panels by heading, a column by task."""
+    columns = len(next(iter(panels.values())))
+    size = (max(4.2, 2.0 * columns + 1.2), 3.0 * len(panels))
+    drawn, grid = plt.subplots(len(panels), columns, figsize=size, layout="constrained", sharey="col", squeeze=False)
+    for (heading, tasks), line in zip(panels.items(), grid, strict=True):
+        for (task, curves), axes in zip(tasks.items(), line, strict=True):
+            sizes = sorted({size for curve in curves.values() for size in curve})
+            for (method, curve), style in zip(curves.items(), itertools.cycle(METHOD_STYLES), strict=False):
+                if curve:
+                    plain = {"marker": "o", "ls": ":", "color": TRIVIAL} if method in TRIVIAL_METHODS else style
+                    axes.plot(*zip(*curve.items(), strict=True), ms=4, lw=1.2, label=method, **plain)
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.set_xticks(sizes, list(map(str, sizes)), fontsize=7)
+            axes.minorticks_off()
+            axes.set_xlabel(heading, fontsize=8)
+            axes.set_title(task, loc="left", fontsize=8.5)
+            open_frame(axes, "both")
+    for line in grid:
+        line[0].set_ylabel("mean regret", fontsize=8)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    drawn.legend(handles, labels, fontsize=8, frameon=False, loc="outside upper right", ncols=len(labels))
     save_figure(drawn, path)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -10,9 +10,11 @@ import numpy as np
 from soctk_evaluation.harness.experiment import Files, Results
 from soctk_evaluation.harness.names import in_order
 from soctk_evaluation.harness.store import Row, last_by
+from soctk_evaluation.tables.leaderboard import REGRET
 from soctk_evaluation.tables.markdown import escape, head, line
 from soctk_evaluation.tables.page import Page
 from soctk_evaluation.tables.summary import WHICH
+from soctk_tasks import TASKS
 
 Varied = Literal["candidates", "train"]
 VARIED: dict[Varied, str] = {"candidates": "candidates of an instance", "train": "instances"}
@@ -24,38 +26,36 @@ PAGE = Page(
     "How much data",
     "soctk samples --dims {dims} --seeds {seeds} --tasks {names}",
     """
-Mean regret on {tasks} at d = {dim} ({count}) by the number of observed values: first of candidates of each of {train}
-instances, then of instances with {candidates} candidates each. Validation data are as many; test instances and
-decisions are the leaderboard's, and so is the recipe, as it was in the version named below. A log of decisions
-has one candidate for each instance: what a decision changes can then only be told by comparing different contexts. The
-row `quadratic` is the least-squares quadratic, learned in closed form.
+Mean regret by the number of observed values: first of candidates of each of {train} instances, then of instances with
+{candidates} candidates each. Validation data are as many; test instances and decisions are the leaderboard's, and so is
+the recipe, as it was in the versions named below. A log of decisions has one candidate for each instance: what a
+decision changes can then only be told by comparing different contexts. The row `quadratic` is the least-squares
+quadratic, learned in closed form.
 """,
-    "Mean regret by candidates and by instances",
+    "Mean regret by candidates and by instances, a column for each task",
 )
+
+Curves = dict[str, dict[int, float]]
+"""Regrets by method and size."""
 
 
 def write_samples(results: Results, files: Files) -> None:
     """Show the tables, and write the page and the picture asked for."""
     rows = list(last_by(results.measured, _which).values())
-    text = "\n".join(table(curves(rows, varied), varied) for varied in VARIED) if rows else ""
+    text = "\n".join(_sections(rows)) if rows else ""
     print(text or "no rows of sample efficiency yet")
     if rows:
-        seeds = sorted({row["seed"] for row in rows})
-        tasks, dims = dict.fromkeys(row["task"] for row in rows), sorted({row["dim"] for row in rows})
         fields = {
-            "tasks": ", ".join(f"`{escape(task)}`" for task in tasks),
-            "dim": " and ".join(map(str, dims)),
-            "count": ONE_SEED if len(seeds) == 1 else f"{len(seeds)} seeds",
-            "dims": " ".join(map(str, dims)),
-            "seeds": " ".join(map(str, seeds)),
-            "names": " ".join(escape(task) for task in tasks),
+            "dims": " ".join(map(str, sorted({row["dim"] for row in rows}))),
+            "seeds": " ".join(map(str, sorted({row["seed"] for row in rows}))),
+            "names": " ".join(escape(task) for task in dict.fromkeys(row["task"] for row in rows)),
         }
         PAGE.write(results, files, text, fields | {name: escape(most(rows, name)) for name in VARIED}, rows)
     if "figure" in files and rows:
         from soctk_evaluation.tables.figures import samples_figure
 
-        panels = {heading: curves(rows, varied) for varied, heading in VARIED.items()}
-        samples_figure(panels, files["figure"])
+        panels = {name: {of: curves(own, name) for of, own in _by_task(rows).items()} for name in VARIED}
+        samples_figure({VARIED[name]: found for name, found in panels.items()}, files["figure"])
 
 
 def _which(row: Row) -> tuple[object, ...]:
@@ -63,15 +63,37 @@ def _which(row: Row) -> tuple[object, ...]:
     return *(row[name] for name in WHICH), *(row["config"][name] for name in VARIED)
 
 
+def _by_task(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return rows by task and dimension, tasks in the leaderboard's order."""
+    found: dict[str, list[Row]] = {}
+    order = {task: place for place, task in enumerate(TASKS)}
+    for row in sorted(rows, key=lambda row: (order.get(row["task"], len(order)), row["task"], row["dim"])):
+        found.setdefault(f"{row['task']} at d = {row['dim']}", []).append(row)
+    return found
+
+
+def _sections(rows: Sequence[Row]) -> Iterator[str]:
+    """Return the tables: of all tasks where there are several, and of each."""
+    tasks = _by_task(rows)
+    if len(tasks) > 1:
+        yield from (f"## All {len(tasks)} tasks", "", "Geometric means of the regrets below.", "")
+        yield from (table(curves(rows, varied), varied) for varied in VARIED)
+    for task, own in tasks.items():
+        seeds = len({row["seed"] for row in own})
+        yield from (f"## {escape(task)}", "", f"{ONE_SEED if seeds == 1 else f'{seeds} seeds'}.".capitalize(), "")
+        yield from (table(curves(own, varied), varied) for varied in VARIED)
+
+
 def most(rows: Sequence[Row], name: Varied) -> int:
     """Return the largest number of candidates or instances."""
     return max(row["config"][name] for row in rows)
 
 
-def curves(rows: Sequence[Row], varied: Varied) -> dict[str, dict[int, float]]:
-    """Return the mean regret of every method over tasks and seeds by how many there are of `varied`.
+def curves(rows: Sequence[Row], varied: Varied) -> Curves:
+    """Return the geometric mean over tasks of the mean regret over seeds, by how many there are of `varied`.
 
-    Where a task or a seed is missing that others have, there is no mean.
+    Where a task or a seed is missing that others have, there is no mean. Regrets below the decisions' tolerance count
+    as that beside other tasks'.
     """
     other: Varied = "train" if varied == "candidates" else "candidates"
     own = [row for row in rows if row["config"][other] == most(rows, other) and row["regret_mean"] is not None]
@@ -81,19 +103,25 @@ def curves(rows: Sequence[Row], varied: Varied) -> dict[str, dict[int, float]]:
         sizes = found.setdefault(row["method"], {}).setdefault(row["config"][varied], {})
         sizes[row["task"], row["dim"], row["seed"]] = row["regret_mean"]
     return {
-        method: {
-            size: float(np.mean(list(means.values())))
-            for size, means in sorted(found[method].items())
-            if means.keys() == wanted
-        }
+        method: {size: _mean(regrets) for size, regrets in sorted(found[method].items()) if regrets.keys() == wanted}
         for method in in_order(set(found))
     }
 
 
-def table(found: dict[str, dict[int, float]], varied: Varied) -> str:
+def _mean(regrets: Mapping[tuple[str, int, int], float]) -> float:
+    tasks: dict[tuple[str, int], list[float]] = {}
+    for (task, dim, _), regret in regrets.items():
+        tasks.setdefault((task, dim), []).append(regret)
+    means = {of: float(np.mean(seeds)) for of, seeds in tasks.items()}
+    if len(means) == 1:
+        return next(iter(means.values()))
+    return float(np.exp(np.mean([np.log(max(mean, REGRET.floor_of(task))) for (task, _), mean in means.items()])))
+
+
+def table(found: Curves, varied: Varied) -> str:
     """Return the table of the regrets of every method by how many there are of `varied`, and who is beaten."""
     sizes = sorted({size for curve in found.values() for size in curve})
-    lines = [f"## By {VARIED[varied]}", "", *head(["method", *map(str, sizes)])]
+    lines = [f"### By {VARIED[varied]}", "", *head(["method", *map(str, sizes)])]
     for method, curve in found.items():
         lines.append(line(method, *(f"{curve[size]:.2e}" if size in curve else "missing" for size in sizes)))
     return "\n".join([*lines, *_beaten(found), ""])
