@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,16 @@ from typing import Any
 
 import pytest
 
+import soctk
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `soctk fit` learn in a tenth of its iterations, from one start."""
+    brief = functools.partial(soctk.FitConfig, starts=1, lbfgs_iterations=100, optima_iterations=10)
+    monkeypatch.setattr("soctk_evaluation.cli.logged.FitConfig", brief)
 
 
 @pytest.fixture(scope="module")

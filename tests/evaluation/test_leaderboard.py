@@ -31,7 +31,7 @@ from soctk_evaluation.harness.store import problem_of
 
 RESULTS = Path(__file__).resolve().parents[2] / "evaluation" / "results"
 SIZES = {"train": 20, "validation": 10, "test": 6, "candidates": 8}
-FIT = soctk.FitConfig(epochs=1, lbfgs_iterations=2)
+FIT = soctk.FitConfig(epochs=1, lbfgs_iterations=2, newton_iterations=2, optima_iterations=20)
 
 
 def cells_of(tasks, dims, methods, seeds, protocol="exact", **more) -> list[Cell]:

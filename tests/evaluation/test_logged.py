@@ -103,6 +103,7 @@ def test_fit_then_decide(files: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (decided["gap"] <= 1e-4 * 1e-3).all()
 
 
+@pytest.mark.usefixtures("briefly")
 def test_members_are_saved_as_their_mean_and_the_structure_is_said(tmp_path: Path, capsys) -> None:
     random, log = np.random.default_rng(0), tmp_path / "log.csv"
     table = pd.DataFrame(random.normal(size=(200, 4)), columns=["context_a", "context_b", "x_0", "x_1"])
@@ -116,6 +117,7 @@ def test_members_are_saved_as_their_mean_and_the_structure_is_said(tmp_path: Pat
     assert len(mean.models) == 2
 
 
+@pytest.mark.usefixtures("briefly")
 def test_hidden_units_of_the_context_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Costs whose best decision swings with the context, and costs of which it is none of their business."""
     random, log = np.random.default_rng(0), tmp_path / "log.csv"
@@ -133,6 +135,7 @@ def test_hidden_units_of_the_context_are_asked_for(tmp_path: Path, capsys: pytes
     assert "context_units: expected an integer of at least 0, got -1" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("briefly")
 def test_known_optima_are_learned_from(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", str(files / "optima.npz"), "--model", "quad", *SET, "--output", str(files / "m.st")]) == 0
     assert "mean distance from held-out optima" in capsys.readouterr().out
@@ -301,6 +304,7 @@ def test_a_row_more_in_one_context_changes_no_fit() -> None:
     assert int(read.contexts.max()) + 1 == 59
 
 
+@pytest.mark.usefixtures("briefly")
 def test_one_context_with_several_sides_keeps_its_optima(tmp_path: Path, monkeypatch, capsys) -> None:
     """Its rows are instances of their own, each with its optimum; these were dropped without a word."""
     monkeypatch.chdir(tmp_path)
@@ -325,6 +329,7 @@ def test_a_log_that_was_written_with_fewer_digits_is_known_again(tmp_path: Path,
         assert "measured on the 30 values held out" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("briefly")
 def test_a_log_whose_contexts_fewer_digits_made_one_is_another(tmp_path: Path, monkeypatch, capsys) -> None:
     """Other rows are held out of it: 55 of the 80 that were taken for these had been learned from."""
     monkeypatch.chdir(tmp_path)

@@ -152,6 +152,7 @@ def test_no_bound_is_null(files: pd.DataFrame) -> None:
     assert not {"price_lower_coal", "price_upper_sun"} & set(plan)
 
 
+@pytest.mark.usefixtures("briefly")
 def test_optima_of_a_log_are_those_of_their_own_sets(files: pd.DataFrame, capsys) -> None:
     random = np.random.default_rng(0)
     context = random.normal(size=(40, 1)).repeat(6, axis=0)

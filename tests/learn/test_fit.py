@@ -199,7 +199,7 @@ def unseen_task(theta: torch.Tensor) -> soctk.ConicForm:
 def test_defaults_carry_over_to_a_task_nobody_tuned_them_to():
     """0.2 % of the objective's spread, which is of order one, and far below the least-squares quadratic's."""
     task = Task("unseen", 8, 0, soctk.Box(8), 5, unseen_task)
-    train, validation = task.sample(500, 64, seed=1), task.sample(500, 64, seed=2)
+    train, validation = task.sample(300, 48, seed=1), task.sample(300, 48, seed=2)
     contexts = task.contexts(200, seed=3)
     assert 0.3 < float(train.value.std(dim=1).mean()) < 3.0
     optimum = task.solve(contexts).value
