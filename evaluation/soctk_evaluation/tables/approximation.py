@@ -56,8 +56,9 @@ Two rows are trivial: a least-squares quadratic, and the constant training mean.
 The paper's errors are not comparable: its training ends after at most 240 Adam steps on unscaled values, where the
 constant still beats its ReLU-ICNN in all 40 cells. Read the lead of a branch with care: it is large where the branch is
 the target's own (a quadratic for the quadratic branch, a norm for the conic one), and there the ablation that keeps
-that branch shares it, but for NormAniso at d = 20 and the norms and quadratics at d = 50. SoftplusSum, Huber, L1Norm and ICKANPaperTarget are sums of functions of one entry of x each,
-which is what an edge of P1-ICKAN is; two layers of ReLUs and two blocks have to make d such functions together.
+that branch shares it, but for NormAniso at d = 20 and the norms and quadratics at d = 50. SoftplusSum, Huber, L1Norm
+and ICKANPaperTarget are sums of functions of one entry of x each, which is what an edge of P1-ICKAN is; two layers of
+ReLUs and two blocks have to make d such functions together.
 """,
     "Relative error of every method on every target",
 )
@@ -96,8 +97,8 @@ def _won(rows: list[Row]) -> Iterator[str]:
         scores = cell_scores([row for row in published if row["dim"] == dim], ERROR.score)
         found = sorted(compare(scores, ERROR.reference, ERROR.floor), key=lambda own: -own.wins)
         if found:
-            named = ", ".join(f"{escape(own.method)} in {own.wins}" for own in found)
-            yield f"- d = {dim}: the least error, `+linear` aside, of {found[0].shared} cells of target and seed, has {named}"
+            named, cells = ", ".join(f"{escape(own.method)} in {own.wins}" for own in found), found[0].shared
+            yield f"- d = {dim}: the least error, `+linear` aside, of {cells} cells of target and seed, has {named}"
 
 
 def _behind(table: Table, others: Sequence[Line], near: float) -> str:
