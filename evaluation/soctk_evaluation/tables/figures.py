@@ -271,7 +271,7 @@ def equivalence_figure(
 def samples_figure(panels: Mapping[str, Mapping[str, Mapping[str, Mapping[int, float]]]], path: Path) -> None:
     """Draw regrets of every method by how much data there is: a line of panels by heading, a column by task."""
     columns = len(next(iter(panels.values())))
-    size = (max(4.2, 2.0 * columns + 1.2), 3.0 * len(panels))
+    size = (max(4.2, 2.2 * columns + 1.2), 3.0 * len(panels))
     drawn, grid = plt.subplots(len(panels), columns, figsize=size, layout="constrained", sharey="col", squeeze=False)
     for (heading, tasks), line in zip(panels.items(), grid, strict=True):
         for (task, curves), axes in zip(tasks.items(), line, strict=True):
