@@ -21,7 +21,7 @@ VARIED: dict[Varied, str] = {"candidates": "candidates of an instance", "train":
 """What is varied, and its heading."""
 
 TRIVIAL = "quadratic"
-ONE_SEED = "one seed: a factor of ten may be chance, of small regrets a hundred"
+ONE_SEED = "One seed: a factor of ten may be chance, of small regrets a hundred."
 PAGE = Page(
     "How much data",
     "soctk samples --dims {dims} --seeds {seeds} --tasks {names}",
@@ -49,7 +49,8 @@ Curves = dict[str, dict[int, float]]
 def write_samples(results: Results, files: Files) -> None:
     """Show the tables, and write the page and the picture asked for."""
     rows = list(last_by(results.measured, _which).values())
-    text = "\n".join(_sections(rows)) if rows else ""
+    tasks = _by_task(rows)
+    text = "\n".join(_sections(tasks))
     print(text or "no rows of sample efficiency yet")
     if rows:
         fields = {
@@ -61,8 +62,8 @@ def write_samples(results: Results, files: Files) -> None:
     if "figure" in files and rows:
         from soctk_evaluation.tables.figures import samples_figure
 
-        panels = {name: {of: curves(own, name) for of, own in _by_task(rows).items()} for name in VARIED}
-        samples_figure({VARIED[name]: found for name, found in panels.items()}, files["figure"])
+        panels = {heading: {of: curves(own, name) for of, own in tasks.items()} for name, heading in VARIED.items()}
+        samples_figure(panels, files["figure"])
 
 
 def _which(row: Row) -> tuple[object, ...]:
@@ -79,15 +80,15 @@ def _by_task(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _sections(rows: Sequence[Row]) -> Iterator[str]:
+def _sections(tasks: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     """Return the tables: of all tasks where there are several, and of each."""
-    tasks = _by_task(rows)
     if len(tasks) > 1:
+        rows = [row for own in tasks.values() for row in own]
         yield from (f"## All {len(tasks)} tasks", "", "Geometric means of the regrets below.", "")
         yield from (table(curves(rows, varied), varied) for varied in VARIED)
     for task, own in tasks.items():
         seeds = len({row["seed"] for row in own})
-        yield from (f"## {escape(task)}", "", f"{ONE_SEED if seeds == 1 else f'{seeds} seeds'}.".capitalize(), "")
+        yield from (f"## {escape(task)}", "", ONE_SEED if seeds == 1 else f"{seeds} seeds.", "")
         yield from (table(curves(own, varied), varied) for varied in VARIED)
 
 
@@ -116,6 +117,7 @@ def curves(rows: Sequence[Row], varied: Varied) -> Curves:
 
 
 def _mean(regrets: Mapping[tuple[str, int, int], float]) -> float:
+    """Return the mean of one task's regrets, or of several tasks' the geometric mean of their means."""
     tasks: dict[tuple[str, int], list[float]] = {}
     for (task, dim, _), regret in regrets.items():
         tasks.setdefault((task, dim), []).append(regret)
@@ -134,7 +136,7 @@ def table(found: Curves, varied: Varied) -> str:
     return "\n".join([*lines, *_beaten(found), ""])
 
 
-def _beaten(found: dict[str, dict[int, float]]) -> list[str]:
+def _beaten(found: Curves) -> list[str]:
     """Say where learned methods are above the least-squares quadratic, or no lower."""
     least = found.get(TRIVIAL, {})
     lost = {
