@@ -67,4 +67,4 @@ def check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexFu
         raise ValueError(f"scale: expected a number or batch shape {batch} as the contexts', got {tuple(unit.shape)}")
     if bool((unit <= 0).any()):
         raise ValueError(f"scale: expected positive numbers, got {float(unit.min()):g}")
-    return unit.expand(batch).reshape(-1)
+    return unit.detach().expand(batch).reshape(-1).clone()  # the caller may go on writing into it

@@ -165,7 +165,7 @@ def decide_under(
         solver=found.solver.reshape(batch),
         violation=violation.reshape(batch).to(device),
         multipliers=found.u.reshape(*batch, len(forms)).to(device),
-        context=problem.given,
+        context=problem.context,
         support=None if problem.model is None else problem.model.support,
     )
 
@@ -174,7 +174,7 @@ def _in_range(problem: Problem, forms: list[ConicForm], found: _Found, limits: L
     """Return the unit where f hardly varies, None where it does; decide again what has too large a gap in it."""
     known = found.value.isfinite()
     value = torch.where(known, found.value, 0.0)
-    unit = unit_in_range(problem, found.x, value)
+    unit = unit_in_range(problem, found.x, value, limits)
     if unit is None:
         return None
     good = found.good(torch.arange(problem.size), unit, limits.tol)

@@ -31,7 +31,7 @@ class Reduction:
     Attributes:
         sets: as arrays.
         given: their lower, upper, f and h, as compiled code takes them.
-        fixed: coordinates that are fixed in all of them, held by equalities.
+        fixed: coordinates that are held by equalities, as they are fixed in all of them.
         elimination: of their matrices and these equalities.
         f: right-hand sides of all equalities, (1 or N, any).
         origin: x_p, (1 or N, n).
@@ -56,13 +56,20 @@ class Reduction:
     flags: int
 
     @classmethod
-    def of(cls, sets: SetArrays) -> Reduction:
-        """Return the reduction of sets."""
+    def of(cls, sets: SetArrays, fixed: np.ndarray | None = None) -> Reduction:
+        """Return the reduction of sets.
+
+        Args:
+            sets: as arrays.
+            fixed: coordinates to hold, fixed in all of them; those are, by default. Some of the sets of another
+                reduction have its coordinates if they hold what it holds.
+        """
         from soctk.decide.compiled.free_rows import ENDLESS, TOO_NARROW, reduce  # Numba is loaded when it is needed
 
         lower, upper, f, h = sets.sides
-        met = lower == upper
-        fixed = np.flatnonzero(met.all(axis=0)) if met.any() else NONE
+        if fixed is None:
+            met = lower == upper
+            fixed = np.flatnonzero(met.all(axis=0)) if met.any() else NONE
         e = sets.base.elimination(tuple(fixed.tolist()))
         if fixed.size > 0:
             f = joined(f, lower[:, fixed])

@@ -204,20 +204,19 @@ class DecisionLayer(nn.Module):
     def _over_rows(self, form: ConicForm, sets: SetAt, *, of: Literal["x", "value"]) -> Tensor:
         """Return decisions (N, n) or values (N,) over sets, flat, as a function of what form and sets depend on."""
         keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
-        fixed = sets.detach()
+        free, plain_sets = FreeCoordinates.of(sets), sets.detach()
 
         def find(form: ConicForm, rows: Tensor | None, tol: float) -> Result:
-            some = fixed if rows is None else fixed.select(rows)
-            return minimise_in_free_coordinates(form, some, **self._options(tol, keep))
+            some = plain_sets if rows is None else plain_sets.select(rows)
+            return minimise_in_free_coordinates(form, some, free.reduction.fixed, **self._options(tol, keep))
 
-        form, result, units = _in_range(form, fixed, lambda form: self._found(form, find))
-        free = FreeCoordinates.of(sets)
+        form, result, units = _in_range(form, plain_sets, lambda form: self._found(form, find))
         if free.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
             x = free.expand(result.x) + 0.0 * form.constant  # part of the graph
             scale, level = units
             return x if of == "x" else scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level
         inner, ends = free.form(form), free.ends()
-        self._improve_bounds(form, fixed, result, free.expand(result.x))
+        self._improve_bounds(form, plain_sets, result, free.expand(result.x))
         result, plain, held = settle(inner, result), form.detach(), ends.detach()
         if of == "x":
             self._gap(result, *units)

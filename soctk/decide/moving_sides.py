@@ -42,9 +42,9 @@ class FreeCoordinates:
     high: Tensor
 
     @classmethod
-    def of(cls, sets: SetAt) -> FreeCoordinates:
-        """Return the free coordinates of flat sets in the processor's memory."""
-        reduction = Reduction.of(sets.arrays)
+    def of(cls, sets: SetAt, fixed: np.ndarray | None = None) -> FreeCoordinates:
+        """Return the free coordinates of flat sets in the processor's memory; `fixed` as in `Reduction.of`."""
+        reduction = Reduction.of(sets.arrays, fixed)
         return cls(sets, reduction, *_Affine.apply(*sets.sides, reduction))
 
     @property
@@ -114,14 +114,16 @@ def _summed(part: np.ndarray, shape: torch.Size) -> Tensor:
 
 
 def minimise_in_free_coordinates(
-    form: ConicForm, sets: SetAt, *, tol: float, max_iter: int, keep_final: bool
+    form: ConicForm, sets: SetAt, fixed: np.ndarray | None, *, tol: float, max_iter: int, keep_final: bool
 ) -> Result:
     """Return the answers w to detached forms over detached sets, with `Final` where that is asked for.
+
+    `fixed` as in `Reduction.of`.
 
     Raises:
         RuntimeError: a set is empty, or no Newton steps can be taken.
     """
-    free = FreeCoordinates.of(sets)
+    free = FreeCoordinates.of(sets, fixed)
     known = free.reduction.contradictions(form.size)
     if known is not None:
         _refuse_empty(known[0], form.size)

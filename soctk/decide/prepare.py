@@ -23,6 +23,7 @@ from soctk.decide.problem import Limits, Problem
 from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, Polyhedron, SetAt
 from soctk.sets.at import NAMES
+from soctk.sets.given import ENDLESS
 
 RIGHT_HAND_SIDES = ("total", *NAMES)
 """What `Polyhedron.at` takes."""
@@ -121,13 +122,16 @@ class Prepared:
         return answer(problem, solver, limits, check_start(x0, problem, batch), batch, started)
 
 
-def is_plain(value: ArrayLike, count: int) -> bool:
-    """Whether it is what the checks of contexts and right-hand sides let pass as it is: nearly always."""
+def is_plain(value: ArrayLike, count: int, below: float = math.inf) -> bool:
+    """Whether it is what the checks of contexts and right-hand sides let pass as it is: nearly always.
+
+    Numbers are below `below` in size.
+    """
     if type(value) is not Tensor or value.dtype != torch.float64 or value.ndim != 2 or value.requires_grad:
         return False
     if value.shape[1] != count or count == 0 or not value.is_cpu or value.layout != torch.strided:
         return False
-    return bool(np.isfinite(value.numpy()).all())
+    return bool((np.abs(value.numpy()) < below).all())
 
 
 def _at(sets: Polyhedron, sides: dict[str, ArrayLike]) -> SetAt:
@@ -135,7 +139,7 @@ def _at(sets: Polyhedron, sides: dict[str, ArrayLike]) -> SetAt:
     rows = sets.rows()
     f, h = sides.get("f", rows.f), sides.get("h", rows.h)
     counts = {"f": rows.f.shape[0], "h": rows.h.shape[0]}
-    plain = all(name in counts and is_plain(side, counts[name]) for name, side in sides.items())
+    plain = all(name in counts and is_plain(side, counts[name], ENDLESS) for name, side in sides.items())
     if not plain or len({len(side) for side in sides.values()}) > 1:
         return sets.at(**sides)
     return SetAt(sets, rows.lower, rows.upper, f, h)

@@ -87,6 +87,11 @@ class Problem:
         """The contexts of a surrogate that has any."""
         return self.contexts if self.model is not None and self.model.context_dim > 0 else None
 
+    @property
+    def context(self) -> Tensor | None:
+        """What a decision keeps of `given`, cut from autograd: a copy, as the caller may go on writing into it."""
+        return None if self.given is None else self.given.detach().clone()
+
     @cached_property
     def form(self) -> ConicForm:
         """The functions as a conic form of batch shape (N,), checked and cut from autograd.

@@ -9,6 +9,7 @@ where a thousand times the range is less than max(1, |value|), that is the unit:
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import torch
@@ -22,33 +23,47 @@ from soctk.decide.result import Result
 from soctk.decide.solver import Solver, merge
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet, SetAt
+from soctk.status import Status
 
 SMALL_RANGE = 100.0
 """A function that varies by less than max(1, |value|) divided by this is rescaled before it is differentiated."""
 LARGEST_SHARE = 1000.0
 """The largest unit that is not given, as a multiple of the range."""
+BEFORE_THE_CLOCK = 16
+"""Ranges are measured for so many functions before the deadline is looked at: 10 to 100 ms by linear programmes."""
 
 
 def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tensor | None, result: Result) -> None:
-    """Set the unit where f hardly varies, and solve again the instances whose gap is not small in it."""
+    """Set the unit where f hardly varies, and solve again the instances whose gap is not small in it.
+
+    After the deadline these are said to have run into it.
+    """
     if problem.unit is not None:
         return
     given = None if result.first_gap is None else torch.as_tensor(result.first_gap)
-    result.unit = unit_in_range(problem, result.x, result.value, given, start is not None)
+    result.unit = unit_in_range(problem, result.x, result.value, limits, given, start is not None)
     if result.unit is None:
         return
     gap = relative_gap(result.value, result.lower_bound, result.unit)
     index = torch.nonzero((result.unit < result.value.abs().clamp(min=1.0)) & (gap > limits.tol)).squeeze(1)
-    if index.numel() > 0 and not limits.late:
+    rows = index.cpu().numpy()
+    if limits.late:
+        result.status[rows[result.status[rows] == Status.OPTIMAL]] = Status.TIME_LIMIT
+    elif rows.size > 0:
         part = problem.select(index)
         part.unit = result.unit[index]
         again = solver.solve(part, limits, None if start is None else start[index])
-        result.status[index.cpu().numpy()] = again.status
+        result.status[rows] = again.status
         merge(result, index, again, limits.tol)
 
 
 def unit_in_range(
-    problem: Problem, x: Tensor, value: Tensor, first_gap: Tensor | None = None, started: bool = False
+    problem: Problem,
+    x: Tensor,
+    value: Tensor,
+    limits: Limits,
+    first_gap: Tensor | None = None,
+    started: bool = False,
 ) -> Tensor | None:
     """Return max(1, |value|), and where f varies by a thousandth of it or less a thousand times that, (N,).
 
@@ -58,25 +73,48 @@ def unit_in_range(
         problem: without a unit.
         x: points (N, n), about where f is least.
         value: of them, (N,).
-        first_gap: `problem.first_gap` where a solver began, (N,); at the centre by default.
+        limits: after their deadline the set is not asked for vertices, which may take it long; gaps will have to do.
+        first_gap: `problem.first_gap` where a solver began, (N,), inf where it did not; at the centre by default.
         started: it began where it was told to, which may have been the minimum.
     """
-    gap = problem.first_gap(problem.center) if first_gap is None else first_gap
+    gap = _known(problem, value, first_gap)
     hardly = LARGEST_SHARE * as_array(gap) < np.maximum(np.abs(as_array(value)), 1.0)
     if not hardly.any():
         return None
     index = torch.from_numpy(np.flatnonzero(hardly)).to(value.device)
-    usual, found = value.abs().clamp(min=1.0), gap.to(value)[index]
-    if isinstance(problem.feasible_set, SetAt):  # over a set of each one's own gaps will have to do
-        part = problem.select(index)
-        if started:
-            found = torch.maximum(found, part.first_gap(part.center).to(found))
-        size = magnitude_of(part.form, x[index], value[index]) if part.has_form else value[index].abs()
-        points = torch.from_numpy(part.feasible_set.arrays.single()).to(found.device)  # their gaps are rounding
-        found = torch.where((found > ROUNDING[found.dtype] * size) & ~points, found, torch.inf)
-    else:
-        found = torch.maximum(found, _range(problem.select(index), x[index]))
+    usual, found, part, x = value.abs().clamp(min=1.0), gap.to(value)[index], problem.select(index), x[index]
+    several = isinstance(part.feasible_set, SetAt)  # over a set of each one's own gaps will have to do
+    if several and started:
+        found = torch.maximum(found, part.first_gap(part.center).to(found))
+    gap, found = found, _beyond_rounding(part, x, value[index], found)
+    if not several:
+        at_once = part.size if math.isinf(limits.deadline) else BEFORE_THE_CLOCK
+        for some in torch.arange(part.size, device=index.device).split(at_once):
+            if limits.late:
+                break
+            found[some] = torch.maximum(gap[some], _range(part.select(some), x[some]))
     return usual.index_copy(0, index, torch.minimum(usual[index], LARGEST_SHARE * found))
+
+
+def _known(problem: Problem, value: Tensor, first_gap: Tensor | None) -> Tensor:
+    """Return the gaps where a solver began, (N,), those at the centre where it did not begin but left a value."""
+    if first_gap is None:
+        return problem.first_gap(problem.center)
+    gap = first_gap.to(value.device)
+    unknown = torch.nonzero(gap.isinf() & value.isfinite()).squeeze(1)
+    if unknown.numel() == 0:
+        return gap
+    part = problem.by_rows().select(unknown)
+    return gap.index_copy(0, unknown, part.first_gap(part.center).to(gap))
+
+
+def _beyond_rounding(problem: Problem, x: Tensor, value: Tensor, gap: Tensor) -> Tensor:
+    """Return gaps (N,), inf where they are no more than rounding, as over a set that is a single point."""
+    size = magnitude_of(problem.form, x, value) if problem.has_form else value.abs()
+    beyond = gap > ROUNDING[gap.dtype] * size
+    if isinstance(problem.feasible_set, SetAt):
+        beyond &= ~torch.from_numpy(problem.feasible_set.arrays.single()).to(gap.device)
+    return torch.where(beyond, gap, torch.inf)
 
 
 @torch.no_grad()

@@ -108,12 +108,16 @@ class FormSolver(Solver):
 
 
 def finish(second: Solver, problem: Problem, limits: Limits, result: Result, rows: np.ndarray) -> None:
-    """Solve the instances `rows` again, from where they are, and keep whatever point and whatever bound are better."""
+    """Solve the instances `rows` again, from where they are, and keep whatever point and whatever bound are better.
+
+    Those that there is no time for are said to have run into the deadline.
+    """
     if rows.size == 0 or second.refuses(problem) is not None:
         return
     for index in torch.from_numpy(rows).to(result.x.device).split(second.at_once(problem)):
         if limits.late:
-            return
+            result.status[index.cpu().numpy()] = Status.TIME_LIMIT
+            continue
         part, inner = problem.select(index), Limits(limits.tol, None, limits.deadline)
         merge(result, index, second.solve(part, inner, result.x[index]), limits.tol)
 

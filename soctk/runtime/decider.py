@@ -185,8 +185,10 @@ class Decider:
             return found, usual
         if gap > self.header["rounding"] * work.magnitude(found):
             unit = min(usual, self.header["share"] * gap)
-        if found.value - found.bound <= tol * unit or time.perf_counter() > deadline:
+        if found.value - found.bound <= tol * unit:
             return found, unit
+        if time.perf_counter() > deadline:
+            return found._replace(status=Status.TIME_LIMIT), unit
         # f = s g + level + lost, and what a bound of that loses by rounding, as in `soctk.decide.units`
         level = found.value
         s, lost = work.rescale(level, unit)

@@ -141,6 +141,7 @@ class FeasibleSet(ABC):
         return Presolved(self.center(), torch.arange(self.dim), self)
 
     @cached_property
+    @torch.inference_mode(False)  # kept for calls that are differentiated too
     def reach(self) -> tuple[Tensor, float]:
         """Bounds of |x_i| in the set, (n,), float64 on the CPU, and of |x|_1: for products with x."""
         lo, hi = self._around()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from soctk.sets.rows import Rows, rows_of
 
 USUAL = 3.0
 """Powers of ten that numbers may be from 1."""
+PATTERNS = 64
+"""Eliminations that a set keeps, one for each pattern of fixed coordinates."""
 
 
 class Polyhedron(FeasibleSet):
@@ -160,12 +163,11 @@ class Polyhedron(FeasibleSet):
         return self._single_rows
 
     def elimination(self, fixed: tuple[int, ...] = ()) -> Elimination:
-        """Return the set's elimination, with the coordinates `fixed` held by equalities after those of E; kept."""
-        if fixed not in self._eliminations:
-            rows = self._rows
-            held = torch.eye(self.dim, dtype=torch.float64)[list(fixed)]
-            self._eliminations[fixed] = Elimination.of(dataclasses.replace(rows, E=torch.cat([rows.E, held])))
-        return self._eliminations[fixed]
+        """Return the set's elimination, with the coordinates `fixed` held by equalities after those of E.
+
+        The last `PATTERNS` of them are kept.
+        """
+        return self._elimination(fixed)
 
     @cached_property
     def _single_rows(self) -> SingleRows:
@@ -176,8 +178,15 @@ class Polyhedron(FeasibleSet):
         return {}
 
     @cached_property
-    def _eliminations(self) -> dict[tuple[int, ...], Elimination]:
-        return {}
+    def _elimination(self) -> Callable[[tuple[int, ...]], Elimination]:
+        rows = self._rows
+
+        @lru_cache(maxsize=PATTERNS)
+        def of(fixed: tuple[int, ...]) -> Elimination:
+            held = torch.eye(len(rows.lower), dtype=torch.float64)[list(fixed)]
+            return Elimination.of(dataclasses.replace(rows, E=torch.cat([rows.E, held])))
+
+        return of
 
     @cached_property
     def _system(self) -> System:
@@ -197,14 +206,17 @@ class Polyhedron(FeasibleSet):
         return Between(rows) if rows.total is None else Capped(rows)
 
     @cached_property
+    @torch.inference_mode(False)  # kept for calls that are differentiated too
     def _center(self) -> Tensor:
         return self._oracles.center()
 
     @cached_property
+    @torch.inference_mode(False)  # kept for calls that are differentiated too
     def _hull(self) -> tuple[Tensor, Tensor]:
         return self._oracles.hull()
 
     @cached_property
+    @torch.inference_mode(False)  # kept for calls that are differentiated too
     def _presolved(self) -> Presolved[Polyhedron]:
         free = self._oracles.free()
         columns = torch.from_numpy(np.flatnonzero(free.numpy()))

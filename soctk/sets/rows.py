@@ -77,6 +77,7 @@ class Rows:
         return worst
 
 
+@torch.inference_mode(False)  # kept for calls that are differentiated too
 def rows_of(
     dim: int,
     lower: float | Sequence[float],
@@ -91,6 +92,7 @@ def rows_of(
     return Rows(*map(torch.from_numpy, parts))
 
 
+@torch.inference_mode(False)  # kept for calls that are differentiated too
 def bounds_and_sum(
     dim: int, lower: float | Sequence[float], upper: float | Sequence[float], total: float | None
 ) -> Rows:

@@ -53,3 +53,29 @@ def test_what_was_made_in_it_is_decided_and_differentiated_outside() -> None:
     assert torch.equal(soctk.minimize(MODEL, CALM, given).x, soctk.minimize(MODEL, CALM, contexts()).x)
     certificates = [soctk.certify(MODEL, BOX, layer(each), each) for each in (given, contexts())]
     assert torch.equal(certificates[0].lower_bound, certificates[1].lower_bound)
+
+
+HELD = {
+    "box": lambda: soctk.Box(3, [0.0, 0.5, 0.0], [1.0, 0.5, 1.0]),
+    "simplex": lambda: soctk.Simplex(3),
+    "point": lambda: soctk.Box(3, 0.5, 0.5),
+    "rows": lambda: soctk.Polyhedron(3, 0.0, 1.0, E=[[1.0, 1.0, 1.0]], f=[2.0], G=[[1.0, -1.0, 0.0]], h=[0.3]),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_a_set_keeps_from_it_is_differentiated_outside(name: str) -> None:
+    """A model is looked at first, and trained after: "Inference tensors cannot be saved for backward"."""
+    feasible_set = HELD[name]()
+    with torch.inference_mode():
+        fresh, points = HELD[name](), torch.zeros(2, 3, dtype=torch.float64)
+        for one in (feasible_set, fresh):
+            soctk.DecisionLayer(MODEL, one)(contexts())
+            for use in (one.violation, one.project, one.linear_minimum):
+                use(points)
+    for one in (feasible_set, fresh):
+        point, given = points.clone().requires_grad_(), contexts().requires_grad_()
+        layer = soctk.DecisionLayer(MODEL, one, skip_undefined=True)
+        (one.violation(point).sum() + layer(given).sum() + layer.optimal_value(given).sum()).backward()
+        assert bool(given.grad.isfinite().all())
+        assert torch.equal(one.project(point).detach(), HELD[name]().project(points))

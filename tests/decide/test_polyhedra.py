@@ -253,6 +253,17 @@ def test_elimination_describes_the_same_set(seed: int) -> None:
             assert (excess <= 0) == (float(base.violation(x)) <= 1e-9)
 
 
+def test_a_set_keeps_the_last_patterns_of_fixed_coordinates_alone() -> None:
+    """A service whose units come and go would fill the memory, one elimination a pattern."""
+    base = Polyhedron(10, 0.0, 1.0, E=[np.ones(10)], f=[2.0])
+    patterns = [tuple(np.flatnonzero([k >> j & 1 for j in range(8)]).tolist()) for k in range(200)]
+    found = {pattern: base.elimination(pattern) for pattern in patterns}
+    assert base.elimination(patterns[-1]) is found[patterns[-1]]
+    again = base.elimination(patterns[3])
+    assert again is not found[patterns[3]]
+    np.testing.assert_array_equal(again.basis, found[patterns[3]].basis)
+
+
 @pytest.mark.parametrize(
     ("sides", "message"),
     [

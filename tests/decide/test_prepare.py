@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from tolerances import CERTIFIED, DOUBLE, SINGLE, VALUE, close
@@ -23,6 +24,7 @@ from soctk import (
     ConvSOCICNN,
     Decision,
     ExactSurrogate,
+    Polyhedron,
     Simplex,
     certify,
     freeze,
@@ -288,6 +290,15 @@ def test_what_does_not_fit_is_refused() -> None:
         prepared.minimize(torch.zeros(4))
     with pytest.raises(ValueError, match="context: expected 3 numbers"):
         prepared.minimize()
+
+
+@pytest.mark.parametrize(("name", "number"), [("f", 1e21), ("f", -1e25), ("h", -1e25)])
+def test_right_hand_sides_beyond_all_size_are_refused_as_by_the_set(name: str, number: float) -> None:
+    """They went straight to a linear programme: "Model error"."""
+    plant = Polyhedron(4, 0.0, 1.0, E=[np.ones(4)], f=[2.0], G=[[1.0, -1.0, 0.0, 0.0]], h=[0.3])
+    sides = {name: torch.full((len(CONTEXTS), 1), number, dtype=DOUBLE)}
+    with pytest.raises(ValueError, match=rf"{name}: expected numbers below 1e\+20"):
+        prepare(make(), plant).minimize(CONTEXTS, **sides)
 
 
 @pytest.mark.parametrize("weight", ["W.0", "U_raw.0", "c.floor", "affine.slope.constant", "kappa"])

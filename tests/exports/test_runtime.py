@@ -242,6 +242,8 @@ def test_where_f_hardly_varies_the_unit_is_finer(tmp_path, level: float) -> None
         assert found.scale <= float(wanted.scale) < 0.1
         assert found.lower_bound <= float(wanted.value)
         assert float(wanted.lower_bound) <= found.value
+    late = decide(CONTEXTS[0], time_limit=1e-9)
+    assert (late.status, late.scale < 0.1) == (soctk.Status.TIME_LIMIT, True)
 
 
 BAD_CALLS = {

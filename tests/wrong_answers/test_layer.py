@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tolerances import TIGHT_OPTIONS
+from zoo import shaken
 
 import soctk
 
@@ -175,3 +176,43 @@ def test_sets_of_each_context_are_no_set_of_a_layer() -> None:
     model, sets = soctk.from_quadratic(np.eye(2), [1.0, -1.0]), soctk.Polyhedron(2, 0.0, 1.0).at(lower=[0.0, 0.5])
     with pytest.raises(TypeError, match=r"got SetAt; right-hand sides .* layer\(context, h=...\)"):
         soctk.DecisionLayer(model, sets)
+
+
+@pytest.mark.parametrize("kind", ["quad", "soc", "relu"])
+def test_coordinates_without_room_in_some_contexts_are_differentiated_in_the_others(kind: str) -> None:
+    """What was solved again had other coordinates fixed than the whole: an error of PyTorch's about shapes."""
+    n, double = 8, torch.float64
+    generator = torch.Generator().manual_seed(1)
+    model = shaken(soctk.make_surrogate(kind, dim=n, context_dim=2), 1.0)
+    plant = soctk.Polyhedron(n, 0.0, 1.0, E=[np.ones(n)], f=[2.0])
+    layer, checked = soctk.DecisionLayer(model, plant, skip_undefined=True), 0
+    for _ in range(4):
+        context = torch.randn(60, 2, generator=generator, dtype=double)
+        upper = (torch.rand(60, n, generator=generator) > 0.4).double()
+        upper[:, [0, 3, 5]] = 1.0  # units that are off in some contexts, and three that never are
+        point = context.clone().requires_grad_()
+        layer(point, upper=upper).sum().backward()
+        point.grad = None
+        (slope,) = torch.autograd.grad(layer.optimal_value(point, upper=upper).sum(), point)
+        shift = 1e-5 * torch.eye(2, dtype=double)
+        ends = [
+            [soctk.minimize(model, plant.at(upper=upper), context + sign * e, tol=1e-11).value for sign in (1, -1)]
+            for e in shift
+        ]
+        middle = soctk.minimize(model, plant.at(upper=upper), context, tol=1e-11).value
+        forward, back = (torch.stack([s * (end[k] - middle) / 1e-5 for end in ends], 1) for k, s in ((0, 1), (1, -1)))
+        smooth = ((forward - back).abs() <= 1e-3 * (1 + forward.abs())).all(dim=1) & (slope != 0).any(dim=1)
+        checked += int(smooth.sum())
+        numeric = 0.5 * (forward + back)
+        torch.testing.assert_close(slope[smooth], numeric[smooth], rtol=1e-3, atol=1e-3)
+    assert checked > 100
+
+
+def test_one_context_whose_set_is_a_point_leaves_the_decisions_of_the_others_alone() -> None:
+    model = shaken(soctk.make_surrogate("soc", dim=3, context_dim=2))
+    layer = soctk.DecisionLayer(model, soctk.Polyhedron(3, 0.0, 1.0, G=np.ones(3), h=3.0), skip_undefined=True)
+    context = torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    upper = torch.ones(4, 3, dtype=torch.float64).index_fill(0, torch.tensor([0]), 0.0)
+    found = layer(context, upper=upper).detach()
+    torch.testing.assert_close(found[1:], layer(context[1:], upper=upper[1:]).detach(), rtol=0, atol=1e-6)
+    assert float(found[0].abs().max()) <= 1e-9
