@@ -37,6 +37,23 @@ class ConvexSurrogate(ConvexFunction):
         """Return the constructor's arguments as JSON data, so that `soctk.save` can rebuild the model."""
         raise NotImplementedError(f"{type(self).__name__} cannot be saved: it has no config()")
 
+    # The structure that a fit has chosen is no tensor; without it the same weights are another function.
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):  # which PyTorch writes and reads with the state, for each module
+            traits = self.traits
+            destination._metadata[prefix[:-1]]["structure"] = (traits.structure, traits.without)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *others: Any) -> None:
+        traits, chosen = self.traits, local_metadata.get("structure")
+        if chosen is not None and chosen != (traits.structure, traits.without):
+            try:
+                traits.take_structure(*chosen)
+            except ValueError as error:
+                others[-1].append(f"{prefix}structure: {error}")  # `load_state_dict` raises
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
+
     @property
     def parameter_count(self) -> int:
         """The number of trainable weights; those of blocks that are switched off do not count."""

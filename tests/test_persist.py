@@ -44,6 +44,39 @@ def test_round_trip_is_exact(saved):
     assert loaded.config() == model.config()
 
 
+STRUCTURES = ((), ("norm0",), ("norm0", "hyperbolics"))
+WITH_STRUCTURES = {
+    "dense": lambda structure: soctk.SOCICNN(
+        4, 2, norms=(3,), hyperbolics=2, structures=STRUCTURES, structure=structure, seed=3
+    ),
+    "average": lambda structure: soctk.average([WITH_STRUCTURES["dense"](k) for k in (structure, 2)]),
+    "windows": lambda structure: soctk.RecurrentSOCICNN(4, 1, structure=structure, seed=3),
+}
+
+
+@pytest.mark.parametrize("name", WITH_STRUCTURES)
+def test_a_state_dict_has_the_structure_that_was_chosen(tmp_path, name):
+    """PyTorch's own way: "All keys matched", and another function, with blocks that the fit had left out."""
+    model, other = WITH_STRUCTURES[name](0), WITH_STRUCTURES[name](1)
+    if name == "dense":
+        model.set_structure(2, ("norm0",))
+    x = torch.rand(7, model.dim, dtype=torch.float64)
+    context = torch.randn(7, model.context_dim, dtype=torch.float64)
+    assert not torch.equal(other(x, context), model(x, context))
+    torch.save(model.state_dict(), tmp_path / "state")
+    other.load_state_dict(torch.load(tmp_path / "state"))
+    assert torch.equal(other(x, context), model(x, context))
+    assert other.config() == model.config()
+    assert other.parameter_count == model.parameter_count
+
+
+def test_a_state_dict_of_structures_that_there_are_not_is_refused():
+    model = WITH_STRUCTURES["dense"](2)
+    fewer = soctk.SOCICNN(4, 2, norms=(3,), hyperbolics=2, structures=STRUCTURES[:2], seed=3)
+    with pytest.raises(RuntimeError, match="structure: index: expected 0 to 1, got 2"):
+        fewer.load_state_dict(model.state_dict())
+
+
 def test_sizes_may_be_numpy_integers(tmp_path):
     three = np.int64(3)
     for model in (

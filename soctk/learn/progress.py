@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich import progress as rich_progress
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -27,12 +29,19 @@ class Progress:
         self, total: int, *, enabled: bool, name: str = "fit", figure: str = "loss", unit: str = "steps"
     ) -> None:
         self._total, self._name, self._figure, self._unit = max(1, total), name, figure, unit
-        self._enabled, self._done, self._bar = enabled, 0, None
-        self._console = Console(stderr=True) if enabled else None
-        if self._console is not None and (self._console.is_terminal or self._console.is_jupyter):
-            column = rich_progress.TextColumn(f"{figure} {{task.fields[figure]:.3g}}")
-            columns = (*rich_progress.Progress.get_default_columns(), column)
-            self._bar = rich_progress.Progress(*columns, console=self._console)
+        self._enabled, self._done = enabled, 0
+        self._bar: Bar | None = None
+        self._console: Console | None = None
+        if not enabled:
+            return
+        from rich.console import Console  # Rich draws from Python's random numbers when it is loaded
+        from rich.progress import Progress as Bar
+        from rich.progress import TextColumn
+
+        self._console = Console(stderr=True)
+        if self._console.is_terminal or self._console.is_jupyter:
+            columns = (*Bar.get_default_columns(), TextColumn(f"{figure} {{task.fields[figure]:.3g}}"))
+            self._bar = Bar(*columns, console=self._console)
             self._task = self._bar.add_task(name, total=self._total, figure=math.nan)
 
     def __enter__(self) -> Progress:

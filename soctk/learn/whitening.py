@@ -40,6 +40,8 @@ def whitened(model: Windowed, *parts: Residuals) -> Iterator[list[Residuals]]:
 
 
 def whitening(gram: Tensor) -> Tensor:
-    """Return R with R gram R' = I, but for directions that hardly occur."""
+    """Return R with R gram R' = I, but for directions that hardly occur; I where none does, as without a place."""
     values, vectors = torch.linalg.eigh(gram)
+    if float(values[-1]) <= 0:
+        return torch.eye(len(values)).to(gram)
     return (vectors / values.clamp(min=SMALLEST_SHARE * float(values[-1])).sqrt()).mT

@@ -141,3 +141,14 @@ def test_a_time_limit_ends_a_fit(data: soctk.ValueData) -> None:
     model = soctk.RecurrentSOCICNN(8, 2)
     report = soctk.fit(model, data, soctk.FitConfig(time_limit=0.01))
     assert report.status == soctk.learn.report.FitStatus.TIME_LIMIT
+
+
+@pytest.mark.parametrize(("steps", "kernel"), [(1, 3), (2, 3), (4, 5)])
+def test_horizons_without_a_step_away_from_the_ends_are_learned(steps: int, kernel: int) -> None:
+    """No window is an ordinary one there: its coordinates were divided by 0, "the algorithm failed to converge"."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 8, steps, 1, generator=generator, dtype=DOUBLE)
+    data = soctk.ValueData(torch.zeros(40, steps, dtype=DOUBLE), x.flatten(2), 1 + x.square().sum(dim=(-1, -2)))
+    model = soctk.RecurrentSOCICNN(steps, 1, quadratic_kernel=kernel)
+    soctk.fit(model, data, QUICK)
+    assert float(relative_error(model, data)) < 0.05
