@@ -103,7 +103,7 @@ def answer(
         scale=None if result.unit is None else shaped(result.unit),
         solver=shaped(solver_names),
         violation=shaped(violation),
-        context=problem.context,
+        context=problem.kept_context,
         support=problem.model.support,
         **_of_rows(result, problem, batch, dtype),
     )

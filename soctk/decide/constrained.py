@@ -165,7 +165,7 @@ def decide_under(
         solver=found.solver.reshape(batch),
         violation=violation.reshape(batch).to(device),
         multipliers=found.u.reshape(*batch, len(forms)).to(device),
-        context=problem.context,
+        context=problem.kept_context,
         support=None if problem.model is None else problem.model.support,
     )
 

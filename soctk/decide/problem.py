@@ -88,7 +88,7 @@ class Problem:
         return self.contexts if self.model is not None and self.model.context_dim > 0 else None
 
     @property
-    def context(self) -> Tensor | None:
+    def kept_context(self) -> Tensor | None:
         """What a decision keeps of `given`, cut from autograd: a copy, as the caller may go on writing into it."""
         return None if self.given is None else self.given.detach().clone()
 

@@ -172,10 +172,7 @@ def test_units_of_variables_take_nothing_from_a_quadratic() -> None:
     units = 10.0 ** np.array([-10, -3, 4, 10])
     scaled = Q * units[:, None] * units
     y = cp.Variable(n)
-    for f in (
-        from_quadratic(scaled, a * units),
-        from_cvxpy(0.5 * cp.quad_form(y, cp.psd_wrap(scaled)) + (a * units) @ y, y),
-    ):
+    for f in (from_quadratic(scaled, a * units), from_cvxpy(0.5 * cp.quad_form(y, scaled) + (a * units) @ y, y)):
         for x in RNG.normal(size=(5, n)):
             close(f(torch.from_numpy(x / units)), torch.tensor(0.5 * x @ Q @ x + a @ x, dtype=DOUBLE), VALUE)
 

@@ -62,8 +62,6 @@ def test_an_outside_solver_has_one_time_limit_for_all_instances() -> None:
 
 
 ROWS = soctk.Polyhedron(5, 0.0, 1.0, E=[np.ones(5)], f=[2.0], G=[[1.0, -1.0, 0.0, 0.0, 0.0]], h=[0.3])
-
-
 FLAT_OVER = {"simplex": soctk.Simplex(5), "box": soctk.Box(5), "rows": ROWS, "at": ROWS.at(h=0.35)}
 WHO = [(name, method) for name in FLAT_OVER for method in ("newton", "cvxpy", "first_order")]
 
