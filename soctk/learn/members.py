@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 import tempfile
 import threading
 import time
@@ -176,6 +177,7 @@ def _in_turn(
 def _in_processes(fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop | None) -> dict[int, Learned]:
     """Deal the members out: each process of this machine, this one too, learns its own in turn."""
     from joblib.externals.loky import get_reusable_executor
+    from joblib.externals.loky.backend.reduction import dumps
 
     processes = members.processes
     mine, *theirs = (range(process, members.count, processes) for process in range(processes))
@@ -187,9 +189,12 @@ def _in_processes(fit: Fit, model: ConvexSurrogate, members: Members, stop: Stop
                 mark.set()
             return mark.is_set()
 
+        # Pickled here: loky does so in a thread of its own, some time after `submit`, while learning keeps on members'
+        # data what it works out, and a dictionary that grows cannot be pickled.
+        pickled = bytes(dumps((fit, members)))
         with interrupts_held():
             executor = get_reusable_executor(max_workers=processes - 1, initializer=ignore_interrupts)
-            others = [executor.submit(_elsewhere, fit, members, numbers, mark) for numbers in theirs]
+            others = [executor.submit(_unpickled, pickled, numbers, mark) for numbers in theirs]
         try:
             learned = _in_turn(fit, members, mine, None if stop is None else stopped, model)
             return learned | _collect(others, stopped, mark, Progress(0, enabled=False))
@@ -259,6 +264,11 @@ def _elsewhere(fit: Fit, members: Members, numbers: Iterable[int], mark: Mark | 
     with _one_at_a_time:
         learned = _in_turn(fit, members, numbers, None if mark is None else mark.is_set)
         return {number: (model, replace(report, model=None)) for number, (model, report) in learned.items()}
+
+
+def _unpickled(pickled: bytes, numbers: Iterable[int], mark: Mark) -> dict[int, Learned]:
+    fit, members = pickle.loads(pickled)
+    return _elsewhere(fit, members, numbers, mark)
 
 
 @dataclass(frozen=True)

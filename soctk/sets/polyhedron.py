@@ -110,7 +110,8 @@ class Polyhedron(FeasibleSet):
     def __getstate__(self) -> dict[str, Any]:
         """What is kept is no part of a copy or of a file."""
         kind = type(self)
-        return {k: v for k, v in vars(self).items() if not isinstance(getattr(kind, k, None), cached_property)}
+        now = dict(vars(self))  # another thread may keep something meanwhile
+        return {k: v for k, v in now.items() if not isinstance(getattr(kind, k, None), cached_property)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -209,6 +209,23 @@ def test_processes_share_members_evenly(monkeypatch: pytest.MonkeyPatch) -> None
     found = members_of(soctk.fit(made(), data(), replace(BRIEF, members=5, jobs=2)))
     assert here == [0, 2, 4]
     check_same(found, members_of(soctk.fit(made(), data(), replace(BRIEF, members=5, jobs=1))))
+
+
+class Noting:
+    """Notes which threads of this process copy or pickle it."""
+
+    threads: ClassVar[set[threading.Thread]] = set()
+
+    def __getstate__(self) -> None:
+        self.threads.add(threading.current_thread())
+
+
+def test_what_other_processes_learn_from_is_pickled_before_learning_begins() -> None:
+    """A thread that pickles the data at its leisure meets what learning keeps on them, and ends in an error."""
+    watched = data()
+    vars(watched)["noting"] = Noting()
+    soctk.fit(made(), watched, replace(BRIEF, members=2, jobs=2))
+    assert Noting.threads == {threading.current_thread()}
 
 
 def test_no_start_of_a_members_race_is_that_of_another() -> None:
