@@ -104,6 +104,7 @@ def solve_polyhedral(
         search.solve(rest, share, None if start is None else start.numpy()[rest])
         rest = search.rest()
     search.project()
+    search.look_inside()
     return search.result
 
 
@@ -228,6 +229,13 @@ class _Search:
 
         off = np.flatnonzero((self.share > ROUNDING) & ~unknown)
         project_points(value, self.given, result, off)
+
+    def look_inside(self) -> None:
+        """Say how much the values differ from those inside the sets."""
+        if self.packed is not None:
+            known, inside = np.isfinite(self.sets.inside[:, 0]), np.nan_to_num(self.sets.inside)
+            value = value_of(self.packed, np.repeat(inside, self.size // len(inside), axis=0))
+            self.result.seen = torch.from_numpy(np.abs(np.where(known, value, np.nan) - self.result.value.numpy()))
 
 
 def proved(

@@ -1,9 +1,11 @@
 """The unit of the gap where f hardly varies over the set: measured, not assumed.
 
 Gaps are relative to max(1, |value|) unless a unit is given. Where f varies over the set by much less than that, every
-point has a small gap and is optimal as soon as it is looked at. The range of f is therefore measured, by the gap
-of its linearisation where a solver begins and, where that is small, by its values at the centre and at two vertices;
-where a thousand times the range is less than max(1, |value|), that is the unit: a gap of 1e-6 is 0.1 % of the range.
+point has a small gap and is optimal as soon as it is looked at. The range of f is therefore measured: by the gap of its
+linearisation where a solver begins, over polyhedra, of whose rows that knows nothing, by its values inside and along
+two chords (`soctk.decide.chords`); and where that is small, by its values at the centre and at two vertices. Where a
+thousand times the range is less than max(1, |value|), that is the unit: a gap of 1e-6 is 0.1 % of the range. It is
+never so small that `tol` of it would be less than rounding.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import as_array
-from soctk.decide.decision import ROUNDING, relative_gap
+from soctk.checks import as_array, to_numpy
+from soctk.decide.chords import chord_ends
+from soctk.decide.decision import relative_gap
 from soctk.decide.exact import magnitude
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
 from soctk.decide.solver import Solver, merge
 from soctk.forms.conic_form import ConicForm
+from soctk.forms.rounding import rounding
 from soctk.sets import FeasibleSet, SetAt
 from soctk.status import Status
 
@@ -29,6 +33,8 @@ SMALL_RANGE = 100.0
 """A function that varies by less than max(1, |value|) divided by this is rescaled before it is differentiated."""
 LARGEST_SHARE = 1000.0
 """The largest unit that is not given, as a multiple of the range."""
+RESOLVED = {torch.float64: 1e-13, torch.float32: 1e-5}
+"""What values without a conic form are taken to be off by, as a share of themselves: sums of a few hundred products."""
 BEFORE_THE_CLOCK = 16
 """Ranges are measured for so many functions before the deadline is looked at: 10 to 100 ms by linear programmes."""
 
@@ -40,8 +46,8 @@ def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tens
     """
     if problem.unit is not None:
         return
-    given = None if result.first_gap is None else torch.as_tensor(result.first_gap)
-    result.unit = unit_in_range(problem, result.x, result.value, limits, given, start is not None)
+    known = [None if gap is None else torch.as_tensor(gap) for gap in (result.first_gap, result.seen)]
+    result.unit = unit_in_range(problem, result.x, result.value, limits, *known, started=start is not None)
     if result.unit is None:
         return
     gap = relative_gap(result.value, result.lower_bound, result.unit)
@@ -63,6 +69,8 @@ def unit_in_range(
     value: Tensor,
     limits: Limits,
     first_gap: Tensor | None = None,
+    seen: Tensor | None = None,
+    *,
     started: bool = False,
 ) -> Tensor | None:
     """Return max(1, |value|), and where f varies by a thousandth of it or less a thousand times that, (N,).
@@ -73,48 +81,99 @@ def unit_in_range(
         problem: without a unit.
         x: points (N, n), about where f is least.
         value: of them, (N,).
-        limits: after their deadline the set is not asked for vertices, which may take it long; gaps will have to do.
+        limits: after their deadline the set is not asked for vertices, which may take it long; chords and gaps will
+            have to do.
         first_gap: `problem.first_gap` where a solver began, (N,), inf where it did not; at the centre by default.
+        seen: `Result.seen`.
         started: it began where it was told to, which may have been the minimum.
     """
-    gap = _known(problem, value, first_gap)
-    hardly = LARGEST_SHARE * as_array(gap) < np.maximum(np.abs(as_array(value)), 1.0)
-    if not hardly.any():
+    varied, inside = _varied(problem, value, first_gap, seen)
+    hardly = LARGEST_SHARE * as_array(varied) < np.maximum(np.abs(as_array(value)), 1.0)
+    if not hardly.any():  # nearly always
         return None
     index = torch.from_numpy(np.flatnonzero(hardly)).to(value.device)
-    usual, found, part, x = value.abs().clamp(min=1.0), gap.to(value)[index], problem.select(index), x[index]
-    several = isinstance(part.feasible_set, SetAt)  # over a set of each one's own gaps will have to do
-    if several and started:
-        found = torch.maximum(found, part.first_gap(part.center).to(found))
-    gap, found = found, _beyond_rounding(part, x, value[index], found)
-    if not several:
+    usual, part, x = value.abs().clamp(min=1.0), problem.select(index), x[index]
+    found = torch.where(inside[index], _along_chords(part, x), 0.0).maximum(varied.to(value)[index])
+    if not isinstance(part.feasible_set, SetAt):
         at_once = part.size if math.isinf(limits.deadline) else BEFORE_THE_CLOCK
-        for some in torch.arange(part.size, device=index.device).split(at_once):
+        open_ = torch.nonzero(LARGEST_SHARE * found < usual[index]).squeeze(1)
+        for some in open_.split(at_once):
             if limits.late:
                 break
-            found[some] = torch.maximum(gap[some], _range(part.select(some), x[some]))
-    return usual.index_copy(0, index, torch.minimum(usual[index], LARGEST_SHARE * found))
+            found[some] = torch.maximum(found[some], _range(part.select(some), x[some]))
+    elif started:  # the gap at the start says little, and a set of each one's own is not asked for vertices
+        unseen = torch.nonzero(~inside[index]).squeeze(1)
+        some = part.select(unseen)
+        found[unseen] = torch.maximum(found[unseen], some.first_gap(some.center).to(found))
+    if isinstance(rows := part.by_rows().feasible_set, SetAt):
+        found[torch.from_numpy(rows.arrays.single()).to(found.device).expand_as(found)] = torch.inf
+    least = resolved(part, x, value[index]) / limits.tol
+    unit = usual.index_copy(0, index, torch.minimum(usual[index], torch.maximum(LARGEST_SHARE * found, least)))
+    return unit if bool((unit < usual).any()) else None
 
 
-def _known(problem: Problem, value: Tensor, first_gap: Tensor | None) -> Tensor:
-    """Return the gaps where a solver began, (N,), those at the centre where it did not begin but left a value."""
-    if first_gap is None:
-        return problem.first_gap(problem.center)
-    gap = first_gap.to(value.device)
-    unknown = torch.nonzero(gap.isinf() & value.isfinite()).squeeze(1)
-    if unknown.numel() == 0:
-        return gap
-    part = problem.by_rows().select(unknown)
-    return gap.index_copy(0, unknown, part.first_gap(part.center).to(gap))
+def _varied(problem: Problem, value: Tensor, first_gap: Tensor | None, seen: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return what is known of how much each f varies, (N,), and whether that is from inside of a polyhedron, bool (N,).
+
+    Else it is the gap where the solver began, that at the centre where it did not begin but left a value.
+    """
+    if seen is not None and np.isfinite(as_array(seen)).all():
+        return seen.to(value), torch.ones_like(value, dtype=torch.bool)
+    rows = problem.by_rows()
+    if seen is None:
+        seen = _seen(rows, value) if isinstance(rows.feasible_set, SetAt) else torch.full_like(value, torch.nan)
+    inside = seen.isfinite()
+    gap = torch.full_like(value, torch.inf) if first_gap is None else first_gap.to(value)
+    unknown = torch.nonzero(gap.isinf() & value.isfinite() & ~inside).squeeze(1)
+    if unknown.numel() > 0:
+        part = rows.select(unknown)
+        gap = gap.index_copy(0, unknown, part.first_gap(part.center).to(gap))
+    return torch.where(inside, seen.to(gap), gap), inside
 
 
-def _beyond_rounding(problem: Problem, x: Tensor, value: Tensor, gap: Tensor) -> Tensor:
-    """Return gaps (N,), inf where they are no more than rounding, as over a set that is a single point."""
-    size = magnitude_of(problem.form, x, value) if problem.has_form else value.abs()
-    beyond = gap > ROUNDING[gap.dtype] * size
-    if isinstance(problem.feasible_set, SetAt):
-        beyond &= ~torch.from_numpy(problem.feasible_set.arrays.single()).to(gap.device)
-    return torch.where(beyond, gap, torch.inf)
+def _seen(problem: Problem, value: Tensor) -> Tensor:
+    """Return how much f differs between points of these values and one inside each set, (N,); NaN where none is known.
+
+    Args:
+        problem: over a polyhedron's rows.
+        value: (N,).
+    """
+    return (problem.evaluate(_inside(problem).unsqueeze(1)).squeeze(1) - value).abs()
+
+
+def _inside(problem: Problem) -> Tensor:
+    """Return a point inside each polyhedron, (N, n), NaN where none is known."""
+    assert isinstance(problem.feasible_set, SetAt)
+    inside = torch.from_numpy(problem.feasible_set.arrays.inside)
+    return inside.to(dtype=problem.dtype, device=problem.device).expand(problem.size, -1)
+
+
+def _along_chords(problem: Problem, x: Tensor) -> Tensor:
+    """Return how much f varies along two chords through points x (N, n) of polyhedra, (N,); 0 where none are known."""
+    sets = problem.by_rows().feasible_set
+    if not isinstance(sets, SetAt):
+        return x.new_zeros(problem.size)
+    sets, points = sets.arrays, to_numpy(x)
+    inside = np.broadcast_to(sets.inside, points.shape)
+    held = tuple(map(int, np.flatnonzero((sets.lower == sets.upper).all(axis=0))))
+    basis, k = sets.base.elimination(held).basis, sets.f.shape[1]
+    ends = chord_ends(points, inside, basis, sets.lower, sets.upper, sets.rows.stacked[k:], sets.h)
+    every = np.concatenate([points[:, None], inside[:, None], ends], axis=1)
+    values = problem.evaluate(torch.from_numpy(every).to(x))
+    return torch.nan_to_num(values.amax(dim=1) - values.amin(dim=1), nan=0.0)
+
+
+def resolved(problem: Problem, x: Tensor, value: Tensor) -> Tensor:
+    """Return what rounding may put between values (N,) at points (N, n) and bounds, (N,)."""
+    if not problem.has_form:
+        return RESOLVED[value.dtype] * value.abs()
+    rows = sum(term.map.rows for term in problem.form.terms)
+    return resolved_share(rows, problem.dim, value.dtype) * magnitude_of(problem.form, x, value)
+
+
+def resolved_share(rows: int, dim: int, dtype: torch.dtype = torch.float64) -> float:
+    """Return that as a share of the numbers that a value is a sum of, of a form with K rows: as much for either."""
+    return 2 * rounding(rows, dim, torch.finfo(dtype).eps)
 
 
 @torch.no_grad()
@@ -128,13 +187,20 @@ def units_of_range(form: ConicForm, feasible_set: FeasibleSet | SetAt, result: R
         feasible_set: the set, or one for each function.
         result: what a solver has found.
     """
-    problem = Problem(form, feasible_set)
-    gap = problem.first_gap(problem.center) if result.first_gap is None else torch.as_tensor(result.first_gap)
-    gap, value = gap.to(result.value), result.value
-    low = (SMALL_RANGE * gap < value.abs().clamp(min=1.0)) & (gap > ROUNDING[gap.dtype] * value.abs())
+    problem, value = Problem(form, feasible_set), result.value
+    (varied, inside), usual = _varied(problem, value, result.first_gap, result.seen), value.abs().clamp(min=1.0)
+    low = SMALL_RANGE * varied < usual
+    index = torch.nonzero(inside & low).squeeze(1)
+    if index.numel() > 0:
+        part = problem.select(index)  # their points are known in other coordinates
+        varied[index] = torch.maximum(varied[index], _along_chords(part, _inside(part.by_rows())))
+        low = SMALL_RANGE * varied < usual
     if not bool(low.any()):
         return None
-    scale = torch.where(low, torch.ldexp(torch.ones_like(gap), torch.frexp(gap).exponent), 1.0)
+    low &= varied > resolved(problem, problem.center, problem.evaluate(problem.center.unsqueeze(1)).squeeze(1))
+    if not bool(low.any()):
+        return None
+    scale = torch.where(low, torch.ldexp(torch.ones_like(varied), torch.frexp(varied).exponent), 1.0)
     return scale, torch.where(low, value, 0.0)
 
 
@@ -145,8 +211,10 @@ def in_units(form: ConicForm, scale: Tensor, level: Tensor) -> ConicForm:
 
 def variation(problem: Problem) -> Tensor:
     """Return about how much each function varies over the set, (N,); 1 where that is no more than rounding."""
-    found = torch.maximum(problem.first_gap(problem.center), _range(problem, problem.center))
-    return torch.where(found.isfinite() & (found > 0), found, 1.0)
+    center = problem.center
+    found = torch.maximum(problem.first_gap(center), _range(problem, center))
+    size = resolved(problem, center, problem.evaluate(center.unsqueeze(1)).squeeze(1))
+    return torch.where(found.isfinite() & (found > size), found, 1.0)
 
 
 def magnitude_of(form: ConicForm, x: Tensor, value: Tensor) -> Tensor:
@@ -156,9 +224,8 @@ def magnitude_of(form: ConicForm, x: Tensor, value: Tensor) -> Tensor:
 
 
 def _range(problem: Problem, x: Tensor) -> Tensor:
-    """Return how much f varies between x (N, n), the centre and two vertices, (N,); inf where that is rounding."""
+    """Return how much f varies between x (N, n), the centre and two vertices, (N,)."""
     slope = problem.slope_at(problem.center)
     vertices = [problem.feasible_set._linear_minimizer(sign * slope) for sign in (1, -1)]
     values = problem.evaluate(torch.stack([x, problem.center, *vertices], dim=1))
-    found = values.amax(dim=1) - values.amin(dim=1)
-    return torch.where(found > ROUNDING[found.dtype] * values.abs().amax(dim=1), found, torch.inf)
+    return values.amax(dim=1) - values.amin(dim=1)

@@ -29,6 +29,7 @@ class Result:
         solver: the name of the method that found each x: one for all, or an object array (N,).
         unit: what gaps are measured in, (N,); max(1, |value|) where it is None.
         first_gap: `Problem.first_gap` of where the solver began, (N,), where it kept it.
+        seen: over polyhedra how much f differs between x and a point inside the set, (N,); NaN where none is known.
         final: where the iterations ended, where that was asked for.
         rows: the multipliers of a polyhedron's rows, where they are known.
         multipliers: of the constraints of a region, (N, m), those of the bound or of the proof that it is empty.
@@ -43,6 +44,7 @@ class Result:
     solver: str | np.ndarray = ""
     unit: Tensor | None = None
     first_gap: Tensor | None = None
+    seen: Tensor | None = None
     final: Final | None = None
     rows: RowMultipliers | None = None
     multipliers: np.ndarray | None = None
@@ -73,7 +75,7 @@ class Result:
         """Return the result with its points, values and bounds on a device; what is said of rows stays where it is."""
         if self.x.device == device:
             return self
-        names = ("x", "value", "lower_bound", "iterations", "unit", "first_gap", "final")
+        names = ("x", "value", "lower_bound", "iterations", "unit", "first_gap", "seen", "final")
         return replace(self, **{name: map_tensors(lambda part: part.to(device), getattr(self, name)) for name in names})
 
     def refuse(self, rows: Tensor) -> None:

@@ -135,6 +135,7 @@ def _over_rows(search: Search, template: Packed, feasible_set: Polyhedron) -> No
         raise NotImplementedError("feasible_set: expected more than one point")
     inner = _substitute(search, template, e.basis, reduction.origin, len(e.R))
     _advance(search, inner, reduction.region(None, 0.0))
+    search.arrays |= {"inside": reduction.sets.inside[0], "free": e.free}
     search.arrays |= {"R": e.R, "inverse": e.inverse, "length": e.length}
     search.arrays |= {"basic": e.basic, "above": e.above, "below": e.below, "ends": reduction.sides}
     given = dict(zip(("given_lower", "given_upper", "given_f", "given_h"), reduction.given, strict=True))

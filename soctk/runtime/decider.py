@@ -131,7 +131,7 @@ class Decider:
             context: (p,) numbers, None where p = 0.
             tol: relative gap to reach, (value - lower bound) / max(1, |value|). Where f varies over the set by less
                 than a thousandth of max(1, |value|), the unit is 1,000 times what f can fall below its value where the
-                search begins.
+                search begins, over rows what it varies by along two chords of the set.
             max_iter: the most Newton steps, 60 by default.
             time_limit: seconds for the call; the best point and an honest gap are returned.
             sides: f (k,) and h (m,) of E x = f and G x <= h in place of those of an exported `Polyhedron`.
@@ -179,12 +179,14 @@ class Decider:
 
     def _search(self, work: Work, tol: float, max_iter: int, deadline: float) -> tuple[Found, float]:
         """Return what is found, and the unit of its gap (`soctk.decide.ranges`, `soctk.decide.units`)."""
-        found, gap = work.search(tol, max_iter, deadline), work.first_gap
+        found, share = work.search(tol, max_iter, deadline), self.header["share"]
         unit = usual = max(1.0, abs(found.value))
-        if not self.header["share"] * gap < usual or math.isnan(found.value):
+        if math.isnan(found.value):
             return found, usual
-        if gap > self.header["rounding"] * work.magnitude(found):
-            unit = min(usual, self.header["share"] * gap)
+        varied = work.varied(found, usual / share)
+        if not share * varied < usual:
+            return found, usual
+        unit = min(usual, max(share * varied, self.header["resolved"] * work.magnitude(found) / tol))
         if found.value - found.bound <= tol * unit:
             return found, unit
         if time.perf_counter() > deadline:
@@ -192,7 +194,7 @@ class Decider:
         # f = s g + level + lost, and what a bound of that loses by rounding, as in `soctk.decide.units`
         level = found.value
         s, lost = work.rescale(level, unit)
-        within = max(tol * (unit / s) / max(1.0, gap / s), self.header["smallest"])
+        within = max(tol * (unit / s) / max(1.0, work.first_gap / s), self.header["smallest"])
         again = work.search(within, max_iter, deadline)
         if math.isnan(again.value):
             return found, unit

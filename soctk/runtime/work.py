@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from soctk.decide.chords import chord_ends
 from soctk.decide.exact import exact_difference, magnitude
 from soctk.forms.responses import Responses, responses
 from soctk.runtime.code import Call, Functions
@@ -110,6 +111,31 @@ class Work:
     def first_gap(self) -> float:
         """The gap of the linearisation where the last search began."""
         return float(self._state[self._at["first_gap"]])
+
+    def varied(self, found: Found, enough: float) -> float:
+        """Return about how much f varies over the set (`soctk.decide.ranges`); measured further where below `enough`.
+
+        Args:
+            found: by the last search, its value a number.
+            enough: see above.
+        """
+        if "inside" not in self.arrays:
+            return self.first_gap
+        values = [found.value, self._value_at(self.arrays["inside"][self.arrays["free"]])]
+        if not values[1] < math.inf:  # the set has other right-hand sides
+            return self.first_gap
+        if abs(values[1] - found.value) < enough:
+            a, k = self.arrays, self._header["equalities"]
+            inside, rows = a["x"].copy(), (a["lower"], a["upper"], a["stacked"][k:], a["right"][k:])
+            ends = chord_ends(found.x[None], inside, a["basis"], *rows)
+            values += [self._value_at(end[a["free"]]) for end in ends[0]]
+        return max(values) - min(values)
+
+    def _value_at(self, w: np.ndarray) -> float:
+        """Return f where the free coordinates are these, inf where that is no point of the set."""
+        self.arrays["points"][0], self.arrays["empty"][0] = w, False
+        self._calls["prove"]()
+        return float(self.arrays["proved"][0, 0])
 
     def _proved(self, status: Status, iterations: int) -> Found:
         """Return what is found in the rows as given; where there is no point of the set, x and value are NaN."""

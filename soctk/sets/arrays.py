@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
 from soctk.sets.batches import joined
 from soctk.sets.elimination import Elimination
@@ -19,6 +20,8 @@ from soctk.sets.rows import Rows
 
 CROSSED = 1e-9
 """Ends that cross by more than this, relative to them, leave nothing between them; below it is rounding."""
+INSIDE = 1e-9
+"""What rounding may put a point outside of its set by, as a share of what a row adds."""
 TINY = 1e-300
 
 
@@ -29,6 +32,10 @@ class Eliminated(Matrices, Protocol):
 
     def elimination(self, fixed: tuple[int, ...] = ()) -> Elimination:
         """Return its elimination, some coordinates held by equalities."""
+        ...
+
+    def center(self) -> Tensor:
+        """Return a point of its relative interior, (n,)."""
         ...
 
 
@@ -79,6 +86,21 @@ class SetArrays:
     def right(self) -> np.ndarray:
         """f and h one after the other, (1 or N, k + m)."""
         return joined(self.f, self.h)
+
+    @cached_property
+    def inside(self) -> np.ndarray:
+        """A point of each set, (1 or N, n), in its relative interior but for chance; NaN where none is known.
+
+        The centre of `base`, moved onto the equalities.
+        """
+        e = self.base.elimination()
+        try:
+            center = self.base.center().numpy()
+        except (ValueError, RuntimeError):  # the set that this is made from may be empty
+            return np.full((1, self.lower.shape[1]), np.nan)
+        x = self.f @ e.lift.T + e.basis @ center[e.free]
+        outside = self.excess(x)[1] > INSIDE
+        return np.where(outside[:, None], np.nan, x)
 
     def crossed(self) -> np.ndarray:
         """Return whether a lower bound lies above its upper one by more than rounding, bool (1 or N,)."""

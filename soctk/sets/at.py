@@ -26,6 +26,11 @@ NAMES = ("lower", "upper", "f", "h")
 class Base(Eliminated, Protocol):
     """The polyhedron that the matrices come from."""
 
+    @property
+    def arrays(self) -> SetArrays:
+        """The set itself as arrays."""
+        ...
+
     def replaced(self, lower: Tensor, upper: Tensor, f: Tensor, h: Tensor) -> FeasibleSet:
         """Return the set with other right-hand sides."""
         ...
@@ -138,7 +143,10 @@ class SetAt:
 
     @cached_property
     def arrays(self) -> SetArrays:
-        """The sets cut from autograd as arrays, flattened."""
+        """The sets cut from autograd as arrays, flattened; those of `base` itself are kept there."""
+        rows = self.base.rows()
+        if all(mine is getattr(rows, name) for name, mine in zip(NAMES, self.sides, strict=True)):
+            return self.base.arrays
         sides = map(to_numpy, self.sides)
         return SetArrays(self.base, *(side.reshape(math.prod(side.shape[:-1]), side.shape[-1]) for side in sides))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from tolerances import CERTIFIED, DOUBLE, VALUE
 from zoo import MODELS, SETS, shaken
@@ -244,6 +245,23 @@ def test_where_f_hardly_varies_the_unit_is_finer(tmp_path, level: float) -> None
         assert float(wanted.lower_bound) <= found.value
     late = decide(CONTEXTS[0], time_limit=1e-9)
     assert (late.status, late.scale < 0.1) == (soctk.Status.TIME_LIMIT, True)
+
+
+@pytest.mark.parametrize("level", [1e5, 1e7, 1e10])
+def test_rows_within_wide_bounds_have_a_unit_that_is_as_fine(tmp_path, level: float) -> None:
+    """What f varies by over the bounds, 1e4 times the set, is no measure of what it varies by between the rows."""
+    turn = scipy.stats.ortho_group.rvs(3, random_state=1)
+    aim = np.array([0.4, -0.2, 0.3])
+    form = soctk.from_quadratic(2 * np.eye(3), -2 * aim, b=float(level + aim @ aim))
+    cube = soctk.Polyhedron(3, -1e4, 1e4, G=np.vstack([turn, -turn]), h=np.ones(6))
+    soctk.to_runtime(form, cube, tmp_path / "a.soctk")
+    decide = runtime.load(tmp_path / "a.soctk")
+    for found in (decide(), decide(h=0.9 * np.ones(6))):
+        assert found.optimal
+        assert found.gap <= 0.01  # of about 7
+        assert np.square(found.x - aim).sum() <= 0.01
+    beyond = decide(h=np.array([5.0, 1.0, 1.0, -3.0, 1.0, 1.0]))  # without the centre: the gap over the bounds it is
+    assert beyond.optimal
 
 
 BAD_CALLS = {

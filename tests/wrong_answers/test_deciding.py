@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import cvxpy as cp
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+import scipy.stats
 import torch
 from ball import Ball
 from zoo import MODELS, shaken
@@ -90,11 +93,9 @@ def test_after_the_deadline_no_vertices_are_asked_for(monkeypatch: pytest.Monkey
     asked: list[int] = []
     vertices = soctk.Polyhedron._linear_minimizer
     monkeypatch.setattr(soctk.Polyhedron, "_linear_minimizer", lambda *a: asked.append(1) or vertices(*a))
-    known = 1e-4 * torch.ones(4, dtype=DOUBLE)
-    units = [unit_in_range(problem, decision.x, decision.value, Limits(deadline=end), known) for end in (0.0, np.inf)]
+    units = [unit_in_range(problem, decision.x, decision.value, Limits(deadline=end)) for end in (0.0, np.inf)]
     assert asked == [1, 1]  # without a deadline
-    assert torch.equal(units[0], 1000.0 * known)
-    assert bool((units[1] >= units[0]).all() & (units[1] < 100.0).all())
+    assert bool((units[0] > 1e-3).all() & (units[1] >= units[0]).all() & (units[1] < 100.0).all())
 
 
 def test_what_a_decision_keeps_is_not_the_callers() -> None:
@@ -315,6 +316,90 @@ def test_optimal_means_something_where_values_hardly_differ(level: float, value_
         model.set_standardization()
         lost = model(decision.x, context) - best.value
         assert float(lost.detach().mean()) <= 0.01 * float((values.amax(dim=0) - values.amin(dim=0)).detach().mean())
+
+
+TURN = scipy.stats.ortho_group.rvs(4, random_state=0)
+"""Of a cube |TURN x| <= 1, of which bounds tell little."""
+AIM = np.array([0.5, -0.3, 0.2, 0.4])
+CORNERS = np.array(list(itertools.product([-1.0, 1.0], repeat=4))) @ TURN
+RANGE = float(np.square(CORNERS - AIM).sum(axis=1).max())
+"""Of |x - AIM|^2 over that cube, its least being 0."""
+FLAT_OPTIONS = {
+    "newton": {},
+    "own": {"own": 0.9},
+    "cvxpy": {"method": "cvxpy"},
+    "cvxpy-own": {"own": 0.9, "method": "cvxpy"},
+    "first_order": {"method": "first_order"},
+    "subject_to": {"subject_to": [(soctk.from_quadratic(2 * np.eye(4), np.zeros(4)), 50.0)]},
+}
+
+
+ONLY_OVER = {"newton_cg": soctk.Box, "first_order": soctk.Simplex | soctk.Box}
+
+
+def squares(level: float, aim: np.ndarray) -> ConicForm:
+    """Return level + |x - aim|^2."""
+    return soctk.from_quadratic(2 * np.eye(len(aim)), -2 * aim, b=float(level + aim @ aim))
+
+
+def turned_cube(bound: float) -> soctk.Polyhedron:
+    return soctk.Polyhedron(4, -bound, bound, G=np.vstack([TURN, -TURN]), h=np.ones(8))
+
+
+@pytest.mark.parametrize("option", FLAT_OPTIONS)
+@pytest.mark.parametrize("level", [1e5, 1e7, 1e10])
+def test_bounds_that_no_point_reaches_do_not_hide_that_values_hardly_differ(level: float, option: str) -> None:
+    """What f varies by was measured within the bounds: a point as bad as the set's middle was optimal."""
+    options = dict(FLAT_OPTIONS[option])
+    own = options.pop("own", None)
+    for bound in (2.0, 100.0, 1e4, 1e6):
+        cube = turned_cube(bound)
+        decision = soctk.minimize(squares(level, AIM), cube if own is None else cube.at(h=own * np.ones(8)), **options)
+        assert decision.status == "optimal"
+        assert float(decision.gap) <= 1.1e-3 * RANGE
+        assert np.square(decision.x.numpy() - AIM).sum() <= 1.1e-3 * RANGE
+
+
+def test_a_unit_is_measured_only_where_values_hardly_differ() -> None:
+    """A point inside that is as good as the decision, by chance, does not make the unit small."""
+    cube = turned_cube(100.0)
+    forms = [squares(3.0, aim) for aim in (AIM, np.zeros(4))]  # the second is least at the centre
+    for form in forms:
+        for feasible_set in (cube, cube.at()):
+            decision = soctk.minimize(form, feasible_set)
+            assert decision.optimal
+            assert decision.scale is None
+
+
+@pytest.mark.parametrize("level", [1e8, 1e9, 1e10, 1e12])
+@pytest.mark.parametrize("method", [None, "cvxpy", "newton_cg", "first_order"])
+def test_values_that_differ_by_little_more_than_rounding_are_told_apart(level: float, method: str | None) -> None:
+    """Below 1e-9 of the value all points were optimal; sums of a few products are right to 1e-14."""
+    aim, varied = np.array([0.1, 0.2, 0.7]), 1.0  # and more
+    rows = soctk.Polyhedron(3, 0.0, 1.0, E=np.ones((1, 3)), f=[1.0], G=[[1.0, -1.0, 0.0]], h=[0.9])
+    for feasible_set in (soctk.Simplex(3), soctk.Box(3), rows, rows.at(h=[0.8])):
+        if method is not None and not isinstance(feasible_set, ONLY_OVER.get(method, object)):
+            continue
+        decision = soctk.minimize(squares(level, aim), feasible_set, method=method)
+        rounded = 100 * level * np.finfo(float).eps
+        assert np.square(decision.x.numpy() - aim).sum() <= 1.1e-3 * varied + rounded
+        if method != "first_order":
+            assert decision.status == "optimal"
+
+
+def test_small_values_beside_a_level_are_decided_and_differentiated_as_large_ones() -> None:
+    """With 1 + 1e-9 g for g the centre was returned, and a model with curvature "has no derivative"."""
+    model, context = decide_model()
+    context.requires_grad_()
+    found = []
+    for value in ((0.0, 1.0), (1.0, 1e-9)):
+        model.set_standardization(value=value)
+        context.grad = None
+        x = soctk.DecisionLayer(model, soctk.Simplex(5))(context)
+        x.square().sum().backward()
+        found.append((x.detach(), context.grad))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("own", [False, True])
