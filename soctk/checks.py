@@ -149,7 +149,8 @@ def check_finite(tensor: Tensor, name: str) -> None:
 
 
 def check_learns(name: str) -> None:
-    """Raise RuntimeError if a function that learns is called within `torch.inference_mode()`."""
+    """Raise RuntimeError if a function that learns is called within `torch.inference_mode()`, or off the processor."""
+    check_processor()
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
             f"{name}: expected to be called outside of torch.inference_mode(), where nothing can be learned"

@@ -190,6 +190,33 @@ def test_a_model_that_its_configuration_does_not_rebuild_is_not_saved(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_that_its_configuration_rebuilds_as_another_function_is_not_saved(tmp_path):
+    """An argument that moves no tensor, left out of config(): another function was loaded, without a word."""
+
+    @soctk.register_surrogate_class
+    class Boosted(soctk.SOCICNN):
+        def __init__(self, *args, boost=1.0, **more):
+            super().__init__(*args, **more)
+            self.boost = boost
+
+        def _context_map(self):
+            return None
+
+        def _conic_form(self, context):
+            form = super()._context_map().form(context)
+            return form.scaled(torch.full((1,), self.boost, dtype=self.dtype))
+
+    path = tmp_path / "model"
+    for mode in (True, False):
+        model = Boosted(3, 2, quadratics=(3,), boost=7.0).train(mode)
+        with pytest.raises(TypeError, match=r"its values are others, .* config\(\) must have every argument"):
+            soctk.save(model, path)
+        assert model.training == mode
+    assert not list(tmp_path.iterdir())
+    soctk.save(Boosted(3, 2, quadratics=(3,)), path)  # as the default has it
+    assert isinstance(soctk.load(path), Boosted)
+
+
 def test_a_surrogate_without_a_conic_form_is_checked_by_its_expression(tmp_path):
     @soctk.register_surrogate_class
     class Power(soctk.ConvexSurrogate):

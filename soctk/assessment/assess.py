@@ -72,7 +72,7 @@ def assess(
         TypeError: a model that is no surrogate.
         ValueError: data, or a set, of other dimensions than the model's; sets that are empty; a decision and a context
             of more than 200 numbers.
-        RuntimeError: within `torch.inference_mode()`.
+        RuntimeError: within `torch.inference_mode()`, or with another default device of PyTorch's than the processor.
     """
     check_learns("assess")
     check_function(model)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from soctk.checks import ArrayLike, check_count, check_flag, check_positive
+from soctk.checks import ArrayLike, check_count, check_flag, check_positive, check_processor
 from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
 from soctk.decide.decision import relative_gap
@@ -61,6 +61,7 @@ class DecisionLayer(nn.Module):
         TypeError: no surrogate, or no set for all contexts.
         ValueError: dimensions that differ, a non-positive tolerance.
         NotImplementedError: a model without a conic form, or a set without rows.
+        RuntimeError: another default device of PyTorch's than the processor.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class DecisionLayer(nn.Module):
         skip_undefined: bool = False,
     ) -> None:
         super().__init__()
+        check_processor()
         check_function(model)
         if not isinstance(feasible_set, FeasibleSet):
             raise TypeError(

@@ -67,6 +67,9 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping
         if surrogate_class(name) is not type(model):
             raise ValueError(f"another class is registered as {name}")
         _check_layout(_blank(name, config, str(model.dtype), len(tensors)), tensors)
+        rebuilt = _built(name, config, str(model.dtype))
+        rebuilt.load_state_dict(tensors)
+        _check_values(model, rebuilt)
     except Exception as error:
         raise TypeError(
             f"model: soctk.load could not rebuild this {type(model).__name__}: {_one_line(error)}"
@@ -195,6 +198,27 @@ def _check_layout(model: ConvexSurrogate, tensors: dict[str, Tensor]) -> None:
         wanted, given = (_layout(mapping.get(name)) for mapping in (expected, tensors))
         if wanted != given:
             raise ValueError(f"{name}: the configuration has {wanted}, the file {given}")
+
+
+@torch.no_grad()
+def _check_values(model: ConvexSurrogate, rebuilt: ConvexSurrogate) -> None:
+    """Raise ValueError where a model's values are not the rebuilt one's."""
+    modes = [(module, module.training) for module in model.modules()]
+    count = max(model.dim, model.context_dim)
+    places = torch.stack([torch.zeros(count), torch.arange(count).cos()])  # the mean, and another point about it
+    found = []
+    for one in (model.eval(), rebuilt.eval()):
+        x = one.x_mean + one.x_scale * places[:, : one.dim].to(one.x_mean)
+        context = one.context_mean + one.context_scale * places[:, : one.context_dim].to(one.context_mean)
+        found.append(one(x, context if one.context_dim else None).double().cpu())
+    for module, training in modes:
+        module.training = training
+    close = 1e-6 if model.dtype == torch.float64 else 1e-3
+    if not torch.allclose(*found, rtol=close, atol=close * float(model.value_scale), equal_nan=True):
+        raise ValueError(
+            f"its values are others, {float(found[1][0]):g} in place of {float(found[0][0]):g}: config() must have "
+            "every argument of the constructor that they depend on"
+        )
 
 
 def _layout(tensor: Tensor | None) -> str:

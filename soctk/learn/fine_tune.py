@@ -89,7 +89,7 @@ def fine_tune(
         TypeError: a model that is no surrogate, other data, loss or config, a `stop` that is no function.
         ValueError: a model without weights, data or instances of other dimensions than the model's.
         NotImplementedError: a model without a conic form.
-        RuntimeError: within `torch.inference_mode()`.
+        RuntimeError: within `torch.inference_mode()`, or with another default device of PyTorch's than the processor.
     """
     check_learns("fine_tune")
     check_function(model)

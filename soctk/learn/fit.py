@@ -99,7 +99,7 @@ def fit(
             that the model's cannot hold, optima of a wrong shape or outside the set, optima for a surrogate with
             a training of its own, a model without weights or with frozen ones (`requires_grad=False`) that the fit
             sets anyway, or an executor for a single surrogate.
-        RuntimeError: within `torch.inference_mode()`.
+        RuntimeError: within `torch.inference_mode()`, or with another default device of PyTorch's than the processor.
 
     Warns:
         UserWarning: too few values, and how many are needed; values that are all the same; a `focus` on the best of
@@ -140,7 +140,13 @@ def fit(
     effective = trainer.effective_candidates(FOCUS if steep else config.fixed_focus)
     recipe = recipe_for(model, config, candidates, known, data.instances, steep=steep, effective=effective)
     try:
-        with limited_threads(config.threads), torch.enable_grad():
+        # Batched derivatives cannot look for a NaN in each operation; a fit looks at its losses.
+        anomaly = torch.is_anomaly_enabled()
+        with (
+            limited_threads(config.threads),
+            torch.enable_grad(),
+            torch.autograd.set_detect_anomaly(anomaly, check_nan=False),
+        ):
             _run(recipe, trainer, progress=config.progress)
     finally:
         report = trainer.finish()
@@ -233,7 +239,7 @@ def _check_optima(
 
 def _check_count(model: ConvexSurrogate, data: ValueData) -> None:
     """Warn where an affine function passes through all values; weights that places share need fewer."""
-    count, needed = data.value.numel(), data.dim + data.context_dim + 2
+    count, needed = int(data.observed.sum()), data.dim + data.context_dim + 2
     if count < needed and model.traits.windowed is None:
         warnings.warn(
             f"data: {count} observed values to learn from; an affine function of {data.dim} variables and "

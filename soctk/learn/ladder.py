@@ -83,7 +83,7 @@ class Ladder:
 
     def _too_few(self, data: Standardized) -> bool:
         """Return whether there are fewer values than a quadratic has coefficients."""
-        return data.value.numel() < self._coefficients(data) and data.value.numel() <= MOST_VALUES
+        return data.observed < self._coefficients(data) and data.value.numel() <= MOST_VALUES
 
     def choose(self, data: Standardized) -> Step:
         """Return the structure that the data ask for; the first where they are too few to ask."""
@@ -140,11 +140,12 @@ class Ladder:
 
 
 def one_by_one(data: Standardized) -> Standardized:
-    """Return every candidate as an instance of its own."""
-    candidates, n = data.x.shape[1:]
-    return Standardized(
-        data.context.repeat_interleave(candidates, dim=0),
-        data.x.reshape(-1, 1, n),
-        data.value.reshape(-1, 1),
-        None if data.root is None else data.root.reshape(-1, 1),
-    )
+    """Return every candidate as an instance of its own, and what repeats another not at all.
+
+    A value that is learned from and its copy that is left out would tell nothing of what was not seen.
+    """
+    kept = torch.ones_like(data.value, dtype=torch.bool) if data.repeats is None else ~data.repeats
+    root = data.root if data.repeats is None else None  # which is there for the repeats
+    which = kept.nonzero()[:, 0]
+    single = (data.x[kept].unsqueeze(1), data.value[kept].unsqueeze(1))
+    return Standardized(data.context[which], *single, None if root is None else root[kept].unsqueeze(1))

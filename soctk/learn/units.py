@@ -88,12 +88,19 @@ class Standardized:
 
     Attributes:
         root: (N, M), square roots of the values' weights; None where all count alike.
+        repeats: (N, M), which values only repeat others (`ValueData.counts`); None where none do.
     """
 
     context: Tensor
     x: Tensor
     value: Tensor
     root: Tensor | None = None
+    repeats: Tensor | None = None
+
+    @property
+    def observed(self) -> int:
+        """How many values are observations."""
+        return self.value.numel() - (0 if self.repeats is None else int(self.repeats.sum()))
 
     @classmethod
     def of(
@@ -110,12 +117,13 @@ class Standardized:
             (data.x.double().cpu() - units["x_mean"]) / units["x_scale"],
             (data.value.double().cpu() - units["value_mean"]) / units["value_scale"],
         )
-        root = None
+        root = repeats = None
         if data.counts is not None:
             # What is there several times counts as often as the rest: once.
             root = (data.counts / data.candidates).sqrt().unsqueeze(1).expand_as(data.value)
             root = root.to(dtype=dtype, device=device or model.device)
-        return cls(*(part.to(dtype=dtype, device=device or model.device) for part in parts), root)
+            repeats = (torch.arange(data.candidates) >= data.counts.unsqueeze(1)).to(device or model.device)
+        return cls(*(part.to(dtype=dtype, device=device or model.device) for part in parts), root, repeats)
 
     def focused(self, focus: float) -> Standardized:
         """Put the best candidates of each instance first; weigh a value g above the best by 1 / (1 + focus g)^2.
@@ -130,7 +138,8 @@ class Standardized:
         root = 1 / (1 + focus * (value - value[:, :1]))
         if self.root is not None:
             root = root * self.root.gather(1, order)
-        return Standardized(self.context, x, value, root)
+        repeats = None if self.repeats is None else self.repeats.gather(1, order)
+        return Standardized(self.context, x, value, root, repeats)
 
     @property
     def effective(self) -> float:
@@ -149,13 +158,13 @@ class Standardized:
 
     def rows(self, index: Tensor | slice) -> Standardized:
         """Keep the instances `index`."""
-        root = None if self.root is None else self.root[index]
-        return Standardized(self.context[index], self.x[index], self.value[index], root)
+        kept = (None if part is None else part[index] for part in (self.root, self.repeats))
+        return Standardized(self.context[index], self.x[index], self.value[index], *kept)
 
     def columns(self, index: Tensor | slice) -> Standardized:
         """Keep the candidates `index` of each instance."""
-        root = None if self.root is None else self.root[:, index]
-        return Standardized(self.context, self.x[:, index], self.value[:, index], root)
+        kept = (None if part is None else part[:, index] for part in (self.root, self.repeats))
+        return Standardized(self.context, self.x[:, index], self.value[:, index], *kept)
 
     def instances(self, count: int) -> Standardized:
         """Keep the first `count` instances."""

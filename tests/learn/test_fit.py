@@ -15,7 +15,7 @@ from soctk.learn.units import Standardized, standardize
 from soctk.losses import relative_error, residual_loss, value_loss
 from soctk.maps.linear import DenseMap
 from soctk.terms import Logistic, Norms, Quadratic
-from soctk_tasks import Task
+from soctk_tasks import Task, make_task
 
 QUICK = soctk.FitConfig(starts=1, epochs=2, newton_iterations=6, lbfgs_iterations=40, level_iterations=40)
 
@@ -407,6 +407,19 @@ def test_a_fit_learns_where_gradients_are_off_and_says_where_it_cannot() -> None
     assert all(weight.requires_grad for weight in model.parameters())
     with torch.inference_mode(), pytest.raises(RuntimeError, match="inference_mode"):
         soctk.fit(soctk.NormICNN(3, hidden=(4,)), data)
+
+
+def test_a_fit_learns_the_same_where_anomalies_are_looked_for() -> None:
+    """PyTorch's debug mode looks for a NaN in each operation, which batched derivatives refuse."""
+    data, found = make_task("simplex_socp", dim=4).sample(instances=40, candidates=16, seed=1), []
+    brief = soctk.FitConfig(starts=1, choose_structure=False, epochs=1, newton_iterations=2, lbfgs_iterations=2)
+    for mode in (False, True):
+        model = soctk.make_surrogate("soc", 4, 8)
+        with torch.autograd.set_detect_anomaly(mode):
+            soctk.fit(model, data, brief)
+            assert torch.is_anomaly_check_nan_enabled() or not mode
+        found.append(model.state_dict())
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["relu", "dcp"])

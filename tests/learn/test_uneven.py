@@ -13,6 +13,7 @@ from tolerances import CERTIFIED, DOUBLE
 import soctk
 from soctk import ValueData
 from soctk.learn.data import typical
+from soctk.learn.ladder import Ladder, Step
 from soctk.learn.least_squares import LeastSquaresQuadratic
 from soctk.learn.residuals import Residuals, needed_candidates
 from soctk.learn.units import Standardized
@@ -205,3 +206,28 @@ def test_the_least_squares_quadratic_is_that_of_the_observed_values() -> None:
     for each, of in zip(models, (data, data.one_by_one()), strict=True):
         soctk.fit(each, of)
     torch.testing.assert_close(models[0].state_dict(), models[1].state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("seed", [1, 5])
+def test_what_repeats_a_value_is_no_evidence_for_a_structure(seed: int) -> None:
+    """Where few instances' candidates are left out one by one, copies of what was learned from were among them."""
+    counts, width = torch.tensor([60] + 12 * [8]), 60
+    generator = torch.Generator().manual_seed(seed)
+    context = torch.randn(13, 2, generator=generator, dtype=DOUBLE)
+    x = torch.rand(13, width, 3, generator=generator, dtype=DOUBLE)
+    value = (x - 0.4).square().sum(dim=-1) + 0.3 * torch.randn(13, width, generator=generator, dtype=DOUBLE)
+    place = torch.arange(width) % counts.unsqueeze(1)
+    filled = ValueData(context, x.gather(1, place.unsqueeze(-1).expand(-1, -1, 3)), value.gather(1, place), counts)
+    ladder = Ladder(soctk.make_surrogate("soc", 3, 2).traits.centred, 0.1, seed, lambda: False)
+    for data in (filled, filled.one_by_one()):
+        standard = Standardized.of(soctk.make_surrogate("soc", 3, 2), data, DOUBLE)
+        assert ladder.choose(standard) == Step(0)  # the truth is the least-squares quadratic's
+
+
+def test_repeated_values_are_no_more_to_learn_from() -> None:
+    """Two contexts of two values each, filled up to thirty, were enough for no warning; half is held out."""
+    few = torch.randn(2, 2, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    place = torch.arange(30) % 2
+    data = ValueData(torch.eye(2), few[:, place], few.sum(dim=-1)[:, place], torch.tensor([2, 2]))
+    with pytest.warns(UserWarning, match="data: 2 observed values to learn from"):
+        soctk.fit(soctk.make_surrogate("quad", 3, 2), data, RECIPE)

@@ -430,10 +430,14 @@ def test_plain_mistakes_are_said_in_words() -> None:
 
 def test_a_default_device_other_than_the_processor_is_refused_in_words() -> None:
     model, box = soctk.SOCICNN(2), soctk.Box(2)
+    data = soctk.ValueData(torch.zeros(9, 0), torch.rand(9, 2, 2), torch.rand(9, 2))
     with torch.device("meta"):
         for call in (
             lambda: soctk.Polyhedron(2, 0.0, 1.0),
             lambda: soctk.minimize(model, box),
+            lambda: soctk.DecisionLayer(model, box),
+            lambda: soctk.fit(model, data),
+            lambda: soctk.assess(model, data, box),
         ):
             with pytest.raises(RuntimeError, match=r'^expected the processor .* got meta.*`with torch.device\("cpu"\)'):
                 call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -76,8 +77,13 @@ def _joined(first: Standardized, second: Standardized) -> Standardized:
     def joined(tensors: list[Tensor]) -> Tensor:
         return torch.cat(tensors, dim=1 if single else 0)
 
-    root = None
-    if any(part.root is not None for part in parts):
-        root = joined([torch.ones_like(part.value) if part.root is None else part.root for part in parts])
+    def known(name: str, otherwise: Callable[[Tensor], Tensor]) -> Tensor | None:
+        found = [(getattr(part, name), part.value) for part in parts]
+        if all(some is None for some, _ in found):
+            return None
+        return joined([otherwise(value) if some is None else some for some, value in found])
+
+    kept = known("root", torch.ones_like), known("repeats", lambda value: torch.zeros_like(value, dtype=torch.bool))
     context = first.context if single else joined([part.context for part in parts])
-    return Standardized(context, joined([part.x for part in parts]), joined([part.value for part in parts]), root)
+    x, value = joined([part.x for part in parts]), joined([part.value for part in parts])
+    return Standardized(context, x, value, *kept)
