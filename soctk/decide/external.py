@@ -83,18 +83,34 @@ class External(Solver):
         """
         if limits.max_iter is not None and self.solver not in (None, *ITERATION_OPTIONS):
             raise ValueError(f"max_iter: what {self.solver} calls it is not known here; give it in solver_options")
+        if isinstance(problem.feasible_set, SetAt) and not problem.has_form:
+            return self._set_by_set(problem, problem.feasible_set, limits, start)
         if isinstance(problem.feasible_set, SetAt):
-            if not problem.has_form:
-                return self._set_by_set(problem, problem.feasible_set, limits, start)
-            start = None if start is None else start.cpu()
-            result = self._by_rows(problem.on_processor(), problem.feasible_set, limits, start)
-            return result.to(problem.device)
-        result = self._over_set(problem, limits, start)
+            return self._by_rows_anywhere(problem, limits, start)
+        expression = problem.model is not None and problem.model.exports_expression
+        if not expression and isinstance((rows := problem.by_rows()).feasible_set, SetAt):
+            # Multipliers of rows give bounds without a linear programme for each; the centre is a point of the set.
+            size, start = variation(problem), problem.center if start is None else start
+            result = self._by_rows_anywhere(rows, limits, start, size)
+            result.judge(limits.tol, Status.INACCURATE)
+        else:
+            result = self._over_set(problem, limits, start)
         if self.second is not None:
             short = (result.value >= result.lower_bound).cpu().numpy()  # else they contradict each other
             left = (result.status == Status.STALLED) | ((result.status == Status.INACCURATE) & short)
             finish(self.second, problem, limits, result, np.flatnonzero(left))
         return result
+
+    def _by_rows_anywhere(
+        self, problem: Problem, limits: Limits, start: Tensor | None, size: Tensor | None = None
+    ) -> Result:
+        """Solve over rows, in the processor's memory, each f divided by about what it varies by, `size`, if given."""
+        here, start, size = problem.on_processor(), *(None if part is None else part.cpu() for part in (start, size))
+        if size is None or here.unit is None:
+            return self._by_rows(here, limits, start, size).to(problem.device)
+        rescaled = Rescaled.of(here, start)
+        found = self._by_rows(rescaled.problem, limits, start, size / rescaled.scale)
+        return rescaled.back(found).to(problem.device)
 
     def _over_set(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:
         if problem.model is not None and problem.model.exports_expression:
@@ -134,13 +150,15 @@ class External(Solver):
 
         return self._result(problem, x, status, limits.tol, at_points)
 
-    def _by_rows(self, problem: Problem, sets: SetAt, limits: Limits, start: Tensor | None) -> Result:
+    def _by_rows(self, problem: Problem, limits: Limits, start: Tensor | None, size: Tensor | None) -> Result:
         """Solve over sets with right-hand sides of their own; multipliers of rows give bounds and proofs.
 
         The problem is in the processor's memory.
         """
+        sets = problem.feasible_set
+        assert isinstance(sets, SetAt)
         form, coordinates = problem.form, sets.coordinates
-        moved = Moved.of(form, coordinates)
+        moved = Moved.of(form, coordinates, size)
         lifted = LiftedProblem(moved.form, sets, coordinates=coordinates)
         assert lifted.rows is not None
         values = [to_numpy(tensor) for tensor in lifted.parameter_values(moved.form)]
@@ -162,7 +180,7 @@ class External(Solver):
         x, status = self._solve_rows(problem, limits, start, solve_row)
         lower, upper = (side.to(x) for side in sets.sides[:2])
         x = torch.maximum(torch.minimum(x, upper), lower)
-        y = torch.cat([nu, z.clamp(min=0)], dim=1)
+        y = moved.scale.unsqueeze(-1) * torch.cat([nu, z.clamp(min=0)], dim=1)
         bound, rows = bound_by_rows(form, sets, moved.put_back(duals), y.numpy())
         result = self._result(problem, x, status, limits.tol, lambda points: bound)
         result.rows = rows

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from soctk.checks import as_array, to_numpy
 from soctk.decide.chords import chord_ends
-from soctk.decide.decision import relative_gap
+from soctk.decide.decision import ROUNDING, relative_gap
 from soctk.decide.exact import magnitude
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.result import Result
@@ -210,11 +210,15 @@ def in_units(form: ConicForm, scale: Tensor, level: Tensor) -> ConicForm:
 
 
 def variation(problem: Problem) -> Tensor:
-    """Return about how much each function varies over the set, (N,); 1 where that is no more than rounding."""
-    center = problem.center
-    found = torch.maximum(problem.first_gap(center), _range(problem, center))
-    size = resolved(problem, center, problem.evaluate(center.unsqueeze(1)).squeeze(1))
-    return torch.where(found.isfinite() & (found > size), found, 1.0)
+    """Return about how much each function varies over the set of all, (N,); 1 where that is near rounding."""
+    assert isinstance(problem.feasible_set, FeasibleSet)
+    rows, center = problem.by_rows(), problem.center
+    if isinstance(rows.feasible_set, SetAt):
+        found = _along_chords(rows, center)
+    else:
+        found = torch.maximum(problem.first_gap(center), _range(problem, center))
+    size = problem.evaluate(center.unsqueeze(1)).squeeze(1).abs()
+    return torch.where(found.isfinite() & (found > ROUNDING[found.dtype] * size), found, 1.0)
 
 
 def magnitude_of(form: ConicForm, x: Tensor, value: Tensor) -> Tensor:

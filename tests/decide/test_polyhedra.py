@@ -300,6 +300,30 @@ def test_bounds_of_one_side_alone(side: str, method: str) -> None:
         assert float(decision.value[k]) == pytest.approx(float(one.value), rel=3e-6, abs=3e-6)
 
 
+def test_an_outside_solver_bounds_by_the_rows_multipliers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds took a dozen linear programmes a context, before the first was solved and after the deadline too."""
+    model, context = (
+        shaken(MODELS["soc"](4)),
+        torch.randn(6, 3, generator=torch.Generator().manual_seed(1), dtype=DOUBLE),
+    )
+    rows = Polyhedron(4, 0.0, 1.0, E=np.ones((1, 4)), f=[2.0], G=[[1.0, -1.0, 0.0, 0.0]], h=[0.3])
+    rows.center()
+    asked: list[int] = []
+    monkeypatch.setattr("soctk.sets.linear_programs.System.minimum", lambda *_: asked.append(1))
+    late = soctk.minimize(model, rows, context, method="cvxpy", time_limit=1e-9)
+    found = soctk.minimize(model, rows, context, method="cvxpy")
+    best = soctk.minimize(model, rows, context, tol=1e-9)
+    assert not asked
+    assert (late.status == "time_limit").all()
+    assert bool((late.violation < 1e-9).all() & (late.gap >= late.value - best.value - 1e-9).all())
+    assert found.optimal.all()
+    torch.testing.assert_close(found.value, best.value, rtol=2e-6, atol=2e-6)
+    assert found.prices is not None
+    assert best.prices is not None
+    for one, other in ((found.prices.f, best.prices.f), (found.prices.h, best.prices.h)):
+        torch.testing.assert_close(one, other, rtol=0.01, atol=0.01)  # off by about the root of the gap
+
+
 def test_one_empty_set_for_all_contexts_has_a_nearest_one() -> None:
     model, base = shaken(MODELS["soc"](3)), Polyhedron(3, 0.0, 1.0, np.ones(3), 1.0)
     decision = soctk.minimize(model, base.at(f=4.0), torch.zeros(5, 3, dtype=DOUBLE), infeasible="nearest")
