@@ -61,6 +61,17 @@ def check_answers(given: Answers) -> None:
         outside = float(_answer(given, "_violation", points, points.shape[:1]).max())
         if outside > AGREEMENT * max(1.0, float(points.abs().max())):
             raise ValueError(f"{name}.{what}: expected points of the set, got one whose `_violation` is {outside:.3g}")
+    inside = torch.cat([middle.unsqueeze(0), 0.5 * (middle + least)])  # the set is convex
+    moved = float((_answer(given, "_project", inside, inside.shape) - inside).norm(dim=-1).max())
+    if moved > slack:
+        raise ValueError(
+            f"{name}._project: expected points of the set to stay where they are, got {moved:.3g} away from one "
+            "between minimisers; it or `_linear_minimizer` is wrong"
+        )
+    violation = _answer(given, "_violation", inside, inside.shape[:1])
+    most = float(violation[violation.abs().argmax()])
+    if not 0 <= most <= AGREEMENT * max(1.0, float(inside.abs().max())):
+        raise ValueError(f"{name}._violation: expected 0 at points of the set, got {most:.3g}; clamp it at 0")
     moved = float((_answer(given, "_project", least - step * g, g.shape) - least).norm(dim=-1).max())
     if moved > slack:
         raise ValueError(

@@ -264,6 +264,7 @@ WRONG = {
     "one coordinate": ("_linear_minimizer", lambda self, g: self.box._linear_minimizer(SIGNS * g), ValueError),
     "projection": ("_project", lambda self, y: self.box._project(y) + 0.01, ValueError),
     "not the nearest": ("_project", lambda self, y: self.box._project(y + y.flip(-1)), ValueError),
+    "negative inside": ("_violation", lambda self, x: torch.maximum(x - 1, -x).amax(dim=-1), ValueError),
     "too small": ("_project", lambda self, y: y.clamp(0.1, 0.9), ValueError),
     "bound": ("linear_minimum", lambda self, g: (g * self.box._linear_minimizer(g)).sum(dim=-1) + 0.1, ValueError),
     "array": ("_project", lambda self, y: self.box._project(y).numpy(), TypeError),
@@ -292,6 +293,18 @@ def test_a_set_whose_answers_contradict_each_other_is_refused(wrong: str) -> Non
             soctk.minimize(model, feasible_set)
     with pytest.raises(error, match=r"^Wrong\."):
         soctk.certify(model, feasible_set, torch.zeros(3))
+
+
+def test_a_projection_onto_the_boundary_is_none_onto_the_set() -> None:
+    """It is right outside, and all decisions inside were "inaccurate" without a word of why."""
+
+    class Sphere(Ball):
+        def _project(self, y: torch.Tensor) -> torch.Tensor:
+            away = y - self.middle
+            return self.middle + self.radius * away / away.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+    with pytest.raises(ValueError, match=r"^Sphere\._project: expected points of the set to stay where they are"):
+        Sphere(3).check()
 
 
 @pytest.mark.parametrize(("middle", "radius"), [(0.0, 1.0), (1e6, 1.0), (-3.0, 1e-7), (0.0, 1e8), (2.0, 0.0)])
