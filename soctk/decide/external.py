@@ -108,7 +108,7 @@ class External(Solver):
         here, start, size = problem.on_processor(), *(None if part is None else part.cpu() for part in (start, size))
         if size is None or here.unit is None:
             return self._by_rows(here, limits, start, size).to(problem.device)
-        rescaled = Rescaled.of(here, start)
+        rescaled = Rescaled.of(here, start, size)
         found = self._by_rows(rescaled.problem, limits, start, size / rescaled.scale)
         return rescaled.back(found).to(problem.device)
 

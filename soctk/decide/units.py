@@ -25,6 +25,9 @@ from soctk.decide.exact import bound_given, exact_difference
 from soctk.decide.problem import Problem
 from soctk.decide.result import Result
 
+LARGEST_EXPONENT = 160
+"""Of s as a power of two: squares of numbers that are much smaller vanish, and with them a part of the bound."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rescaled:
@@ -51,14 +54,14 @@ class Rescaled:
         Args:
             problem: one with a unit.
             start: (N, n) as its solver will be given, the centre by default.
-            size: (N,) what s is to be near, where it is larger than the unit.
+            size: (N,) what s is to be near, where it is positive; the unit by default.
         """
         form, unit = problem.form, problem.unit
         assert unit is not None
         first = problem.center if start is None else start
         level = form.evaluate(first.unsqueeze(1))
-        size = unit if size is None else torch.maximum(unit, size)
-        scale = torch.ldexp(torch.ones_like(unit), torch.frexp(size).exponent - 1)
+        size = unit if size is None else torch.where(size.isfinite() & (size > 0), size, unit)
+        scale = torch.ldexp(torch.ones_like(unit), (torch.frexp(size).exponent - 1).clamp(max=LARGEST_EXPONENT))
         constant, lost = exact_difference(form.constant, level)
         rescaled = dataclasses.replace(form, constant=constant).scaled(1 / scale)
         inner = Problem(rescaled, problem.feasible_set, unit / scale)

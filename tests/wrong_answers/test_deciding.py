@@ -48,6 +48,18 @@ def test_no_status_says_optimal_above_the_tolerance_in_units_of_the_scale(name: 
     assert decision.optimal.all()  # at a thousandth of the values' own scale
 
 
+@pytest.mark.parametrize("method", [None, "cvxpy", "first_order"])
+@pytest.mark.parametrize("name", ["simplex", "box", "rows"])
+def test_a_unit_far_above_the_values_is_no_hindrance(name: str, method: str | None) -> None:
+    """An outside solver was given the function divided by the unit, which was nothing, and said "failed"."""
+    model, context = decide_model()
+    best = soctk.minimize(model, FLAT_OVER[name], context, tol=1e-9)
+    for scale in (1e50, 1e200, 1.7e308):
+        decision = soctk.minimize(model, FLAT_OVER[name], context, method=method, scale=scale)
+        assert decision.optimal.all()
+        assert bool((decision.lower_bound <= best.value).all() & (decision.value >= best.lower_bound).all())
+
+
 def test_the_protocols_stop_at_the_time_limit() -> None:
     model, context = decide_model()
     for method in ("projected_gradient", "projected_adam"):
