@@ -37,8 +37,8 @@ quadratic, learned in closed form.
 A small error does not make good decisions where optima are far from the candidates. On `simplex_logistic` with four of
 them and seed 0 SOC's error within held-out contexts is a fortieth of the quadratic's (3.7e-6 and 1.4e-4 of the
 variance), and its regret 80 times as large: the largest coordinate is .29 in the mean of candidates and .62 in that of
-optima, where the branches that fit the candidates are off. It is one fit: seed 1 has 6.3e-4 there, and seed 2 had
-7.8e-6, seed 0 with five candidates 2.7e-5 (tried, not stored).
+optima, where the branches that fit the candidates are off. It is one fit: seed 1 has 6.3e-4 there, seed 2 7.8e-6, and
+seed 0 with five candidates had 2.7e-5 (tried, not stored).
 """,
 )
 
