@@ -38,6 +38,8 @@ def chord_ends(
         room = np.concatenate([np.maximum(side, 0.0) for side in sides], axis=1)
         for sign in (1.0, -1.0):
             towards = sign * rates > 0
-            steps = np.where(towards, room / np.where(towards, np.abs(rates), 1.0), np.inf).min(axis=1, initial=np.inf)
+            with np.errstate(over="ignore"):  # no end, if the direction is nearly none
+                steps = room / np.where(towards, np.abs(rates), 1.0)
+            steps = np.where(towards, steps, np.inf).min(axis=1, initial=np.inf)
             ends.append(start + sign * np.where(np.isfinite(steps), steps, 0.0)[:, None] * along)
     return np.stack(ends, axis=1)

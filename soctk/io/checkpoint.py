@@ -207,12 +207,14 @@ def _check_values(model: ConvexSurrogate, rebuilt: ConvexSurrogate) -> None:
     count = max(model.dim, model.context_dim)
     places = torch.stack([torch.zeros(count), torch.arange(count).cos()])  # the mean, and another point about it
     found = []
-    for one in (model.eval(), rebuilt.eval()):
-        x = one.x_mean + one.x_scale * places[:, : one.dim].to(one.x_mean)
-        context = one.context_mean + one.context_scale * places[:, : one.context_dim].to(one.context_mean)
-        found.append(one(x, context if one.context_dim else None).double().cpu())
-    for module, training in modes:
-        module.training = training
+    try:
+        for one in (model.eval(), rebuilt.eval()):
+            x = one.x_mean + one.x_scale * places[:, : one.dim].to(one.x_mean)
+            context = one.context_mean + one.context_scale * places[:, : one.context_dim].to(one.context_mean)
+            found.append(one(x, context if one.context_dim else None).double().cpu())
+    finally:
+        for module, training in modes:
+            module.training = training
     close = 1e-6 if model.dtype == torch.float64 else 1e-3
     if not torch.allclose(*found, rtol=close, atol=close * float(model.value_scale), equal_nan=True):
         raise ValueError(
