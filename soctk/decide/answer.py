@@ -83,7 +83,7 @@ def answer(
         inner = limits if tol == limits.tol else dataclasses.replace(limits, tol=tol)
         result = solver.solve(problem, inner, start)
         put_points(result, problem, start)
-        solve_in_range(solver, problem, inner, start, result)
+        solve_in_range(solver, problem, inner, start, result, dtype)
     if dtype != problem.dtype:
         _round(result, problem, dtype)
     violation, flat = _verify(result, problem.feasible_set, limits.tol), batch == result.status.shape

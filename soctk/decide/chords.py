@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+NARROW = 1e-8
+"""A set none of whose chords is longer than this, relative to max(1, |x|), is one point but for rounding."""
+
 
 def chord_ends(
     x: np.ndarray,
@@ -43,3 +46,9 @@ def chord_ends(
             steps = np.where(towards, steps, np.inf).min(axis=1, initial=np.inf)
             ends.append(start + sign * np.where(np.isfinite(steps), steps, 0.0)[:, None] * along)
     return np.stack(ends, axis=1)
+
+
+def narrow(points: np.ndarray) -> np.ndarray:
+    """Return whether points (N, any, n) of a set, the ends of its chords among them, are one but for rounding, (N,)."""
+    size = np.maximum(np.abs(points).max(axis=(1, 2)), 1.0)
+    return (points.max(axis=1) - points.min(axis=1)).max(axis=1) <= NARROW * size

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import to_numpy
+from soctk.checks import as_array, to_numpy
 from soctk.decide.coordinates import Moved
 from soctk.decide.lifted import LiftedProblem, solve_program, time_option, usual_solver
 from soctk.decide.polyhedral import ROUNDING, bound_by_rows, project_points, prove_empty
 from soctk.decide.problem import Limits, Problem
-from soctk.decide.ranges import variation
+from soctk.decide.ranges import BEFORE_THE_CLOCK, variation
 from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver, finish
 from soctk.decide.units import Rescaled
@@ -93,6 +93,7 @@ class External(Solver):
             size, start = variation(problem), problem.center if start is None else start
             result = self._by_rows_anywhere(rows, limits, start, size)
             result.judge(limits.tol, Status.INACCURATE)
+            _bound_at_points(problem, result, limits)
         else:
             result = self._over_set(problem, limits, start)
         if self.second is not None:
@@ -300,3 +301,14 @@ class External(Solver):
         result = Result(x, value, lower, none, status, self.name, problem.unit)
         result.judge(tol, Status.INACCURATE)
         return result
+
+
+def _bound_at_points(problem: Problem, result: Result, limits: Limits) -> None:
+    """Bound by linear programmes at the points of instances left short: of few whatever the deadline, else until it."""
+    left = torch.from_numpy(np.flatnonzero((result.status != Status.OPTIMAL) & np.isfinite(as_array(result.value))))
+    for number, some in enumerate(left.to(result.x.device).split(BEFORE_THE_CLOCK)):
+        if number > 0 and limits.late:
+            break
+        lower = result.value[some] - problem.select(some).first_gap(result.x[some])
+        result.lower_bound[some] = torch.maximum(result.lower_bound[some], lower)
+    result.judge(limits.tol, Status.INACCURATE)

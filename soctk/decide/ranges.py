@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from soctk.checks import as_array, to_numpy
-from soctk.decide.chords import chord_ends
+from soctk.decide.chords import chord_ends, narrow
 from soctk.decide.decision import ROUNDING, relative_gap
 from soctk.decide.exact import magnitude
 from soctk.decide.problem import Limits, Problem
@@ -35,19 +36,31 @@ LARGEST_SHARE = 1000.0
 """The largest unit that is not given, as a multiple of the range."""
 RESOLVED = {torch.float64: 1e-13, torch.float32: 1e-5}
 """What values without a conic form are taken to be off by, as a share of themselves: sums of a few hundred products."""
+ROUNDED = 8.0
+"""Bounds add numbers that are larger over the set than at the point, and the value is off as well."""
+SMALLEST_UNIT = {torch.float64: 1e-100, torch.float32: 1e-30}
+"""A function that varies by less is as good as constant."""
 BEFORE_THE_CLOCK = 16
 """Ranges are measured for so many functions before the deadline is looked at: 10 to 100 ms by linear programmes."""
 
 
-def solve_in_range(solver: Solver, problem: Problem, limits: Limits, start: Tensor | None, result: Result) -> None:
+def solve_in_range(
+    solver: Solver,
+    problem: Problem,
+    limits: Limits,
+    start: Tensor | None,
+    result: Result,
+    dtype: torch.dtype | None = None,
+) -> None:
     """Set the unit where f hardly varies, and solve again the instances whose gap is not small in it.
 
-    After the deadline these are said to have run into it.
+    After the deadline these are said to have run into it. `dtype` is what the answer is to be rounded to.
     """
     if problem.unit is not None:
         return
     known = [None if gap is None else torch.as_tensor(gap) for gap in (result.first_gap, result.seen)]
-    result.unit = unit_in_range(problem, result.x, result.value, limits, *known, started=start is not None)
+    more: dict[str, Any] = {"started": start is not None, "dtype": dtype}
+    result.unit = unit_in_range(problem, result.x, result.value, limits, *known, **more)
     if result.unit is None:
         return
     gap = relative_gap(result.value, result.lower_bound, result.unit)
@@ -72,6 +85,7 @@ def unit_in_range(
     seen: Tensor | None = None,
     *,
     started: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> Tensor | None:
     """Return max(1, |value|), and where f varies by a thousandth of it or less a thousand times that, (N,).
 
@@ -86,6 +100,7 @@ def unit_in_range(
         first_gap: `problem.first_gap` where a solver began, (N,), inf where it did not; at the centre by default.
         seen: `Result.seen`.
         started: it began where it was told to, which may have been the minimum.
+        dtype: that values and bounds are to be rounded to; theirs by default.
     """
     varied, inside = _varied(problem, value, first_gap, seen)
     hardly = LARGEST_SHARE * as_array(varied) < np.maximum(np.abs(as_array(value)), 1.0)
@@ -93,7 +108,8 @@ def unit_in_range(
         return None
     index = torch.from_numpy(np.flatnonzero(hardly)).to(value.device)
     usual, part, x = value.abs().clamp(min=1.0), problem.select(index), x[index]
-    found = torch.where(inside[index], _along_chords(part, x), 0.0).maximum(varied.to(value)[index])
+    known, found = inside[index], varied.to(value)[index]
+    found = torch.maximum(found, torch.where(known, _along_chords(part, x), 0.0))
     if not isinstance(part.feasible_set, SetAt):
         at_once = part.size if math.isinf(limits.deadline) else BEFORE_THE_CLOCK
         open_ = torch.nonzero(LARGEST_SHARE * found < usual[index]).squeeze(1)
@@ -101,14 +117,21 @@ def unit_in_range(
             if limits.late:
                 break
             found[some] = torch.maximum(found[some], _range(part.select(some), x[some]))
-    elif started:  # the gap at the start says little, and a set of each one's own is not asked for vertices
-        unseen = torch.nonzero(~inside[index]).squeeze(1)
-        some = part.select(unseen)
-        found[unseen] = torch.maximum(found[unseen], some.first_gap(some.center).to(found))
+    else:  # a set of each one's own is not asked for vertices
+        if started:  # the gap at the start says little
+            unseen = torch.nonzero(~known).squeeze(1)
+            some = part.select(unseen)
+            found[unseen] = torch.maximum(found[unseen], some.first_gap(some.center).to(found))
+        found[~known & (found <= ROUNDING[found.dtype] * usual[index])] = torch.inf  # as over a point
     if isinstance(rows := part.by_rows().feasible_set, SetAt):
         found[torch.from_numpy(rows.arrays.single()).to(found.device).expand_as(found)] = torch.inf
-    least = resolved(part, x, value[index]) / limits.tol
-    unit = usual.index_copy(0, index, torch.minimum(usual[index], torch.maximum(LARGEST_SHARE * found, least)))
+    least = resolved(part, x, value[index])
+    if dtype == torch.float32:
+        least = torch.maximum(least, 2 * torch.finfo(dtype).eps * value[index].abs())
+    found[found <= least] = torch.inf  # constant, as far as can be told
+    unit = torch.maximum(LARGEST_SHARE * found, least / limits.tol)
+    unit = torch.where(unit > SMALLEST_UNIT[dtype or value.dtype], torch.minimum(usual[index], unit), usual[index])
+    unit = usual.index_copy(0, index, unit)
     return unit if bool((unit < usual).any()) else None
 
 
@@ -149,7 +172,10 @@ def _inside(problem: Problem) -> Tensor:
 
 
 def _along_chords(problem: Problem, x: Tensor) -> Tensor:
-    """Return how much f varies along two chords through points x (N, n) of polyhedra, (N,); 0 where none are known."""
+    """Return how much f varies along two chords through points x (N, n) of polyhedra, (N,); 0 where none are known.
+
+    inf where these are points but for rounding.
+    """
     sets = problem.by_rows().feasible_set
     if not isinstance(sets, SetAt):
         return x.new_zeros(problem.size)
@@ -160,7 +186,8 @@ def _along_chords(problem: Problem, x: Tensor) -> Tensor:
     ends = chord_ends(points, inside, basis, sets.lower, sets.upper, sets.rows.stacked[k:], sets.h)
     every = np.concatenate([points[:, None], inside[:, None], ends], axis=1)
     values = problem.evaluate(torch.from_numpy(every).to(x))
-    return torch.nan_to_num(values.amax(dim=1) - values.amin(dim=1), nan=0.0)
+    found = torch.nan_to_num(values.amax(dim=1) - values.amin(dim=1), nan=0.0)
+    return found.masked_fill(torch.from_numpy(narrow(every)).to(found.device), torch.inf)
 
 
 def resolved(problem: Problem, x: Tensor, value: Tensor) -> Tensor:
@@ -172,8 +199,8 @@ def resolved(problem: Problem, x: Tensor, value: Tensor) -> Tensor:
 
 
 def resolved_share(rows: int, dim: int, dtype: torch.dtype = torch.float64) -> float:
-    """Return that as a share of the numbers that a value is a sum of, of a form with K rows: as much for either."""
-    return 2 * rounding(rows, dim, torch.finfo(dtype).eps)
+    """Return that as a share of the numbers that a value is a sum of, for a form with K rows in n variables."""
+    return ROUNDED * rounding(rows, dim, torch.finfo(dtype).eps)
 
 
 @torch.no_grad()

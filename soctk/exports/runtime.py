@@ -16,7 +16,7 @@ from soctk.decide.decision import ROUNDING
 from soctk.decide.newton import DEFAULT_ITERATIONS, SMALLEST_TOLERANCE, SmoothingNewton
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.prepare import Prepared, prepare
-from soctk.decide.ranges import LARGEST_SHARE, resolved_share
+from soctk.decide.ranges import LARGEST_SHARE, SMALLEST_UNIT, resolved_share
 from soctk.function import ConvexFunction, check_function, on_processor
 from soctk.runtime.file import Contents, write
 from soctk.sets import FeasibleSet, Polyhedron
@@ -76,6 +76,7 @@ def to_runtime(
         "max_iter": DEFAULT_ITERATIONS,
         "rounding": ROUNDING[torch.float64],
         "share": LARGEST_SHARE,
+        "smallest_unit": SMALLEST_UNIT[torch.float64],
         "resolved": resolved_share(template.layout.sizes["rows"], model.dim),
         "smallest": SMALLEST_TOLERANCE,
         "feasible": FEASIBLE[torch.float64],

@@ -186,7 +186,10 @@ class Decider:
         varied = work.varied(found, usual / share)
         if not share * varied < usual:
             return found, usual
-        unit = min(usual, max(share * varied, self.header["resolved"] * work.magnitude(found) / tol))
+        least = self.header["resolved"] * work.magnitude(found)
+        if varied <= least or varied < self.header["smallest_unit"]:  # constant, as far as can be told
+            return found, usual
+        unit = min(usual, max(share * varied, least / tol))
         if found.value - found.bound <= tol * unit:
             return found, unit
         if time.perf_counter() > deadline:

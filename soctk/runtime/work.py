@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from soctk.decide.chords import chord_ends
+from soctk.decide.chords import chord_ends, narrow
 from soctk.decide.exact import exact_difference, magnitude
 from soctk.forms.responses import Responses, responses
 from soctk.runtime.code import Call, Functions
@@ -123,11 +123,14 @@ class Work:
             return self.first_gap
         values = [found.value, self._value_at(self.arrays["inside"][self.arrays["free"]])]
         if not values[1] < math.inf:  # the set has other right-hand sides
-            return self.first_gap
+            gap, rounded = self.first_gap, self._header["rounding"] * self.magnitude(found)
+            return gap if gap > rounded else math.inf  # as over a point
         if abs(values[1] - found.value) < enough:
             a, k = self.arrays, self._header["equalities"]
             inside, rows = a["x"].copy(), (a["lower"], a["upper"], a["stacked"][k:], a["right"][k:])
             ends = chord_ends(found.x[None], inside, a["basis"], *rows)
+            if narrow(np.concatenate([ends, inside[None]], axis=1))[0]:
+                return math.inf
             values += [self._value_at(end[a["free"]]) for end in ends[0]]
         return max(values) - min(values)
 

@@ -406,10 +406,57 @@ def test_values_that_differ_by_little_more_than_rounding_are_told_apart(level: f
         if method is not None and not isinstance(feasible_set, ONLY_OVER.get(method, object)):
             continue
         decision = soctk.minimize(squares(level, aim), feasible_set, method=method)
-        rounded = 100 * level * np.finfo(float).eps
+        rounded = 200 * level * np.finfo(float).eps
         assert np.square(decision.x.numpy() - aim).sum() <= 1.1e-3 * varied + rounded
         if method != "first_order":
             assert decision.status == "optimal"
+
+
+@pytest.mark.parametrize("method", [None, "cvxpy", "first_order"])
+def test_what_is_constant_over_a_set_is_optimal_everywhere(method: str | None) -> None:
+    """A unit of nothing, or of what rounding leaves, would be none."""
+    rows = soctk.Polyhedron(3, 0.0, 1.0, E=np.ones((1, 3)), f=[1.0], G=[[1.0, -1.0, 0.0]], h=[0.9])
+    x = cp.Variable(3)
+    for model in (
+        soctk.make_surrogate("quadratic", dim=3),  # 0 before a fit
+        soctk.from_quadratic(np.zeros((3, 3)), 1e6 * np.ones(3)),
+        soctk.from_cvxpy(cp.norm1(x - 1), x),
+    ):
+        for feasible_set in (soctk.Simplex(3), rows):
+            assert soctk.minimize(model, feasible_set, method=method).status == "optimal"
+
+
+@pytest.mark.parametrize("method", ["newton", "cvxpy"])
+@pytest.mark.parametrize("room", [0.0, 1e-12, 1e-9])
+def test_rows_that_leave_a_point_have_it_as_their_optimum(room: float, method: str) -> None:
+    """What values differ by there is what points are off by, and no unit."""
+    matrix = np.random.default_rng(0).normal(size=(3, 3))
+    side = matrix @ [0.2, 0.5, 0.7]
+    point = soctk.Polyhedron(3, -3.0, 3.0, G=np.vstack([matrix, -matrix]), h=np.concatenate([side + room, -side]))
+    for name in ("soc", "relu", "quad", "softplus"):
+        decision = soctk.minimize(shaken(MODELS[name](3)), point, torch.zeros(3, dtype=DOUBLE), method=method)
+        assert decision.status == "optimal"
+
+
+@pytest.mark.parametrize("name", ["soc", "relu"])
+def test_single_precision_is_judged_by_what_it_can_tell(name: str) -> None:
+    model = shaken(MODELS[name](2)).float()
+    model.set_standardization(value=(1e4, 1e-6))
+    rows = soctk.Polyhedron(2, 0.0, 1.0, G=[[1.0, 1.0]], h=[1.5])
+    for feasible_set in (soctk.Box(2), rows, rows.at(h=[1.4])):
+        decision = soctk.minimize(model, feasible_set, torch.zeros(3))
+        assert decision.x.dtype == torch.float32
+        assert decision.status == "optimal"
+
+
+def test_a_start_at_the_minimum_is_certified_whatever_the_limit() -> None:
+    model, context = decide_model()
+    best = soctk.minimize(model, ROWS, context, tol=1e-9)
+    late = soctk.minimize(model, ROWS, context, method="cvxpy", time_limit=1e-9, x0=best.x)
+    again = soctk.minimize(model, ROWS, context, method="cvxpy", max_iter=1)
+    for decision in (late, again):
+        assert bool((decision.gap.isfinite() & (decision.lower_bound <= best.value)).all())
+    assert late.optimal.any()
 
 
 def test_small_values_beside_a_level_are_decided_and_differentiated_as_large_ones() -> None:
