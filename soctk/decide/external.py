@@ -24,7 +24,7 @@ from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver, finish
 from soctk.decide.units import Rescaled
 from soctk.lazy import cvxpy as cp
-from soctk.sets import FeasibleSet, SetAt
+from soctk.sets import FeasibleSet, Polyhedron, SetAt
 from soctk.sets.elastic import nearest
 from soctk.status import Status
 
@@ -83,15 +83,15 @@ class External(Solver):
         """
         if limits.max_iter is not None and self.solver not in (None, *ITERATION_OPTIONS):
             raise ValueError(f"max_iter: what {self.solver} calls it is not known here; give it in solver_options")
-        if isinstance(problem.feasible_set, SetAt) and not problem.has_form:
-            return self._set_by_set(problem, problem.feasible_set, limits, start)
         if isinstance(problem.feasible_set, SetAt):
-            return self._by_rows_anywhere(problem, limits, start)
+            if not problem.has_form:
+                return self._set_by_set(problem, problem.feasible_set, limits, start)
+            return self._by_rows(problem, limits, start)
         expression = problem.model is not None and problem.model.exports_expression
-        if not expression and isinstance((rows := problem.by_rows()).feasible_set, SetAt):
+        if not expression and type(problem.feasible_set) is Polyhedron:
             # Multipliers of rows give bounds without a linear programme for each; the centre is a point of the set.
             size, start = variation(problem), problem.center if start is None else start
-            result = self._by_rows_anywhere(rows, limits, start, size)
+            result = self._by_rows(problem.by_rows(), limits, start, size)
             result.judge(limits.tol, Status.INACCURATE)
             _bound_at_points(problem, result, limits)
         else:
@@ -102,15 +102,13 @@ class External(Solver):
             finish(self.second, problem, limits, result, np.flatnonzero(left))
         return result
 
-    def _by_rows_anywhere(
-        self, problem: Problem, limits: Limits, start: Tensor | None, size: Tensor | None = None
-    ) -> Result:
-        """Solve over rows, in the processor's memory, each f divided by about what it varies by, `size`, if given."""
+    def _by_rows(self, problem: Problem, limits: Limits, start: Tensor | None, size: Tensor | None = None) -> Result:
+        """Solve over rows in the processor's memory, each f divided by about what it varies by, `size`, where given."""
         here, start, size = problem.on_processor(), *(None if part is None else part.cpu() for part in (start, size))
         if size is None or here.unit is None:
-            return self._by_rows(here, limits, start, size).to(problem.device)
+            return self._by_lift_of_rows(here, limits, start, size).to(problem.device)
         rescaled = Rescaled.of(here, start, size)
-        found = self._by_rows(rescaled.problem, limits, start, size / rescaled.scale)
+        found = self._by_lift_of_rows(rescaled.problem, limits, start, size / rescaled.scale)
         return rescaled.back(found).to(problem.device)
 
     def _over_set(self, problem: Problem, limits: Limits, start: Tensor | None) -> Result:
@@ -151,10 +149,10 @@ class External(Solver):
 
         return self._result(problem, x, status, limits.tol, at_points)
 
-    def _by_rows(self, problem: Problem, limits: Limits, start: Tensor | None, size: Tensor | None) -> Result:
-        """Solve over sets with right-hand sides of their own; multipliers of rows give bounds and proofs.
+    def _by_lift_of_rows(self, problem: Problem, limits: Limits, start: Tensor | None, size: Tensor | None) -> Result:
+        """Solve over rows with right-hand sides of each instance; their multipliers give bounds and proofs.
 
-        The problem is in the processor's memory.
+        The problem is in the processor's memory; each f is divided by about `size`, where that is given.
         """
         sets = problem.feasible_set
         assert isinstance(sets, SetAt)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -58,9 +57,8 @@ def solve_in_range(
     """
     if problem.unit is not None:
         return
-    known = [None if gap is None else torch.as_tensor(gap) for gap in (result.first_gap, result.seen)]
-    more: dict[str, Any] = {"started": start is not None, "dtype": dtype}
-    result.unit = unit_in_range(problem, result.x, result.value, limits, *known, **more)
+    known, started = (result.first_gap, result.seen), start is not None
+    result.unit = unit_in_range(problem, result.x, result.value, limits, *known, started=started, dtype=dtype)
     if result.unit is None:
         return
     gap = relative_gap(result.value, result.lower_bound, result.unit)
@@ -112,8 +110,8 @@ def unit_in_range(
     found = torch.maximum(found, torch.where(known, _along_chords(part, x), 0.0))
     if not isinstance(part.feasible_set, SetAt):
         at_once = part.size if math.isinf(limits.deadline) else BEFORE_THE_CLOCK
-        open_ = torch.nonzero(LARGEST_SHARE * found < usual[index]).squeeze(1)
-        for some in open_.split(at_once):
+        still = torch.nonzero(LARGEST_SHARE * found < usual[index]).squeeze(1)
+        for some in still.split(at_once):
             if limits.late:
                 break
             found[some] = torch.maximum(found[some], _range(part.select(some), x[some]))
@@ -239,12 +237,12 @@ def in_units(form: ConicForm, scale: Tensor, level: Tensor) -> ConicForm:
 def variation(problem: Problem) -> Tensor:
     """Return about how much each function varies over the set of all, (N,); 1 where that is near rounding."""
     assert isinstance(problem.feasible_set, FeasibleSet)
-    rows, center = problem.by_rows(), problem.center
-    if isinstance(rows.feasible_set, SetAt):
-        found = _along_chords(rows, center)
+    center = problem.center
+    size = problem.evaluate(center.unsqueeze(1)).squeeze(1).abs()
+    if isinstance(problem.by_rows().feasible_set, SetAt):
+        found = _along_chords(problem, center)
     else:
         found = torch.maximum(problem.first_gap(center), _range(problem, center))
-    size = problem.evaluate(center.unsqueeze(1)).squeeze(1).abs()
     return torch.where(found.isfinite() & (found > ROUNDING[found.dtype] * size), found, 1.0)
 
 
