@@ -37,8 +37,7 @@ def default_solver(problem: Problem) -> Solver:
     if problem.dim <= NEWTON_DIM or isinstance(problem.feasible_set, SetAt):
         return EXTERNAL if problem.has_form and NEWTON.refuses(problem) is not None else NEWTON
     finished = _can_be_finished(problem)
-    rows = problem.feasible_set.rows() if finished else None
-    if rows is not None and not rows.at_most_a_sum:
+    if finished and not problem.has_closed_forms:
         return NEWTON
     if problem.has_form and NEWTON_CG.refuses(problem) is None and problem.form.network is None:
         return CG_FINISHED if finished else NEWTON_CG

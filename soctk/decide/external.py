@@ -19,7 +19,7 @@ from soctk.decide.coordinates import Moved
 from soctk.decide.lifted import LiftedProblem, solve_program, time_option, usual_solver
 from soctk.decide.polyhedral import ROUNDING, bound_by_rows, project_points, prove_empty
 from soctk.decide.problem import Limits, Problem
-from soctk.decide.ranges import BEFORE_THE_CLOCK, variation
+from soctk.decide.ranges import variation
 from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver, finish
 from soctk.decide.units import Rescaled
@@ -209,7 +209,7 @@ class External(Solver):
             return status, x.value  # pyright: ignore[reportReturnType]
 
         x, status = self._solve_rows(problem, limits, start, solve_row)
-        result = self._result(problem, x, status, limits.tol, problem.bound_at)
+        result = self._result(problem, x, status, limits.tol, lambda points: problem.bound_at(points, limits))
         doubtful = np.flatnonzero(result.status == Status.INACCURATE)
         if problem.has_form and doubtful.size > 0:  # at kinks points alone bound the minimum poorly
             index = torch.from_numpy(doubtful).to(problem.device)
@@ -304,9 +304,7 @@ class External(Solver):
 def _bound_at_points(problem: Problem, result: Result, limits: Limits) -> None:
     """Bound by linear programmes at the points of instances left short: of few whatever the deadline, else until it."""
     left = torch.from_numpy(np.flatnonzero((result.status != Status.OPTIMAL) & np.isfinite(as_array(result.value))))
-    for number, some in enumerate(left.to(result.x.device).split(BEFORE_THE_CLOCK)):
-        if number > 0 and limits.late:
-            break
+    for some in problem.groups(left.to(result.x.device), limits):
         lower = result.value[some] - problem.select(some).first_gap(result.x[some])
         result.lower_bound[some] = torch.maximum(result.lower_bound[some], lower)
     result.judge(limits.tol, Status.INACCURATE)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +20,8 @@ from soctk.function import ConvexFunction
 from soctk.sets import FeasibleSet, Polyhedron, Presolved, SetAt
 
 AnySet = FeasibleSet | SetAt
+BEFORE_THE_CLOCK = 16
+"""Instances between two looks at the deadline where a programme takes each: 10 to 100 ms, tenfold for ten bounds."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,12 @@ class Limits:
     def seconds_left(self) -> float:
         """Until the deadline, at least a microsecond."""
         return max(self.deadline - time.perf_counter(), 1e-6)
+
+    def sooner(self, share: float) -> Limits:
+        """Return the limits whose deadline leaves a share of the time until this one."""
+        if math.isinf(self.deadline):
+            return self
+        return dataclasses.replace(self, deadline=self.deadline - share * self.seconds_left)
 
 
 class Problem:
@@ -110,6 +120,12 @@ class Problem:
         return self.model is None or self.model.has_conic_form
 
     @property
+    def has_closed_forms(self) -> bool:
+        """Whether the set's linear minima and projections are known to take no programme each."""
+        rows = self.feasible_set.rows()
+        return rows is not None and rows.at_most_a_sum
+
+    @property
     def dim(self) -> int:
         """The decision dimension n."""
         return self.feasible_set.dim
@@ -133,8 +149,14 @@ class Problem:
             return gradient_at(self.model, x, self.given)
         return self.form.slope(self.form.subgradients(x.unsqueeze(1))).squeeze(1).expand_as(x)
 
-    def bound_at(self, x: Tensor) -> Tensor:
-        """Return the best lower bound of the minimum that points (N, n) give, (N,)."""
+    def bound_at(self, x: Tensor, limits: Limits) -> Tensor:
+        """Return the best lower bound of the minimum that points (N, n) give, (N,), -inf after the deadline."""
+        bound = x.new_full((self.size,), -torch.inf)
+        for some in self.groups(torch.arange(self.size, device=x.device), limits):
+            bound[some] = (self if some.numel() == self.size else self.select(some))._bound_at(x[some])
+        return bound
+
+    def _bound_at(self, x: Tensor) -> Tensor:
         if self.has_form:
             return best_bound(self.form, self.feasible_set, x.unsqueeze(1)).squeeze(-1)
         return self.evaluate(x.unsqueeze(1)).squeeze(-1) - self.first_gap(x)
@@ -147,6 +169,17 @@ class Problem:
         points = x.unsqueeze(1)
         bound = self.form.bound(self.form.subgradients(points), self.feasible_set)
         return (self.form.evaluate(points) - bound).squeeze(-1)
+
+    def groups(self, index: Tensor, limits: Limits) -> Iterator[Tensor]:
+        """Yield the instances of an index in groups until the deadline, the first in any case.
+
+        All of them are one group where there is no deadline, or the set has closed forms.
+        """
+        at_once = math.isinf(limits.deadline) or self.has_closed_forms
+        for number, some in enumerate(index.split(max(index.numel(), 1) if at_once else BEFORE_THE_CLOCK)):
+            if number > 0 and limits.late:
+                return
+            yield some
 
     def select(self, index: Tensor) -> Problem:
         """Return the problem of the instances `index`."""

@@ -64,10 +64,9 @@ class PaperProtocol(Solver):
         if start is not None:
             points[:, 0] = start
         x, value, taken = self._descend(problem, points, limits)
-        iterations = torch.full((problem.size,), taken, device=problem.device)
-        reason = Status.TIME_LIMIT if taken < self._steps(limits) else Status.ITERATION_LIMIT
-        status = repeated(reason, problem.size)
-        result = Result(x, value, problem.bound_at(x), iterations, status, self.name, problem.unit)
+        bound, iterations = problem.bound_at(x, limits), torch.full((problem.size,), taken, device=problem.device)
+        status = repeated(Status.TIME_LIMIT if limits.late else Status.ITERATION_LIMIT, problem.size)
+        result = Result(x, value, bound, iterations, status, self.name, problem.unit)
         result.judge(limits.tol)
         return result
 

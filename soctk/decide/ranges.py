@@ -11,7 +11,6 @@ never so small that `tol` of it would be less than rounding.
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 import torch
@@ -39,8 +38,6 @@ ROUNDED = 8.0
 """Bounds add numbers that are larger over the set than at the point, and the value is off as well."""
 SMALLEST_UNIT = {torch.float64: 1e-100, torch.float32: 1e-30}
 """A function that varies by less is as good as constant."""
-BEFORE_THE_CLOCK = 16
-"""Ranges are measured for so many functions before the deadline is looked at: 10 to 100 ms by linear programmes."""
 
 
 def solve_in_range(
@@ -109,11 +106,8 @@ def unit_in_range(
     known, found = inside[index], varied.to(value)[index]
     found = torch.maximum(found, torch.where(known, _along_chords(part, x), 0.0))
     if not isinstance(part.feasible_set, SetAt):
-        at_once = part.size if math.isinf(limits.deadline) else BEFORE_THE_CLOCK
         still = torch.nonzero(LARGEST_SHARE * found < usual[index]).squeeze(1)
-        for some in still.split(at_once):
-            if limits.late:
-                break
+        for some in part.groups(still[:0] if limits.late else still, limits):
             found[some] = torch.maximum(found[some], _range(part.select(some), x[some]))
     else:  # a set of each one's own is not asked for vertices
         if started:  # the gap at the start says little

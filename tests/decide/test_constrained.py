@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from zoo import MODELS, SETS, shaken
 
 import soctk
 from soctk import Box, Polyhedron, Status
+from soctk.decide.constrained import _Lifted
 
 CONTEXT = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
 
@@ -320,6 +324,23 @@ def test_a_time_limit_calls_nothing_inaccurate(count: int) -> None:
         assert bool((decision.value[known] >= decision.lower_bound[known] - VALUE[DOUBLE]).all())
         if seconds < 1e-5 or count == 2:  # what is solved one by one is not reached
             assert bool(decision.x.isnan().any(dim=1)[-1])
+
+
+def test_what_is_solved_in_time_is_proved_in_time(monkeypatch) -> None:
+    """A solve takes a second of this clock: of ten some eight solve, and bounds are found before the end."""
+    clock, solve = [0.0], _Lifted.solve
+
+    def slow(*given: Any) -> Status:
+        clock[0] += 1.0
+        return solve(*given)
+
+    model, limits = shaken(MODELS["soc"](4)), [shifted(shaken(MODELS["relu"](4)), Box(4), 0.4)] * 2
+    between = Polyhedron(4, 0.0, 1.0, G=[[1.0, 1.0, 0.0, 0.0]], h=[1.5])
+    monkeypatch.setattr(_Lifted, "solve", slow)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    decision = soctk.minimize(model, between, CONTEXT[:1].expand(20, -1), subject_to=limits, time_limit=10.5)
+    assert int(decision.optimal.sum()) >= 8
+    assert clock[0] <= 12.0
 
 
 def test_no_context_has_no_decision() -> None:

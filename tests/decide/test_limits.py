@@ -23,6 +23,7 @@ from soctk import (
     certify,
     minimize,
 )
+from soctk.sets.linear_programs import System
 
 SETS = [Simplex(5), Box(5, -1.0, 1.0), Budget(5, 1.5)]
 
@@ -320,6 +321,20 @@ def test_a_time_limit_over_sets_of_their_own_gives_where_it_began_or_nothing(mod
     exact = minimize(model, sets, contexts, method=method)
     assert bool((begun.lower_bound <= exact.value).all())
     assert bool((begun.value >= exact.lower_bound).all())
+
+
+@pytest.mark.parametrize("method", ["projected_gradient", "projected_adam"])
+def test_after_the_deadline_programmes_are_solved_for_few_instances_only(model, method, monkeypatch) -> None:
+    feasible_set = Polyhedron(5, 0.0, 1.0, E=[[1.0] * 5], f=[2.0], G=[[1.0, -1.0, 0.0, 0.0, 0.0]], h=[0.2])
+    solved, minimum = [], System.minimum
+    monkeypatch.setattr(System, "minimum", lambda *given: solved.append(1) or minimum(*given))
+    contexts = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    decision = minimize(model, feasible_set, contexts, method=method, time_limit=1e-9)
+    assert len(solved) < 200
+    assert (decision.status == "time_limit").all()
+    assert float(decision.violation.max()) <= 1e-9
+    assert bool(decision.gap[0].isfinite())
+    assert bool((decision.lower_bound <= minimize(model, feasible_set, contexts).value).all())
 
 
 def test_a_method_that_takes_one_set_refuses_sets_that_move(model) -> None:
