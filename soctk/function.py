@@ -169,7 +169,12 @@ class ConvexFunction(nn.Module, ABC):
         """Return f for internal shapes, unchecked: x (N or 1, M, n), context (N, p) -> (N, M)."""
         dtype = torch.promote_types(torch.promote_types(x.dtype, context.dtype), self.dtype)
         standard = (x.to(dtype) - self.x_mean) / self.x_scale
-        return self.value_scale * self._value(standard, self._standard_context(context.to(dtype))) + self.value_mean
+        try:
+            value = self._value(standard, self._standard_context(context.to(dtype)))
+        except RuntimeError as error:
+            self._check_one_dtype(error)
+            raise
+        return self.value_scale * value + self.value_mean
 
     def conic_form(self, context: ArrayLike | None = None) -> ConicForm:
         """Return f at each context as a `ConicForm`, in the user's units.
@@ -330,6 +335,14 @@ class ConvexFunction(nn.Module, ABC):
         check_last_dim(contexts, self.context_dim, "context")
         # What was made in inference mode cannot be differentiated through outside of it: its copy can.
         return contexts.clone() if contexts.is_inference() and not torch.is_inference_mode_enabled() else contexts
+
+    def _check_one_dtype(self, error: RuntimeError) -> None:
+        """Raise TypeError from an error where weights are of another dtype than the function, as layers may be."""
+        for name, weight in self.named_parameters():
+            if weight.dtype != self.dtype:
+                raise TypeError(
+                    f"{name}: expected {self.dtype} as the function, got {weight.dtype}; take model.to({self.dtype})"
+                ) from error
 
     def _check_device(self, tensor: Tensor, name: str) -> Tensor:
         if tensor.device != self.device:

@@ -8,6 +8,7 @@ from torch import Tensor
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive, check_processor
 from soctk.decide.answer import excess
 from soctk.decide.decision import Decision
+from soctk.decide.modes import warn_in_training
 from soctk.decide.problem import Problem
 from soctk.function import ConvexFunction, check_function
 from soctk.sets import FeasibleSet, SetAt
@@ -20,6 +21,7 @@ def check_arguments(model: ConvexFunction, feasible_set: FeasibleSet | SetAt) ->
     """Raise ValueError unless model and set go together, TypeError where one is not what its place asks for."""
     check_processor()
     check_function(model)
+    warn_in_training(model)
     if not isinstance(feasible_set, (FeasibleSet, SetAt)):
         raise TypeError(
             f"feasible_set: expected a set, such as soctk.Simplex({model.dim}), got {type(feasible_set).__name__}; "

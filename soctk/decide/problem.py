@@ -177,7 +177,7 @@ class Problem:
         """
         at_once = math.isinf(limits.deadline) or self.has_closed_forms
         for number, some in enumerate(index.split(max(index.numel(), 1) if at_once else BEFORE_THE_CLOCK)):
-            if number > 0 and limits.late:
+            if some.numel() == 0 or (number > 0 and limits.late):
                 return
             yield some
 

@@ -3,8 +3,8 @@
 For a closed convex set C with projection P and normal cones N, x minimises g'x over C exactly if -g is in N(x), that is
 if P(x - t g) = x for every t > 0; and P(y) = z exactly if y - z is in N(z), that is if z minimises (z - y)'x over C
 (Rockafellar 1970, sections 27 and 31). So the projection proves the linear minimiser and the other way round; where
-they contradict each other at a few points drawn at random, one of them is wrong. Violation and constraints have to tell
-points of the set from those that the projection moves, just outside of it in the same directions and along the axes.
+they contradict each other at a few points, in directions drawn at random or along axes, one of them is wrong. Violation
+and constraints have to tell points of the set from those that the projection moves, just outside of it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from soctk.checks import seeded
 from soctk.lazy import cvxpy as cp
 
 PROBES = 4
-"""Directions that are tried, and their opposites."""
+"""Directions drawn at random that are tried, and their opposites; as are the axes."""
 AGREEMENT = 1e-3
 """Of the set's size: answers may differ by this share, as those of iterative methods do."""
 AXES = 8
-"""Axes along which points just outside are looked for as well, at most."""
+"""Axes that are tried, at most."""
 HALVINGS = 10
 """Of the way to a point far outside, to one that is just outside."""
 
@@ -50,7 +50,9 @@ def check_answers(given: Answers) -> None:
     """
     name = type(given).__name__
     g = torch.randn(PROBES, given.dim, generator=seeded(0), dtype=torch.float64)
-    g = torch.cat([g, -g]) / g.norm(dim=-1).repeat(2).unsqueeze(-1)
+    axes = torch.eye(given.dim, dtype=g.dtype)[:AXES]
+    g = torch.cat([g / g.norm(dim=-1, keepdim=True), axes])
+    g = torch.cat([g, -g, torch.zeros_like(g[:1])])  # every point minimises 0
     least = _answer(given, "_linear_minimizer", g, g.shape)
     middle, size = least.mean(dim=0), float((least - least.mean(dim=0)).norm(dim=-1).max())
     step = size if size > 0 else max(1.0, float(middle.abs().max()))
@@ -91,8 +93,7 @@ def check_answers(given: Answers) -> None:
         raise ValueError(
             f"{name}.linear_minimum: expected at most g'x of every point x of the set, got {over:.3g} more at one"
         )
-    axes = torch.eye(given.dim, dtype=g.dtype)[:AXES]
-    outside = _just_outside(given, middle, torch.cat([g, axes, -axes]), 4 * step, slack)
+    outside = _just_outside(given, middle, g[:-1], 4 * step, slack)
     unseen = outside[_answer(given, "_violation", outside, outside.shape[:1]) <= 0]
     if len(unseen) > 0:
         raise ValueError(

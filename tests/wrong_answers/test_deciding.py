@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import cvxpy as cp
 import numpy as np
@@ -274,6 +275,16 @@ SIGNS = torch.tensor([1.0, 1.0, -1.0], dtype=DOUBLE)
 WRONG = {
     "minimizer": ("_linear_minimizer", lambda self, g: self.box._linear_minimizer(-g), ValueError),
     "one coordinate": ("_linear_minimizer", lambda self, g: self.box._linear_minimizer(SIGNS * g), ValueError),
+    "of axes": (
+        "_linear_minimizer",
+        lambda self, g: self.box._linear_minimizer(g * g.all(-1, keepdim=True)),
+        ValueError,
+    ),
+    "of nothing": (
+        "_linear_minimizer",
+        lambda self, g: self.box._linear_minimizer(g) + 0 * g / g.norm(dim=-1, keepdim=True),
+        ValueError,
+    ),
     "projection": ("_project", lambda self, y: self.box._project(y) + 0.01, ValueError),
     "not the nearest": ("_project", lambda self, y: self.box._project(y + y.flip(-1)), ValueError),
     "negative inside": ("_violation", lambda self, x: torch.maximum(x - 1, -x).amax(dim=-1), ValueError),
@@ -699,3 +710,34 @@ def test_numbers_of_several_types_are_numbers() -> None:
     for wrong in ([["1", 2.0]], [[1.0, None]], [[1.0, pd.NA]]):
         with pytest.raises(TypeError, match=r"context: .*an entry is of type (str|NoneType|NAType)"):
             soctk.minimize(model, soctk.Box(3), np.array(wrong, dtype=object))
+
+
+class Encoded(soctk.ConvexSurrogate):
+    """|x - y|^2, y a network's value of the context, as PyTorch makes it: float32, and another in training."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__(3, 2)
+        self.encoder = torch.nn.Sequential(torch.nn.Linear(2, 3), layer)
+
+    def _value(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        return (x - self.encoder(context).unsqueeze(1)).square().sum(dim=-1)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.BatchNorm1d(3), torch.nn.Dropout()], ids=lambda layer: type(layer).__name__)
+def test_a_function_that_is_another_in_each_call_is_said_to_be(layer: torch.nn.Module) -> None:
+    model, context, box = Encoded(layer).double(), torch.randn(4, 2, dtype=DOUBLE), soctk.Box(3, -1.0, 1.0)
+    with pytest.warns(UserWarning, match=r"encoder\.1 .*training mode.*model\.eval\(\)") as warned:
+        soctk.minimize(model, box, context, method="projected_gradient", max_iter=2)
+    assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match="training mode"):
+        soctk.certify(model, box, torch.zeros(4, 3), context)
+    model.eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        soctk.minimize(model, box, context, method="projected_gradient", max_iter=2)
+
+
+def test_layers_in_another_precision_than_their_function_are_named() -> None:
+    model = Encoded(torch.nn.Identity())
+    with pytest.raises(TypeError, match=r"encoder\.0\.weight: expected torch\.float64.*model\.to\(torch\.float64\)"):
+        model(torch.zeros(3), torch.zeros(2))
