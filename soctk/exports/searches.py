@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from soctk.decide.compiled.form import Packed, substituted
 from soctk.decide.compiled.free_rows import SUSPECT, TOO_NARROW, UNBOUNDED
@@ -67,6 +68,7 @@ def search_of(template: Packed, feasible_set: FeasibleSet) -> Search:
             inner = _substitute(search, template, basis, origin, 0)
             search.header["expand"] = True
         search.header["magnitude"] = feasible_set.magnitude
+        search.arrays["away"] = _away(presolved.reduced, region)
         _advance(search, inner, region)
     return search
 
@@ -82,6 +84,15 @@ def add_context(packed: PackedModel, search: Search) -> None:
     counts = dict(zip(("rows", "weights", "ridges"), packed.sizes, strict=False))
     search.room |= {name: [1, count] for name, count in counts.items()}
     search.calls["assemble"] = ASSEMBLE
+
+
+def _away(feasible_set: FeasibleSet, region: Region) -> np.ndarray:
+    """Return two points half of the way from where a search begins to vertices in opposite directions, (2, n).
+
+    The minimum may be where it begins: how much f varies is measured there.
+    """
+    slope = torch.arange(feasible_set.dim, dtype=torch.float64).cos()
+    return (region.start + feasible_set.linear_minimizer(torch.stack([slope, -slope])).numpy()) / 2
 
 
 def _of_function(template: Packed, rows: Rows) -> Search:
@@ -118,7 +129,7 @@ def _advance(search: Search, inner: Packed, region: Region) -> None:
     search.numbers |= {"first": 0, "last": 1, "steps": 0}
     search.calls["advance"] = ["inner_layout", shared, *vectors, "first", "last", "steps"]
     search.header["steps"] = between_checks(inner)[1]
-    names = "outcome best_value best_bound iterations first_gap best_x best_cache best_multiplier"
+    names = "outcome best_value best_bound iterations first_gap x best_x best_cache best_multiplier"
     search.header["state"] = _places(inner.layout.state, names)
     search.header["common"] = _places(inner.layout.common, "tol max_iter")
 
@@ -169,7 +180,6 @@ def _reduce(search: Search, reduction: Reduction, given: list[str], inner: Packe
     search.calls["reduce"] = [["lift", "G", "length"], groups, sides, "axes", "narrow", "taken", *found]
     search.header["narrow"] = SUSPECT | TOO_NARROW
     search.header["common"] |= _places(inner.layout.common, "largest most")
-    search.header["state"] |= _places(inner.layout.state, "x")
 
 
 def _places(places: Any, names: str) -> dict[str, Any]:

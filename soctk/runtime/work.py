@@ -37,7 +37,10 @@ class Work:
 
     Attributes:
         arrays: by name: those of the file, which nobody writes to, and own ones.
+        first_gap: the gap of the linearisation where the last search began.
     """
+
+    first_gap = math.inf
 
     def __init__(self, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any], functions: Functions) -> None:
         own = {name: arrays[name].copy() for name in header["own"]}
@@ -99,6 +102,7 @@ class Work:
         while state[outcome] == 0 and time.perf_counter() <= deadline:
             advance(steps)
         status, iterations = self._outcomes[int(state[outcome])], int(state[at["iterations"]])
+        self.first_gap = float(state[at["first_gap"]])
         if "prove" in self._calls:
             return self._proved(status, iterations)
         value, bound, x = float(state[at["best_value"]]), float(state[at["best_bound"]]), self._parts["best_x"].copy()
@@ -107,11 +111,6 @@ class Work:
         violation = self._violation(x)
         return Found(x, value, bound, status, iterations, violation, violation / header["magnitude"])
 
-    @property
-    def first_gap(self) -> float:
-        """The gap of the linearisation where the last search began."""
-        return float(self._state[self._at["first_gap"]])
-
     def varied(self, found: Found, enough: float) -> float:
         """Return about how much f varies over the set (`soctk.decide.ranges`); measured further where below `enough`.
 
@@ -119,8 +118,9 @@ class Work:
             found: by the last search, its value a number.
             enough: see above.
         """
-        if "inside" not in self.arrays:
-            return self.first_gap
+        if "away" in self.arrays:
+            least = self.first_gap
+            return least if least >= enough else max(least, *(abs(v - found.value) for v in self._away()))
         values = [found.value, self._value_at(self.arrays["inside"][self.arrays["free"]])]
         if not values[1] < math.inf:  # the set has other right-hand sides
             gap, rounded = self.first_gap, self._header["rounding"] * self.magnitude(found)
@@ -133,6 +133,16 @@ class Work:
                 return math.inf
             values += [self._value_at(end[a["free"]]) for end in ends[0]]
         return max(values) - min(values)
+
+    def _away(self) -> list[float]:
+        """Return f at two points away from where searches begin."""
+        state, values = self._state, []
+        for point in self.arrays["away"]:
+            state[:] = self._start
+            self._parts["x"][:] = point
+            self._calls["advance"](0)
+            values.append(float(state[self._at["best_value"]]))
+        return values
 
     def _value_at(self, w: np.ndarray) -> float:
         """Return f where the free coordinates are these, inf where that is no point of the set."""

@@ -247,6 +247,19 @@ def test_where_f_hardly_varies_the_unit_is_finer(tmp_path, level: float) -> None
     assert (late.status, late.scale < 0.1) == (soctk.Status.TIME_LIMIT, True)
 
 
+@pytest.mark.parametrize("off", [0.0, 1e-7])
+@pytest.mark.parametrize("set_name", list(EVERY))
+def test_a_minimum_where_the_search_begins_does_not_make_the_unit_finer(tmp_path, set_name: str, off: float) -> None:
+    """It was "stalled", its gap of rounding measured in units of rounding."""
+    feasible_set = EVERY[set_name](n)
+    cost = soctk.from_quadratic(np.eye(n), off * np.arange(n) - feasible_set.center().numpy(), 0.1)
+    decide = runtime.load(tmp_path / "f", sha256=soctk.to_runtime(cost, feasible_set, tmp_path / "f"))
+    answer, known = decide(), soctk.minimize(cost, feasible_set)
+    assert answer.optimal
+    assert answer.scale == pytest.approx(max(1.0, abs(answer.value)))
+    assert answer.value == pytest.approx(float(known.value), abs=CERTIFIED)
+
+
 @pytest.mark.parametrize("level", [1e5, 1e7, 1e10])
 def test_rows_within_wide_bounds_have_a_unit_that_is_as_fine(tmp_path, level: float) -> None:
     """What f varies by over the bounds, 1e4 times the set, is no measure of what it varies by between the rows."""
