@@ -9,13 +9,14 @@ modules of the entry points, and what `register_surrogate_class` was called with
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from soctk.checks import check_count
-from soctk.plugins import find_plugin, plugin_names
+from soctk.plugins import broken, call_plugin, find_plugin, is_ours, plugin_names
 from soctk.surrogate import ConvexSurrogate
 
 GROUP = "soctk.surrogates"
@@ -52,13 +53,24 @@ def make_surrogate(
     Raises:
         ValueError: an unknown name, or no member of the family fits into `max_parameters`.
         ImportError: the surrogate's package is missing; the message names what to install.
+        PluginError: another package's function fails, or returns no surrogate of these dimensions.
     """
     entry = find_plugin(GROUP, name)
     check_count(dim, "dim")
     check_count(context_dim, "context_dim", minimum=0)
     if max_parameters is not None:
         check_count(max_parameters, "max_parameters")
-    return entry.load()(dim, context_dim, max_parameters, seed)
+    model = call_plugin(entry, dim, context_dim, max_parameters, seed)
+    if not isinstance(model, ConvexSurrogate):
+        raise broken(entry, f"made no soctk.ConvexSurrogate: {type(model).__name__}")
+    if (model.dim, model.context_dim) != (dim, context_dim):
+        made = f"{model.dim} variables and {model.context_dim} context numbers"
+        raise broken(entry, f"made a surrogate of {made}, asked for {dim} and {context_dim}")
+    if max_parameters is not None and model.parameter_count > max_parameters and not is_ours(entry):
+        raise ValueError(
+            f"max_parameters: {name} has {model.parameter_count} weights, expected {max_parameters} at most"
+        )
+    return model
 
 
 def register_surrogate_class(kind: Kind) -> Kind:
@@ -82,21 +94,44 @@ def surrogate_class(name: str) -> type[ConvexSurrogate]:
     Raises:
         ValueError: there is none.
     """
-    if name not in _classes:
-        package = name.replace(":", ".").partition(".")[0]
-        modules = [*OWN, *(entry.module for entry in entry_points(group=GROUP))]
-        for module in modules:
-            if module.partition(".")[0] == package:
-                _register_all(import_module(module))
+    failed = [] if name in _classes else _import_package_of(name)
     if name not in _classes:
         raise ValueError(
             f"class: expected a registered surrogate, got {name!r}; import its package and register the class with "
-            f"soctk.register_surrogate_class, or its package in the entry-point group {GROUP!r}"
+            f"soctk.register_surrogate_class, or its package in the entry-point group {GROUP!r}{''.join(failed)}"
         )
-    return _classes[name]
+    return _current(_classes[name])
+
+
+def _import_package_of(name: str) -> list[str]:
+    """Import the modules of a class's package that entry points name, its own first, until it is registered.
+
+    Returns:
+        What is wrong with modules that cannot be imported.
+    """
+    own, package = name.partition(":")[0], name.replace(":", ".").partition(".")[0]
+    modules = dict.fromkeys([*OWN, *(entry.module for entry in entry_points(group=GROUP))])
+    failed = []
+    for module in sorted(modules, key=lambda module: module != own):
+        if name in _classes:
+            break
+        if module.partition(".")[0] == package:
+            try:
+                _register_all(import_module(module))
+            except Exception as error:  # whatever a package does that may have nothing to do with the class
+                failed.append(f" ({module} cannot be imported: {type(error).__name__}: {error})")
+    return failed
 
 
 def _register_all(module: ModuleType) -> None:
     for kind in vars(module).values():
         if isinstance(kind, type) and issubclass(kind, ConvexSurrogate) and kind is not ConvexSurrogate:
             _classes.setdefault(class_name(kind), kind)
+
+
+def _current(kind: type[ConvexSurrogate]) -> type[ConvexSurrogate]:
+    """Return the class of that name in its module, which may have been reloaded."""
+    found: Any = sys.modules.get(kind.__module__)
+    for part in kind.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, ConvexSurrogate) else kind

@@ -5,7 +5,6 @@ A fenced block that begins with `# NAME.py` is a file, a toml block declares ent
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import subprocess
@@ -20,11 +19,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from packages import installed
 
 import soctk
 from soctk import registry
 from soctk.decide.compiled.form import supported
-from soctk.terms import registry as terms
 from soctk_evaluation.cli.commands import Leaderboard
 from soctk_evaluation.experiments.leaderboard import leaderboard_cells, run_cell
 from soctk_tasks import task_names
@@ -68,29 +67,8 @@ class Walk:
     @contextmanager
     def installed(self, folder: Path) -> Iterator[None]:
         """Put the files and the package's metadata on the path, and take away again what was imported from them."""
-        for name, text in self.files.items():
-            (folder / name).write_text(text)
-        info = folder / "walk-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: walk\nVersion: 1.0\n")
-        lines = [
-            line
-            for group, entries in self.entries.items()
-            for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
-        ]
-        (info / "entry_points.txt").write_text("\n".join(lines))
-        tables = {id(table): (table, dict(table)) for table in (registry._classes, terms._registered)}
-        sys.path.insert(0, str(folder))
-        importlib.invalidate_caches()
-        try:
+        with installed(folder, "walk", self.files, self.entries):
             yield
-        finally:
-            sys.path.remove(str(folder))
-            for module in self.modules:
-                sys.modules.pop(module, None)
-            for table, before in tables.values():
-                table.clear()
-                table.update(before)
 
     def run(self) -> SimpleNamespace:
         """Run the code in order; return its names."""

@@ -6,7 +6,7 @@ affine parts go to b0 and v, and every other atom becomes a term over its affine
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,12 @@ class _Argument:
     d: np.ndarray
 
 
+def _recognised(atom: Any, kinds: Mapping[str, type[Term]]) -> tuple[type[Term] | None, Recognised | None]:
+    """Return the first class of terms that an atom of affine arguments is one of, and how; None where there is none."""
+    candidates = ((kind, kind.recognise(atom)) for kind in kinds.values() if type(atom).__name__ in kind.atoms)
+    return next((pair for pair in candidates if pair[1] and pair[1].argument.is_affine()), (None, None))
+
+
 class _Reader:
     """Adds up weighted expressions; `weights` belong to the flattened entries of the expression read."""
 
@@ -104,7 +110,6 @@ class _Reader:
         self.x = x
         self.constant, self.linear = 0.0, np.zeros(x.size)
         self.terms: list[Term] = []
-        self.kinds = tuple(registered().values())
 
     def form(self) -> ConicForm:
         constant = torch.full((1, 1), self.constant, dtype=torch.float64)
@@ -154,9 +159,11 @@ class _Reader:
 
     def read_atom(self, atom: Any, weights: np.ndarray) -> None:
         name = type(atom).__name__
-        candidates = ((kind, kind.recognise(atom)) for kind in self.kinds if name in kind.atoms)
-        kind, found = next((pair for pair in candidates if pair[1] and pair[1].argument.is_affine()), (None, None))
-        if kind is None and not (name in ATOMS and all(part.is_affine() for part in atom.args)):
+        known = name in ATOMS and all(part.is_affine() for part in atom.args)
+        kind, found = _recognised(atom, registered(installed=False))
+        if kind is None and not known:
+            kind, found = _recognised(atom, registered())
+        if kind is None and not known:
             raise self.unknown(atom)
         if (weights < 0).any() and name != "QuadForm":  # whose matrix may be negative as well
             raise ValueError(f"expression: {name} has a negative weight, so it is not convex as written")
@@ -170,7 +177,7 @@ class _Reader:
         return kind(map_, d, own, **found.fields)
 
     def unknown(self, atom: Any) -> ValueError:
-        names = sorted({*ATOMS, *(name for kind in self.kinds for name in kind.atoms)})
+        names = sorted({*ATOMS, *(name for kind in registered().values() for name in kind.atoms)})
         return ValueError(
             f"expression: {type(atom).__name__} of these arguments has no exact counterpart; expected affine arguments "
             f"and one of {', '.join(names)}"

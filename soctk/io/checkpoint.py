@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -35,6 +37,8 @@ FORMAT = "soctk-model-1"
 UNITS = ("x_scale", "value_scale", "context_scale")
 CONFIG_LENGTH, CONFIG_LENGTH_PER_TENSOR = 2**14, 2**8
 """Characters of a configuration: those allowed, and more for every tensor of the file that it describes."""
+PLACES = ("mean", "beside")
+"""Where a model's values are kept, so that another function is noticed: the mean of its units, and a point about it."""
 MOST_COORDINATES = 2**24
 """Of older files, whose tensors do not show how many coordinates there are: what a forged one may make room for."""
 
@@ -57,26 +61,9 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping
         ValueError: a weight that is not finite or makes the function non-convex.
         OSError: the file cannot be written; an old one is left as it was.
     """
-    check_function(model)
-    name, config = class_name(type(model)), as_json(model.config(), "config")
-    noted = None if notes is None else as_json(check_notes(notes), "notes")
-    _check_weights(model)
-    # copies: a model may hold another one twice
-    tensors = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in model.state_dict().items()}
-    try:
-        if surrogate_class(name) is not type(model):
-            raise ValueError(f"another class is registered as {name}")
-        _check_layout(_blank(name, config, str(model.dtype), len(tensors)), tensors)
-        rebuilt = _built(name, config, str(model.dtype))
-        rebuilt.load_state_dict(tensors)
-        _check_values(model, rebuilt)
-    except Exception as error:
-        raise TypeError(
-            f"model: soctk.load could not rebuild this {type(model).__name__}: {_one_line(error)}"
-        ) from error
-    metadata = {"format": FORMAT, "class": name, "config": config, "dtype": str(model.dtype).removeprefix("torch.")}
-    if noted is not None:
-        metadata["notes"] = noted
+    metadata, tensors = _described(model)
+    if notes is not None:
+        metadata["notes"] = as_json(check_notes(notes), "notes")
     if model.support is not None:
         metadata["support"] = json.dumps(model.support.plain())
     metadata["sha256"] = _digest(metadata, tensors)
@@ -85,6 +72,11 @@ def save(model: ConvexSurrogate, path: str | os.PathLike[str], *, notes: Mapping
             save_file(tensors, partial, metadata=metadata)
     except SafetensorError as error:
         raise OSError(f"{os.fspath(path)}: the model was not written ({error})") from None
+
+
+def check_saves(model: ConvexSurrogate) -> None:
+    """Raise the errors of `save` that are the model's, so that nothing is learned that cannot be kept."""
+    _described(model)
 
 
 def load(path: str | os.PathLike[str]) -> ConvexSurrogate:
@@ -106,6 +98,10 @@ def load(path: str | os.PathLike[str]) -> ConvexSurrogate:
         model.load_state_dict(tensors)
     with _refusing(source, "not a convex model"):
         _check_weights(model)
+    if "values" in metadata:
+        with _refusing(source, "not the function that was saved"):
+            values = _parsed(metadata["values"], "values")
+            _check_values(model, [float(values[place]) for place in PLACES])
     if "support" in metadata:
         with _refusing(source, "cannot read where its data were"):
             model.support = Support.from_plain(_parsed(metadata["support"], "support"), model.dim, model.context_dim)
@@ -163,6 +159,35 @@ def _digest(metadata: dict[str, str], tensors: dict[str, Tensor]) -> str:
 # -- models ------------------------------------------------------------------------------------------------
 
 
+def _described(model: ConvexSurrogate) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return what a file says of a model, from which it is rebuilt, and its tensors."""
+    check_function(model)
+    name, config, dtype = class_name(type(model)), as_json(model.config(), "config"), str(model.dtype)
+    _check_weights(model)
+    # copies: a model may hold another one twice
+    tensors = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in model.state_dict().items()}
+    try:
+        if surrogate_class(name) is not type(model):
+            raise ValueError(f"another class is registered as {name}")
+        _check_layout(_blank(name, config, dtype, len(tensors)), tensors)
+        rebuilt = _built(name, config, dtype)
+        rebuilt.load_state_dict(tensors)
+        values, found = _values(model), _values(rebuilt)
+        if not _agree(values, found, model):
+            raise ValueError(
+                f"its values are others, {found[0]:g} in place of {values[0]:g}: config() must have every argument of "
+                "the constructor that they depend on"
+            )
+    except Exception as error:
+        raise TypeError(
+            f"model: soctk.load could not rebuild this {type(model).__name__}: {_one_line(error)}"
+        ) from error
+    metadata = {"format": FORMAT, "class": name, "config": config, "dtype": dtype.removeprefix("torch.")}
+    if all(map(math.isfinite, values)):
+        metadata["values"] = json.dumps(dict(zip(PLACES, values, strict=True)))
+    return metadata, tensors
+
+
 def _built(name: str, config: str, dtype: str) -> ConvexSurrogate:
     """Return the model with its initial weights."""
     known = {str(kind).removeprefix("torch."): kind for kind in DTYPES}
@@ -201,25 +226,35 @@ def _check_layout(model: ConvexSurrogate, tensors: dict[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def _check_values(model: ConvexSurrogate, rebuilt: ConvexSurrogate) -> None:
-    """Raise ValueError where a model's values are not the rebuilt one's."""
+def _values(model: ConvexSurrogate) -> list[float]:
+    """Return a model's values at `PLACES`, out of training."""
     modes = [(module, module.training) for module in model.modules()]
     count = max(model.dim, model.context_dim)
-    places = torch.stack([torch.zeros(count), torch.arange(count).cos()])  # the mean, and another point about it
-    found = []
+    places = torch.stack([torch.zeros(count), torch.arange(count).cos()])
     try:
-        for one in (model.eval(), rebuilt.eval()):
-            x = one.x_mean + one.x_scale * places[:, : one.dim].to(one.x_mean)
-            context = one.context_mean + one.context_scale * places[:, : one.context_dim].to(one.context_mean)
-            found.append(one(x, context if one.context_dim else None).double().cpu())
+        model.eval()
+        x = model.x_mean + model.x_scale * places[:, : model.dim].to(model.x_mean)
+        context = model.context_mean + model.context_scale * places[:, : model.context_dim].to(model.context_mean)
+        return model(x, context if model.context_dim else None).double().cpu().tolist()
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _agree(values: list[float], others: list[float], model: ConvexSurrogate) -> bool:
+    """Whether two lists of a model's values are the same but for rounding."""
     close = 1e-6 if model.dtype == torch.float64 else 1e-3
-    if not torch.allclose(*found, rtol=close, atol=close * float(model.value_scale), equal_nan=True):
+    size = close * float(model.value_scale)
+    return bool(np.allclose(values, others, rtol=close, atol=size, equal_nan=True))
+
+
+def _check_values(model: ConvexSurrogate, values: list[float]) -> None:
+    """Raise ValueError where a model's values are not those that it was saved with."""
+    found = _values(model)
+    if not _agree(values, found, model):
         raise ValueError(
-            f"its values are others, {float(found[1][0]):g} in place of {float(found[0][0]):g}: config() must have "
-            "every argument of the constructor that they depend on"
+            f"its values are others now, {found[0]:g} in place of {values[0]:g}: the class or what it uses has "
+            "changed; install the version that it was saved with, or learn the model again"
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from typing import TypeVar
 
-from soctk.plugins import find_plugin, plugin_names
+from soctk.plugins import PluginError, broken, find_plugin, load_plugin, plugin_names
 from soctk.terms.base import Term
 from soctk.terms.huber import Huber
 from soctk.terms.log_sum_exp import LogSumExp
@@ -23,6 +23,8 @@ GROUP = "soctk.terms"
 BUILT_IN: tuple[type[Term], ...] = (Quadratic, Norms, Network, Logistic, LogSumExp, Huber)
 _registered: dict[str, type[Term]] = {kind.__name__: kind for kind in BUILT_IN}
 _slow: set[type[Term]] = set()
+_loading: set[str] = set()
+_failed: set[str] = set()
 TermClass = TypeVar("TermClass", bound=type[Term])
 
 
@@ -46,10 +48,19 @@ def register(kind: TermClass) -> TermClass:
     return kind
 
 
-def registered() -> dict[str, type[Term]]:
-    """Return the classes of terms by name, those of installed packages too."""
-    for name in plugin_names(GROUP):
-        term_class(name)
+def registered(*, installed: bool = True) -> dict[str, type[Term]]:
+    """Return the classes of terms by name, those of installed packages too unless `installed` says otherwise.
+
+    Packages' that cannot be used are left out with a warning.
+    """
+    for name in plugin_names(GROUP) if installed and not _loading else ():
+        if name in _registered or name in _failed:
+            continue
+        try:
+            term_class(name)
+        except (PluginError, TypeError, ValueError) as error:
+            _failed.add(name)
+            warnings.warn(f"a term is left out: {error}", stacklevel=2)
     return dict(_registered)
 
 
@@ -57,10 +68,19 @@ def term_class(name: str) -> type[Term]:
     """Return the class of terms of a name, which is the class's own.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or two packages claim it.
+        PluginError: the package that adds it cannot be imported, or adds something else.
     """
-    if name not in _registered and name in plugin_names(GROUP):
-        register(find_plugin(GROUP, name).load())
+    if name not in _registered and name not in _loading and name in plugin_names(GROUP):
+        _loading.add(name)  # its package may ask for what is registered while it is imported
+        try:
+            entry = find_plugin(GROUP, name)
+            kind = load_plugin(entry)
+            if getattr(kind, "__name__", None) != name:
+                raise broken(entry, f"is not called as the class: {kind!r}")
+            register(kind)
+        finally:
+            _loading.discard(name)
     if name not in _registered:
         raise ValueError(
             f"expected a registered term ({', '.join(_registered)}), got {name!r}; see soctk.terms.register"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from soctk.checks import check_choice, check_count
-from soctk.plugins import find_plugin, plugin_names
+from soctk.plugins import broken, call_plugin, find_plugin, plugin_names
 from soctk_tasks.families import FAMILIES
 from soctk_tasks.task import Task
 
@@ -45,7 +45,7 @@ def make_task(name: str, dim: int = 10, seed: int = 0) -> Task:
     Raises:
         ValueError: an unknown name, dim < 1, one that the task cannot have, or seed < 0.
         FileNotFoundError: a task whose data come with an extra that is not installed.
-        TypeError: another package's function returns no `Task`.
+        PluginError: another package's function fails, or returns no `Task` of this name, dimension and seed.
     """
     check_choice(name, "name", task_names())
     check_count(dim, "dim")
@@ -56,7 +56,10 @@ def make_task(name: str, dim: int = 10, seed: int = 0) -> Task:
         module, function = HOMES[name].split(":")
         return getattr(import_module(module), function)(dim, seed)
     entry = find_plugin(GROUP, name)
-    task = entry.load()(dim, seed)
+    task = call_plugin(entry, dim, seed)
     if not isinstance(task, Task):
-        raise TypeError(f"{entry.value}: expected a soctk_tasks.Task, got {type(task).__name__}")
+        raise broken(entry, f"made no soctk_tasks.Task: {type(task).__name__}")
+    for what, asked in (("name", name), ("dim", dim), ("seed", seed)):
+        if getattr(task, what) != asked:
+            raise broken(entry, f"made a task of {what} {getattr(task, what)!r}, asked for {asked!r}")
     return task

@@ -52,7 +52,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
     module.ADDED = ADDED
     monkeypatch.setitem(sys.modules, "another_package", module)
     point = EntryPoint("fake", "another_package:ADDED", experiments.GROUP)
-    monkeypatch.setattr(experiments, "entry_points", lambda group, name="fake": [point] if name == "fake" else [])
+    monkeypatch.setattr("soctk.plugins.entry_points", lambda group, name="fake": [point] if name == "fake" else [])
 
 
 def asked(tmp_path: Path, *more: str) -> list[str]:
@@ -62,7 +62,7 @@ def asked(tmp_path: Path, *more: str) -> list[str]:
 @pytest.mark.parametrize("value", ["another_package:NONE", "another_package:__name__", "no_such_package:X"])
 def test_one_that_is_none_is_refused_by_name(value: str, added, monkeypatch, capsys) -> None:
     point = EntryPoint("fake", value, experiments.GROUP)
-    monkeypatch.setattr(experiments, "entry_points", lambda group, name="fake": [point] if name == "fake" else [])
+    monkeypatch.setattr("soctk.plugins.entry_points", lambda group, name="fake": [point] if name == "fake" else [])
     assert main(["fake"]) == 2
     assert "experiment 'fake'" in capsys.readouterr().err
 
@@ -94,6 +94,17 @@ def test_help_names_it_and_imports_it_only_when_it_is_asked_for(added, capsys, m
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "fake" in capsys.readouterr().out
+
+
+def test_a_name_of_ours_stays_ours(monkeypatch, capsys) -> None:
+    """One called "fit" that was none ended `soctk fit --help`."""
+    points = {name: [EntryPoint(name, "no_such_package:X", experiments.GROUP)] for name in ("fit", "timing")}
+    every = [point for own in points.values() for point in own]
+    monkeypatch.setattr("soctk.plugins.entry_points", lambda group, name=None: points.get(name, []) if name else every)
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    assert "--model" in capsys.readouterr().out
+    assert experiments.find_experiment("timing").name == "timing"
 
 
 def test_an_unknown_experiment_is_refused_by_name() -> None:

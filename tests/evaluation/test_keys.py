@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from pathlib import Path
 
 import fake_cells
@@ -65,7 +66,7 @@ def test_the_order_of_the_config_does_not_matter() -> None:
 
 def forget() -> None:
     """Forget what is installed and the hashes of source files."""
-    for cached in (key.versions_of, key.code_version, key.hashes, key.own_source, key.points_of):
+    for cached in (key.versions_of, key.code_version, key.hashes, key.own_source, key.points_of, key._distributions):
         cached.cache_clear()
 
 
@@ -97,6 +98,42 @@ def test_a_method_and_a_task_of_another_package_bring_its_source_and_its_version
         after = {name: FAKE.versions(cell)[name] for name, cell in cells.items()}
         assert all(after[name] != before[name] for name in cells)
         before = after
+
+
+def test_another_version_of_what_a_method_of_another_package_imports_is_another_result(
+    tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of the method stayed when a library that it was built on became another."""
+    (tmp_path / "theirs.py").write_text("def make():\n    from a_library.part import thing\n    import __main__, numpy")
+    (tmp_path / "site-packages" / "a_library").mkdir(parents=True)
+    (tmp_path / "site-packages" / "a_library" / "__init__.py").write_text("def f[T](x: T): ...")  # of a later Python
+    point, folders = EntryPoint("theirs", "theirs:make", "any"), [str(tmp_path), str(tmp_path / "site-packages")]
+    monkeypatch.setattr(key.metadata, "entry_points", lambda group: [point])
+    monkeypatch.setattr(
+        key.metadata, "packages_distributions", lambda: {"a_library": ["a-library"], "numpy": ["numpy"]}
+    )
+    monkeypatch.setattr(key, "find_spec", lambda name: found(name, folders))
+    keys = set()
+    for version in ("1.0", "2.0"):
+        monkeypatch.setattr(key, "_version", lambda name, version=version: version if name == "a-library" else "0")
+        forget()
+        assert key.own_source("theirs") == ("theirs",)
+        keys.add(FAKE.key(replace(BASE, method="theirs")))
+    assert len(keys) == 2
+
+
+def found(name: str, folders: list[str]) -> ModuleSpec | None:
+    """Return what `find_spec` does, with folders before the others."""
+    return find_spec(name) if name == "__main__" else PathFinder.find_spec(name, [*folders, *sys.path])
+
+
+def test_files_that_are_no_python_import_nothing(tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "theirs").mkdir()
+    for name, text in (("__init__", "import beside_it"), ("template", "print {{ x }}"), ("zero", "\0")):
+        (tmp_path / "theirs" / f"{name}.py").write_text(text)
+    (tmp_path / "beside_it.py").write_text("")
+    monkeypatch.setattr(key, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path), *sys.path]))
+    assert key.own_source("theirs") == ("theirs", "beside_it")
 
 
 def test_library_versions_change_the_key(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from packages import installed
 
 import soctk
 from soctk import ValueData
@@ -133,6 +134,35 @@ def test_hidden_units_of_the_context_are_asked_for(tmp_path: Path, capsys: pytes
         main(["fit", str(log), "--context-units", "many"])
     assert main(["fit", str(log), "--context-units", "-1"]) != 0
     assert "context_units: expected an integer of at least 0, got -1" in capsys.readouterr().err
+
+
+LAZY = """
+def make(dim, context_dim, max_parameters, seed):
+    from the_class import Lazy
+    return Lazy(dim, context_dim)
+
+def fails(dim, context_dim, max_parameters, seed):
+    return 1 / 0
+"""
+CLASS = """
+import soctk
+
+class Lazy(soctk.SOCICNN):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [("make", "not rebuild this Lazy.*expected a registered surrogate"), ("fails", "of the package lazy.*upgrade")],
+)
+def test_what_cannot_be_kept_is_not_learned(files: Path, function: str, message: str, capsys, monkeypatch) -> None:
+    """The fit was lost: that no file can have it came out when it was to be written."""
+    monkeypatch.setattr(soctk, "fit", lambda *given, **more: pytest.fail("learned"))
+    entries = {"soctk.surrogates": {"lazy": f"lazy_surrogate:{function}"}}
+    with installed(files, "lazy", {"lazy_surrogate.py": LAZY, "the_class.py": CLASS}, entries):
+        assert main(["fit", str(files / "data.csv"), "--model", "lazy"]) == 2
+    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.usefixtures("briefly")

@@ -158,6 +158,8 @@ def test_a_later_code_version_replaces_earlier_rows_and_a_mixture_is_said() -> N
     assert not any("code versions" in note for note in table([*grid(), *renewed]).notes)
     own = [support.row(seed=seed, versions={"code": "aaa", "method_code": f"own{seed % 2}"}) for seed in range(3)]
     assert "the rows of soc are of 2 versions of its own code (own0, own1), not strictly comparable" in table(own).notes
+    both = [support.row(task="soc", versions={"code": "aaa", "method_code": "own0", "task_code": "own1"})]
+    assert not any("own code" in note for note in table(both).notes)
 
 
 def test_each_dimension_and_protocol_has_its_own_table() -> None:

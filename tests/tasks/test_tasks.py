@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -11,11 +12,13 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from packages import installed
 from task_contract import TaskContract
 from tolerances import DOUBLE
 from torch import Tensor
 
 from soctk import Box, Budget, Simplex
+from soctk.plugins import PluginError
 from soctk.terms import Huber, Logistic, LogSumExp, Norms, Quadratic
 from soctk_tasks import TASKS, UNTUNED, Task, make_task, task_names
 from soctk_tasks.registry import HOMES
@@ -200,19 +203,15 @@ def test_bad_arguments_are_refused() -> None:
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def package(tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Install a package of one module with entry points in the group `soctk.tasks`: name -> function of the module."""
+    with ExitStack() as stack:
 
-    def install(module: str, code: str, **entries: str) -> None:
-        (tmp_path / f"{module}.py").write_text(code)
-        info = tmp_path / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        lines = [f"{name} = {module}:{function}" for name, function in entries.items()]
-        (info / "entry_points.txt").write_text("\n".join(["[soctk.tasks]", *lines]))
+        def install(module: str, code: str, **entries: str) -> None:
+            own = {"soctk.tasks": {name: f"{module}:{function}" for name, function in entries.items()}}
+            stack.enter_context(installed(tmp_path, module, {f"{module}.py": code}, own))
 
-    monkeypatch.syspath_prepend(tmp_path)
-    return install
+        yield install
 
 
 OTHER = """
@@ -235,12 +234,33 @@ def test_a_task_of_another_package_is_found_and_changes_none_of_ours(package: Ca
     assert make_task("another", 4).name == "another"
     for name in ("another", "box_socp"):
         assert torch.equal(make_task(name, 4).sample(2, 2, seed=0).value, before.value)
-    with pytest.raises(TypeError, match=r"other_tasks:nothing: expected a soctk_tasks\.Task, got NoneType"):
+    with pytest.raises(PluginError, match=r"of the package other-tasks.*made no soctk_tasks\.Task: NoneType"):
         make_task("broken")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [((3, 0), "of dim 5, asked for 3"), ((5, 1), "of seed 0, asked for 1"), ((0, 0), "TypeError: made for 5")],
+)
+def test_a_task_of_another_package_is_what_was_asked_for(package, asked: tuple[int, int], message: str) -> None:
+    """A task of five variables had rows under "d = 3", one of one seed had three seeds."""
+    code = (
+        OTHER
+        + """
+def fixed(dim, seed):
+    if dim == 1:
+        raise TypeError("made for 5")
+    return make(5, 0)
+"""
+    )
+    package("fixed_tasks", code, another="fixed")
+    assert make_task("another", 5, 0).dim == 5
+    with pytest.raises(PluginError, match=rf"'another' of the package fixed-tasks.*{message}"):
+        make_task("another", asked[0] or 1, asked[1])
 
 
 def test_a_name_that_two_packages_claim_is_refused(package: Callable[..., None]) -> None:
     package("first_tasks", OTHER, another="make")
     package("second_tasks", OTHER, another="make")
-    with pytest.raises(ValueError, match="'another' is claimed by first_tasks:make and second_tasks:make"):
+    with pytest.raises(ValueError, match=r"'another' is claimed by first-tasks \(first_tasks:make\) and second-tasks"):
         make_task("another")

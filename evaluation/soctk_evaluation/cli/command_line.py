@@ -13,6 +13,7 @@ from typing import cast
 
 import tyro
 
+from soctk.plugins import PluginError
 from soctk.tables.errors import TableError
 from soctk_evaluation.cli.commands import ACTIONS, EXPERIMENTS
 from soctk_evaluation.cli.report import check_files, show
@@ -42,7 +43,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return _answer(args, _commands(args[:1]))
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except (UsageError, TableError) as error:
+    except (UsageError, TableError, PluginError) as error:
         return _fail(str(error), 2)
     except (StoreError, OSError) as error:
         if isinstance(error, BrokenPipeError) and _reader_left():
@@ -84,7 +85,7 @@ def _reader_left() -> bool:
 def _commands(asked: Sequence[str]) -> dict[str, type]:
     """Return what each command takes; another package's experiment is imported only when it is asked for."""
     commands: dict[str, type] = dict(EXPERIMENTS)
-    for name in experiment_names()[len(EXPERIMENTS) :]:
+    for name in (name for name in experiment_names() if name not in EXPERIMENTS and name not in ACTIONS):
         options = find_experiment(name).options if name in asked else Sweep
         text = options.__doc__ if name in asked else f"An experiment of another package; see soctk {name} --help."
         commands[name] = type(name, (options,), {"__doc__": text})

@@ -16,6 +16,7 @@ from soctk import ConvexSurrogate, FitConfig, FitReport, Log, Roles, ValueData
 from soctk.assessment.quadratic import predicted
 from soctk.assessment.rows import Rows
 from soctk.files import try_writing
+from soctk.io.checkpoint import check_saves
 from soctk.losses import value_loss
 from soctk.sets import SetAt
 from soctk.tables.features import Category
@@ -59,6 +60,7 @@ def fit_logged(command: Fit) -> int:
     _print_columns(logged)
     try:
         model = soctk.make_surrogate(command.model, data.dim, data.context_dim, command.max_parameters, command.seed)
+        _check_saves(model, command.model)
         parts = split(logged, command.seed)
         sets = None if region is None else region.sets
         sets = sets.select(parts.rows) if isinstance(sets, SetAt) else sets
@@ -95,6 +97,14 @@ def fit_logged(command: Fit) -> int:
     elif parts.optima is not None:
         print(f"the optima were not used: the fit ended before, {report.status}")
     return 0
+
+
+def _check_saves(model: ConvexSurrogate, name: str) -> None:
+    """Raise UsageError for a model that could be learned and not kept."""
+    try:
+        check_saves(model)
+    except (TypeError, NotImplementedError) as error:
+        raise UsageError(f"--model {name}: {error}") from error
 
 
 def _learn(command: Fit, model: ConvexSurrogate, parts: Parts, known: Mapping[str, Any]) -> FitReport:

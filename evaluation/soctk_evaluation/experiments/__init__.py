@@ -6,8 +6,8 @@ Another package adds one by declaring an entry point in the group `soctk.experim
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 
+from soctk.plugins import PluginError, find_plugin, load_plugin, plugin_names
 from soctk_evaluation.harness.experiment import Experiment
 from soctk_evaluation.harness.request import UsageError
 
@@ -20,8 +20,7 @@ BUILT_IN = (
 
 def experiment_names() -> tuple[str, ...]:
     """Return the names of all experiments, those that other packages add last; imports none."""
-    added = sorted(point.name for point in entry_points(group=GROUP))
-    return tuple(dict.fromkeys((*BUILT_IN, *added)))
+    return tuple(dict.fromkeys((*BUILT_IN, *plugin_names(GROUP))))
 
 
 def find_experiment(name: str) -> Experiment:
@@ -33,12 +32,13 @@ def find_experiment(name: str) -> Experiment:
     """
     if name in BUILT_IN:
         return import_module(f"{__name__}.{name}").EXPERIMENT
-    for point in entry_points(group=GROUP, name=name):
-        try:
-            found = point.load()
-        except Exception as error:  # whatever that package does
-            raise UsageError(f"experiment {name!r} cannot be imported: {type(error).__name__}: {error}") from error
-        if not isinstance(found, Experiment):
-            raise UsageError(f"experiment {name!r}: expected {point.value} to be an Experiment, got {found!r}")
-        return found
-    raise KeyError(f"expected one of {', '.join(experiment_names())}, got {name!r}")
+    if name not in experiment_names():
+        raise KeyError(f"expected one of {', '.join(experiment_names())}, got {name!r}")
+    try:
+        point = find_plugin(GROUP, name)
+        found = load_plugin(point)
+    except (ValueError, PluginError) as error:
+        raise UsageError(f"experiment {name!r}: {error}") from error
+    if not isinstance(found, Experiment):
+        raise UsageError(f"experiment {name!r}: expected {point.value} to be an Experiment, got {found!r}")
+    return found

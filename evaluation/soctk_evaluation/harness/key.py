@@ -11,7 +11,7 @@ import ast
 import hashlib
 import json
 import sys
-import sysconfig
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -55,6 +55,9 @@ BASELINES = {
 DECISION_SOURCE = (*SOLVER, "soctk_evaluation.harness.from_decisions", "soctk_baselines.cvxpy_layer")
 """The source of the settings of methods that learn from decisions, METHOD+SETTING."""
 
+INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of installed packages, the interpreter's, an environment's or a user's."""
+
 GROUPS = {"method": "soctk.surrogates", "task": "soctk.tasks"}
 """The entry points by which other packages add methods and tasks."""
 
@@ -97,6 +100,8 @@ def versions_of(method: str, task: str, code: tuple[str, ...]) -> dict[str, str]
         own = own or tuple(source for point in points for source in own_source(point.module.split(".")[0]))
         if not set(own) <= set(SHARED):
             found[f"{kind}_code"] = code_version(own)
+        if points and name not in BASELINES:
+            providers |= _libraries_of(own)
     beginnings = (method, method.split("_")[0], task.split("_")[0])
     extra = (library for name in beginnings for library in EXTRA_LIBRARIES.get(name, ()))
     names = dict.fromkeys((*LIBRARIES, *extra, *sorted(providers)))
@@ -122,7 +127,7 @@ def _source_of_task(name: str) -> tuple[str, ...]:
 def own_source(package: str) -> tuple[str, ...]:
     """Return a package or module and those that its source imports, if they are no installed library's.
 
-    What is installed has a version, and so has the distribution that an entry point is of; `SHARED` is of every result.
+    What is installed has a version (`_libraries_of`); `SHARED` is of every result.
     """
     found, pending = {package: None}, [] if package in SHARED else [package]
     while pending:
@@ -133,11 +138,29 @@ def own_source(package: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _libraries_of(own: tuple[str, ...]) -> set[str]:
+    """Return the distributions of what packages and modules import that is none of them, `LIBRARIES` and ours aside."""
+    files = [file for package in own if package not in SHARED for _, file in sources(package)]
+    names = {name for file in files for name in _imported(file)}
+    names -= {*own, *(name.split(".")[0] for name in (*SHARED, PRESETS))}
+    found = {distribution for name in names for distribution in _distributions().get(name, ())}
+    return found - set(LIBRARIES)
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Return the distributions that are installed by the packages and modules they bring."""
+    return metadata.packages_distributions()
+
+
 def _imported(file: Path) -> set[str]:
-    """Return the packages and modules that a source file imports, from within its functions too."""
+    """Return the packages and modules that a source file imports, from within its functions too; none of no Python."""
     if file.suffix != ".py":
         return set()
-    steps = list(ast.walk(ast.parse(file.read_bytes())))
+    try:
+        steps = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError):  # a template, or for another Python
+        return set()
     whole = {alias.name for step in steps if isinstance(step, ast.Import) for alias in step.names}
     parts = {step.module for step in steps if isinstance(step, ast.ImportFrom) and step.level == 0 and step.module}
     return {name.split(".")[0] for name in whole | parts}
@@ -146,11 +169,13 @@ def _imported(file: Path) -> set[str]:
 def _is_own(package: str) -> bool:
     if package in sys.stdlib_module_names or package in {name.split(".")[0] for name in (*SHARED, PRESETS)}:
         return False
-    spec = find_spec(package)
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):  # as of __main__
+        return False
     if spec is None or spec.origin is None:
         return False
-    installed = (sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
-    return not any(Path(spec.origin).is_relative_to(folder) for folder in installed)
+    return INSTALLED.isdisjoint(Path(spec.origin).parts)
 
 
 @cache

@@ -66,8 +66,8 @@ def default_methods() -> tuple[str, ...]:
 
 
 def known_methods() -> tuple[str, ...]:
-    """Return every method that can be asked for, those of other installed packages included."""
-    added = sorted(entry.name for entry in entry_points(group="soctk.surrogates"))
+    """Return every method that can be asked for, those of other installed packages included; a "+" is a setting's."""
+    added = sorted(entry.name for entry in entry_points(group="soctk.surrogates") if "+" not in entry.name)
     return tuple(dict.fromkeys((*LEARNED, *TRIVIAL, *added)))
 
 

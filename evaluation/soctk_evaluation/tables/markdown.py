@@ -99,15 +99,15 @@ def code_notes(rows: Sequence[Row]) -> list[str]:
 
 def _own_code_notes(rows: Sequence[Row]) -> list[str]:
     """Say which methods and tasks that are hashed by themselves have rows of several versions of their own code."""
-    found: dict[str, dict[str, None]] = {}
+    found: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:
         for kind in ("method", "task"):
             if f"{kind}_code" in row["versions"]:
-                found.setdefault(str(row[kind]), {})[str(row["versions"][f"{kind}_code"])] = None
+                found.setdefault((kind, str(row[kind])), {})[str(row["versions"][f"{kind}_code"])] = None
     return [
         f"the rows of {escape(name)} are of {len(versions)} versions of its own code ({escape(', '.join(versions))}), "
         "not strictly comparable"
-        for name, versions in found.items()
+        for (_, name), versions in found.items()
         if len(versions) > 1
     ]
 
