@@ -34,7 +34,8 @@ centre for all branches (`soctk.learn.ladder`) need a quadratic block and coeffi
 `soc_no_quadratic` lacks them, and `soc_backbone`, `soc_constant_weights` and `soc_additive` are to be read beside
 `soc_no_one_centre`. `soc_no_quadratic` is a norm network with all that SOC has, `soc_no_norms` a quadratic one. A
 branch that is taken out shifts the random initial weights of the others, and with them the structure that is chosen: on
-one task with one seed a ratio of ten and more either way may be chance.
+one task with one seed a ratio of ten and more either way may be chance. In a race, the default, starts and
+structures are compared after a share of the iterations, and only the best goes on. Parameters and seconds are medians.
 """,
     "Regret of every variant as a multiple of SOC's",
     """

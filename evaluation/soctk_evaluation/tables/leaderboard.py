@@ -55,8 +55,8 @@ with second-order steps; elsewhere all values count alike. Under each table stan
 Decisions of the protocol `exact` are minima with certificates; of `paper`, the best of 5 restarts of 200 projected Adam
 steps; of `cvxpylayers`, solved through that package. The solver's own regret is that of its decisions on the true
 objective. Relative errors are of values on test candidates, in the l2 norm; "params" counts weights; "fit s"
-is the seconds of a fit, "decide ms" the milliseconds of a decision; "gap max" is the largest certified gap, in the
-task's units.
+is the seconds of a fit, "decide ms" the milliseconds of a decision, all three as medians; "gap max" is the largest
+certified gap, in the task's units.
 """,
     "",
     """

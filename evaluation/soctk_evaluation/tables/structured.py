@@ -139,8 +139,18 @@ def _data(row: Row) -> str:
     config = row["config"]
     parts = f"{config['train']} training, {config['validation']} validation and {config['test']} test instances"
     images = f", {config['size']} × {config['size']} pixels ({config['images']})" if "images" in config else ""
-    starts = f", {config['fit.starts']} start(s) of each fit" if "fit.starts" in config else ""
-    return escape(f"{parts} with {config['candidates']} candidates each{images}{starts}")
+    return escape(f"{parts} with {config['candidates']} candidates each{images}{_recipe(config)}")
+
+
+def _recipe(config: Mapping[str, Any]) -> str:
+    """Return how long a row's model learned, in words; nothing for a trivial row."""
+    if "fit.starts" not in config:
+        return ""
+    steps = [f"{config['fit.epochs']} epochs of AdamW", f"at most {config['fit.lbfgs_iterations']} steps of L-BFGS"]
+    if config["fit.newton_iterations"] > 0:
+        steps.append(f"{config['fit.newton_iterations']} of Levenberg and Marquardt")
+    starts = "one start" if config["fit.starts"] == 1 else f"{config['fit.starts']} starts"
+    return f", {starts} of each fit, {', '.join(steps)}"
 
 
 def structured_table(experiment: str, rows: Sequence[Row], protocol: str, expected: int) -> str:
@@ -191,7 +201,7 @@ def _line(name: str, group: Sequence[Row], expected: int, paper: tuple[float, ..
         known("decision_error", ".2e"),
         known("gap_max", ".0e", max),
         known("params", ".0f", median),
-        known("fit_seconds", ".0f"),
-        known("decide_ms", ".3g"),
+        known("fit_seconds", ".0f", median),
+        known("decide_ms", ".3g", median),
         " / ".join(f"{value:g}" for value in paper) if paper else "",
     )
