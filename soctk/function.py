@@ -337,7 +337,9 @@ class ConvexFunction(nn.Module, ABC):
         return contexts.clone() if contexts.is_inference() and not torch.is_inference_mode_enabled() else contexts
 
     def _check_one_dtype(self, error: RuntimeError) -> None:
-        """Raise TypeError from an error where weights are of another dtype than the function, as layers may be."""
+        """Raise TypeError from an error of dtypes where weights have another than the function, as layers may."""
+        if not any(word in str(error) for word in ("dtype", "scalar type")):
+            return
         for name, weight in self.named_parameters():
             if weight.dtype != self.dtype:
                 raise TypeError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cvxpy as cp
@@ -124,14 +125,15 @@ def test_a_class_that_was_reloaded_is_saved_and_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_file_whose_class_has_become_another_function_is_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("level", [5.0, 1e6])
+def test_a_file_whose_class_has_become_another_function_is_refused(tmp_path, level: float, dtype: torch.dtype) -> None:
     with installed(tmp_path, "flat", {"flat_surrogates.py": FLAT}, surrogates(flat="make")):
         model = soctk.make_surrogate("flat", 3, 2).to(dtype)
-        model.set_standardization(x=(1.0, 2.0), value=(5.0, 3.0))
+        model.set_standardization(x=(1.0, 2.0), value=(level, 3.0))
         soctk.save(model, tmp_path / "model")
         x, context = torch.arange(3.0).to(dtype), torch.zeros(2, dtype=dtype)
         assert torch.equal(soctk.load(tmp_path / "model")(x, context), model(x, context))
-        sys.modules["flat_surrogates"].Flat.ADDED = 0.1
+        sys.modules["flat_surrogates"].Flat.ADDED = 0.1 if dtype == torch.float64 else 10.0
         with pytest.raises(soctk.CheckpointError, match=r"not the function that was saved: its values are others now"):
             soctk.load(tmp_path / "model")
 
@@ -182,3 +184,40 @@ def test_the_import_of_a_package_may_ask_for_what_is_registered(tmp_path: Path) 
     with installed(tmp_path, "mine", {"mine_terms.py": TERM}, {TERMS: {"Mine": "mine_terms:Mine"}}):
         assert registered()["Mine"].__module__ == "mine_terms"
         assert np.isin(["Huber", "Mine"], list(registered())).all()
+
+
+def test_threads_may_ask_for_a_term_while_one_of_them_imports_it(tmp_path: Path) -> None:
+    files = {"slow_terms.py": "import time\nfrom soctk.terms import Huber\ntime.sleep(0.3)\nclass Slow(Huber): pass"}
+    with installed(tmp_path, "slow", files, {TERMS: {"Slow": "slow_terms:Slow"}}), ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(term_class, ["Slow"] * 3))
+        assert found == [sys.modules["slow_terms"].Slow] * 3
+
+
+def test_what_is_ours_is_read_as_ours_whatever_is_imported(tmp_path: Path) -> None:
+    greedy = """
+from soctk.terms import Huber
+
+class Greedy(Huber):
+    atoms = ("max", "huber", "norm1")
+
+    @classmethod
+    def recognise(cls, atom):
+        raise RuntimeError("never asked")
+"""
+    x = cp.Variable(2)
+    with installed(tmp_path, "greedy", {"greedy_terms.py": greedy}, {TERMS: {"Greedy": "greedy_terms:Greedy"}}):
+        assert term_class("Greedy").atoms
+        soctk.from_cvxpy(cp.max(x) + cp.norm1(x) + cp.sum(cp.huber(x)), x)
+
+
+def test_values_in_a_file_are_compared_whatever_pytorch_takes_by_default(tmp_path: Path) -> None:
+    for seed in range(20):
+        slopes = 1e6 * np.random.default_rng(seed).normal(size=(1, 30))
+        soctk.save(soctk.from_max_affine(slopes, np.zeros(1)), tmp_path / f"{seed}")
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            models = [soctk.load(tmp_path / f"{seed}") for seed in range(20)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert len(models) == 20

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import nn
 
-ONLY_IN_TRAINING = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm
+ONLY_IN_TRAINING = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.RReLU
 """Layers that draw numbers, or depend on the batch and remember it, in training."""
 
 P = ParamSpec("P")
@@ -36,7 +36,7 @@ def warn_in_training(model: nn.Module, stacklevel: int = 5) -> None:
     if not model.training:
         return
     for name, module in model.named_modules():
-        if module.training and isinstance(module, ONLY_IN_TRAINING):
+        if module.training and isinstance(module, ONLY_IN_TRAINING) and getattr(module, "p", 1.0) > 0:
             warnings.warn(
                 f"model: {name} ({type(module).__name__}) is in training mode, where the function is random or depends "
                 "on the batch, and bounds are of what it was in one call; call model.eval() before decisions",

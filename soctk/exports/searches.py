@@ -87,12 +87,13 @@ def add_context(packed: PackedModel, search: Search) -> None:
 
 
 def _away(feasible_set: FeasibleSet, region: Region) -> np.ndarray:
-    """Return two points half of the way from where a search begins to vertices in opposite directions, (2, n).
+    """Return points half of the way from where a search begins to vertices in three directions, (3, n).
 
     The minimum may be where it begins: how much f varies is measured there.
     """
-    slope = torch.arange(feasible_set.dim, dtype=torch.float64).cos()
-    return (region.start + feasible_set.linear_minimizer(torch.stack([slope, -slope])).numpy()) / 2
+    one, other = torch.arange(feasible_set.dim, dtype=torch.float64) + torch.tensor([[0.0], [0.5]])
+    slopes = torch.stack([one.cos(), -one.cos(), (1.7 * other).sin()])
+    return (region.start + feasible_set.linear_minimizer(slopes).numpy()) / 2
 
 
 def _of_function(template: Packed, rows: Rows) -> Search:

@@ -6,7 +6,7 @@ affine parts go to b0 and v, and every other atom becomes a term over its affine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from soctk.imports.exact import max_affine_terms, psd_factor
 from soctk.maps.linear import DenseMap
 from soctk.models.exact import ExactSurrogate
 from soctk.terms import Network, Quadratic, Recognised, Term, registered
+from soctk.terms.registry import BUILT_IN
 
 CHECKED, EQUAL = 3, 1e-6
 """At so many random points what was read is compared with the expression, to this relative error."""
@@ -97,9 +98,9 @@ class _Argument:
     d: np.ndarray
 
 
-def _recognised(atom: Any, kinds: Mapping[str, type[Term]]) -> tuple[type[Term] | None, Recognised | None]:
+def _recognised(atom: Any, kinds: Iterable[type[Term]]) -> tuple[type[Term] | None, Recognised | None]:
     """Return the first class of terms that an atom of affine arguments is one of, and how; None where there is none."""
-    candidates = ((kind, kind.recognise(atom)) for kind in kinds.values() if type(atom).__name__ in kind.atoms)
+    candidates = ((kind, kind.recognise(atom)) for kind in kinds if type(atom).__name__ in kind.atoms)
     return next((pair for pair in candidates if pair[1] and pair[1].argument.is_affine()), (None, None))
 
 
@@ -160,9 +161,9 @@ class _Reader:
     def read_atom(self, atom: Any, weights: np.ndarray) -> None:
         name = type(atom).__name__
         known = name in ATOMS and all(part.is_affine() for part in atom.args)
-        kind, found = _recognised(atom, registered(installed=False))
+        kind, found = _recognised(atom, BUILT_IN)
         if kind is None and not known:
-            kind, found = _recognised(atom, registered())
+            kind, found = _recognised(atom, registered().values())
         if kind is None and not known:
             raise self.unknown(atom)
         if (weights < 0).any() and name != "QuadForm":  # whose matrix may be negative as well

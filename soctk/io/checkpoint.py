@@ -175,8 +175,8 @@ def _described(model: ConvexSurrogate) -> tuple[dict[str, str], dict[str, Tensor
         values, found = _values(model), _values(rebuilt)
         if not _agree(values, found, model):
             raise ValueError(
-                f"its values are others, {found[0]:g} in place of {values[0]:g}: config() must have every argument of "
-                "the constructor that they depend on"
+                f"its values are others, {_differing(values, found)}: config() must have every argument of the "
+                "constructor that they depend on"
             )
     except Exception as error:
         raise TypeError(
@@ -230,12 +230,14 @@ def _values(model: ConvexSurrogate) -> list[float]:
     """Return a model's values at `PLACES`, out of training."""
     modes = [(module, module.training) for module in model.modules()]
     count = max(model.dim, model.context_dim)
-    places = torch.stack([torch.zeros(count), torch.arange(count).cos()])
+    away = torch.arange(count, dtype=torch.float64).cos()
+    places = torch.stack([torch.zeros_like(away), away])
     try:
         model.eval()
         x = model.x_mean + model.x_scale * places[:, : model.dim].to(model.x_mean)
         context = model.context_mean + model.context_scale * places[:, : model.context_dim].to(model.context_mean)
-        return model(x, context if model.context_dim else None).double().cpu().tolist()
+        with torch.autocast(model.device.type, enabled=False):
+            return model(x, context if model.context_dim else None).double().cpu().tolist()
     finally:
         for module, training in modes:
             module.training = training
@@ -243,9 +245,15 @@ def _values(model: ConvexSurrogate) -> list[float]:
 
 def _agree(values: list[float], others: list[float], model: ConvexSurrogate) -> bool:
     """Whether two lists of a model's values are the same but for rounding."""
-    close = 1e-6 if model.dtype == torch.float64 else 1e-3
-    size = close * float(model.value_scale)
-    return bool(np.allclose(values, others, rtol=close, atol=size, equal_nan=True))
+    of_scale, of_size = (1e-6, 1e-10) if model.dtype == torch.float64 else (1e-3, 1e-5)
+    size = of_scale * float(model.value_scale) + of_size * np.abs(values).max()
+    return not math.isfinite(size) or bool(np.allclose(values, others, rtol=0.0, atol=size))
+
+
+def _differing(values: list[float], others: list[float]) -> str:
+    """Return in words the value that differs most, of two lists."""
+    place = int(np.argmax(np.abs(np.subtract(values, others))))
+    return f"{others[place]:.8g} in place of {values[place]:.8g}"
 
 
 def _check_values(model: ConvexSurrogate, values: list[float]) -> None:
@@ -253,8 +261,8 @@ def _check_values(model: ConvexSurrogate, values: list[float]) -> None:
     found = _values(model)
     if not _agree(values, found, model):
         raise ValueError(
-            f"its values are others now, {found[0]:g} in place of {values[0]:g}: the class or what it uses has "
-            "changed; install the version that it was saved with, or learn the model again"
+            f"its values are others now, {_differing(values, found)}: the class or what it uses has changed; install "
+            "the version that it was saved with, or learn the model again"
         )
 
 

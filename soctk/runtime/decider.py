@@ -130,8 +130,8 @@ class Decider:
         Args:
             context: (p,) numbers, None where p = 0.
             tol: relative gap to reach, (value - lower bound) / max(1, |value|). Where f varies over the set by less
-                than a thousandth of max(1, |value|), the unit is 1,000 times what f can fall below its value where the
-                search begins, over rows what it varies by along two chords of the set.
+                than a thousandth of max(1, |value|), the unit is 1,000 times what f varies by at a few points of the
+                set, or can fall below its value where the search begins, over rows along two chords of the set.
             max_iter: the most Newton steps, 60 by default.
             time_limit: seconds for the call; the best point and an honest gap are returned.
             sides: f (k,) and h (m,) of E x = f and G x <= h in place of those of an exported `Polyhedron`.

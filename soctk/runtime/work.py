@@ -135,7 +135,7 @@ class Work:
         return max(values) - min(values)
 
     def _away(self) -> list[float]:
-        """Return f at two points away from where searches begin."""
+        """Return f at points away from where searches begin."""
         state, values = self._state, []
         for point in self.arrays["away"]:
             state[:] = self._start

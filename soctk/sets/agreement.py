@@ -24,6 +24,8 @@ AGREEMENT = 1e-3
 """Of the set's size: answers may differ by this share, as those of iterative methods do."""
 AXES = 8
 """Axes that are tried, at most."""
+POINT = 1e-13
+"""A set that is smaller than this share of its numbers is one point but for rounding."""
 HALVINGS = 10
 """Of the way to a point far outside, to one that is just outside."""
 
@@ -55,9 +57,11 @@ def check_answers(given: Answers) -> None:
     g = torch.cat([g, -g, torch.zeros_like(g[:1])])  # every point minimises 0
     least = _answer(given, "_linear_minimizer", g, g.shape)
     middle, size = least.mean(dim=0), float((least - least.mean(dim=0)).norm(dim=-1).max())
-    step = size if size > 0 else max(1.0, float(middle.abs().max()))
+    numbers = max(1.0, float(middle.abs().max()))
+    step = size if size > POINT * numbers else numbers
     slack = AGREEMENT * step
-    far = middle + 4 * step * g
+    directions = g[:-1]
+    far = middle + 4 * step * directions
     near = _answer(given, "_project", far, far.shape)
     for what, points in (("_linear_minimizer", least), ("_project", near)):
         outside = float(_answer(given, "_violation", points, points.shape[:1]).max())
@@ -80,9 +84,9 @@ def check_answers(given: Answers) -> None:
             f"{name}._linear_minimizer: expected x that minimises g'x over the set, so that x - t g is projected to x "
             f"for t > 0, got x that is {moved:.3g} away from that projection; it or `_project` is wrong"
         )
-    normal = near - far
-    normal = normal / normal.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(normal.dtype).tiny)
-    beyond = float((normal * (near - _answer(given, "_linear_minimizer", normal, g.shape))).sum(dim=-1).max())
+    normal = near - far  # of length 3 step at least where the answers are right
+    normal = normal / normal.norm(dim=-1, keepdim=True).clamp(min=step)
+    beyond = float((normal * (near - _answer(given, "_linear_minimizer", normal, near.shape))).sum(dim=-1).max())
     if beyond > slack:
         raise ValueError(
             f"{name}._project: expected the nearest point z of the set, which minimises (z - y)'x over it, got a point "
@@ -93,7 +97,7 @@ def check_answers(given: Answers) -> None:
         raise ValueError(
             f"{name}.linear_minimum: expected at most g'x of every point x of the set, got {over:.3g} more at one"
         )
-    outside = _just_outside(given, middle, g[:-1], 4 * step, slack)
+    outside = _just_outside(given, middle, directions, 4 * step, slack)
     unseen = outside[_answer(given, "_violation", outside, outside.shape[:1]) <= 0]
     if len(unseen) > 0:
         raise ValueError(
@@ -152,5 +156,6 @@ def _answer(given: Answers, what: str, argument: Tensor, shape: torch.Size) -> T
         asked = tuple(argument.shape)
         raise ValueError(f"{name}: expected shape {tuple(shape)} for {asked}, got {tuple(answer.shape)}")
     if not bool(torch.isfinite(answer).all()):
-        raise ValueError(f"{name}: expected finite numbers, got {float(answer[~torch.isfinite(answer)][0])}")
+        row = argument[~torch.isfinite(answer).reshape(len(argument), -1).all(dim=1)][0].tolist()
+        raise ValueError(f"{name}: expected finite numbers, got {float(answer[~torch.isfinite(answer)][0])} for {row}")
     return answer

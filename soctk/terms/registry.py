@@ -7,6 +7,7 @@ class.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import TypeVar
 
@@ -23,7 +24,8 @@ GROUP = "soctk.terms"
 BUILT_IN: tuple[type[Term], ...] = (Quadratic, Norms, Network, Logistic, LogSumExp, Huber)
 _registered: dict[str, type[Term]] = {kind.__name__: kind for kind in BUILT_IN}
 _slow: set[type[Term]] = set()
-_loading: set[str] = set()
+_thread = threading.local()
+"""What this thread imports: packages may ask for what is registered while they are imported."""
 _failed: set[str] = set()
 TermClass = TypeVar("TermClass", bound=type[Term])
 
@@ -48,12 +50,12 @@ def register(kind: TermClass) -> TermClass:
     return kind
 
 
-def registered(*, installed: bool = True) -> dict[str, type[Term]]:
-    """Return the classes of terms by name, those of installed packages too unless `installed` says otherwise.
+def registered() -> dict[str, type[Term]]:
+    """Return the classes of terms by name, those of installed packages too.
 
     Packages' that cannot be used are left out with a warning.
     """
-    for name in plugin_names(GROUP) if installed and not _loading else ():
+    for name in () if _loading() else plugin_names(GROUP):
         if name in _registered or name in _failed:
             continue
         try:
@@ -71,8 +73,9 @@ def term_class(name: str) -> type[Term]:
         ValueError: there is none, or two packages claim it.
         PluginError: the package that adds it cannot be imported, or adds something else.
     """
-    if name not in _registered and name not in _loading and name in plugin_names(GROUP):
-        _loading.add(name)  # its package may ask for what is registered while it is imported
+    loading = _loading()
+    if name not in _registered and name not in loading and name in plugin_names(GROUP):
+        loading.add(name)
         try:
             entry = find_plugin(GROUP, name)
             kind = load_plugin(entry)
@@ -80,12 +83,17 @@ def term_class(name: str) -> type[Term]:
                 raise broken(entry, f"is not called as the class: {kind!r}")
             register(kind)
         finally:
-            _loading.discard(name)
+            loading.discard(name)
     if name not in _registered:
         raise ValueError(
             f"expected a registered term ({', '.join(_registered)}), got {name!r}; see soctk.terms.register"
         )
     return _registered[name]
+
+
+def _loading() -> set[str]:
+    """Return the names that this thread is importing."""
+    return _thread.__dict__.setdefault("names", set())
 
 
 def term_name(kind: type[Term]) -> str:

@@ -330,6 +330,45 @@ def test_a_projection_onto_the_boundary_is_none_onto_the_set() -> None:
         Sphere(3).check()
 
 
+class Own(soctk.FeasibleSet):
+    """The simplex as one writes it, a point, or a box projected onto by something that stops early."""
+
+    def __init__(self, kind: str, dim: int) -> None:
+        self.kind, self.dim = kind, dim
+        self.point = torch.randn(dim, generator=torch.Generator().manual_seed(dim), dtype=DOUBLE)
+
+    def _project(self, y: torch.Tensor) -> torch.Tensor:
+        if self.kind == "point":
+            return self.point.expand_as(y).clone()
+        if self.kind == "box":
+            return y.clamp(0.0, 1.0) + 1e-4
+        falling = y.sort(dim=-1, descending=True).values
+        shares = (falling.cumsum(dim=-1) - 1) / torch.arange(1, self.dim + 1)
+        return (y - shares.gather(-1, (falling > shares).sum(dim=-1, keepdim=True) - 1)).clamp(min=0)
+
+    def _linear_minimizer(self, g: torch.Tensor) -> torch.Tensor:
+        if self.kind == "point":
+            return self.point.expand_as(g).clone()
+        return (g < 0).to(g) if self.kind == "box" else torch.eye(self.dim, dtype=g.dtype)[g.argmin(dim=-1)]
+
+    def _violation(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "point":
+            return (x - self.point).abs().amax(dim=-1)
+        bounds = torch.relu(torch.maximum(-x, x - 1).amax(dim=-1))
+        return bounds if self.kind == "box" else torch.maximum(bounds, (x.sum(dim=-1) - 1).abs())
+
+    def constraints(self, x) -> list:
+        if self.kind == "point":
+            return [x == self.point.numpy()]
+        return [x >= 0, x <= 1] if self.kind == "box" else [x >= 0, cp.sum(x) == 1]
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 5, 11, 14, 20])
+@pytest.mark.parametrize("kind", ["simplex", "point", "box"])
+def test_a_set_that_is_right_but_for_rounding_or_what_iterations_leave_is_not_refused(kind: str, dim: int) -> None:
+    Own(kind, dim).check()
+
+
 @pytest.mark.parametrize(("middle", "radius"), [(0.0, 1.0), (1e6, 1.0), (-3.0, 1e-7), (0.0, 1e8), (2.0, 0.0)])
 def test_a_set_whose_answers_agree_is_decided_over(middle: float, radius: float) -> None:
     Ball(3, radius, middle).check()
