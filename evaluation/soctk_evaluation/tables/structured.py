@@ -61,6 +61,12 @@ COLUMNS = ("method", "relative error", "regret", "decision error", "gap max", "p
 NEEDED = ("regret_mean", "regret_stderr", "reference_gap", "spread")
 NEEDED += tuple(f"config.{name}" for name in ("train", "validation", "test", "candidates"))
 """What the tables cannot do without."""
+STEPS = {
+    "fit.epochs": "{} epochs of AdamW",
+    "fit.lbfgs_iterations": "at most {} steps of L-BFGS",
+    "fit.newton_iterations": "{} of Levenberg and Marquardt",
+}
+"""What of a row's configuration says how long its model learned, in words."""
 
 
 def write_structured(results: Results, files: Files) -> None:
@@ -146,11 +152,9 @@ def _recipe(config: Mapping[str, Any]) -> str:
     """Return how long a row's model learned, in words; nothing for a trivial row."""
     if "fit.starts" not in config:
         return ""
-    steps = [f"{config['fit.epochs']} epochs of AdamW", f"at most {config['fit.lbfgs_iterations']} steps of L-BFGS"]
-    if config["fit.newton_iterations"] > 0:
-        steps.append(f"{config['fit.newton_iterations']} of Levenberg and Marquardt")
     starts = "one start" if config["fit.starts"] == 1 else f"{config['fit.starts']} starts"
-    return f", {starts} of each fit, {', '.join(steps)}"
+    steps = [words.format(config[name]) for name, words in STEPS.items() if config.get(name)]
+    return f", {', '.join([f'{starts} of each fit', *steps])}"
 
 
 def structured_table(experiment: str, rows: Sequence[Row], protocol: str, expected: int) -> str:
