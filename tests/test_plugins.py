@@ -198,16 +198,18 @@ def test_what_is_ours_is_read_as_ours_whatever_is_imported(tmp_path: Path) -> No
 from soctk.terms import Huber
 
 class Greedy(Huber):
-    atoms = ("max", "huber", "norm1")
+    atoms = ("max", "huber", "norm1", "exp")
 
     @classmethod
     def recognise(cls, atom):
-        raise RuntimeError("never asked")
+        raise RuntimeError("not of ours")
 """
     x = cp.Variable(2)
     with installed(tmp_path, "greedy", {"greedy_terms.py": greedy}, {TERMS: {"Greedy": "greedy_terms:Greedy"}}):
         assert term_class("Greedy").atoms
         soctk.from_cvxpy(cp.max(x) + cp.norm1(x) + cp.sum(cp.huber(x)), x)
+        with pytest.raises(PluginError, match=r"greedy_terms\.Greedy\.recognise ended in an error \(RuntimeError"):
+            soctk.from_cvxpy(cp.sum(cp.exp(x)), x)
 
 
 def test_values_in_a_file_are_compared_whatever_pytorch_takes_by_default(tmp_path: Path) -> None:

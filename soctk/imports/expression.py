@@ -25,6 +25,7 @@ from soctk.forms.conic_form import ConicForm
 from soctk.imports.exact import max_affine_terms, psd_factor
 from soctk.maps.linear import DenseMap
 from soctk.models.exact import ExactSurrogate
+from soctk.plugins import PluginError
 from soctk.terms import Network, Quadratic, Recognised, Term, registered
 from soctk.terms.registry import BUILT_IN
 
@@ -100,8 +101,23 @@ class _Argument:
 
 def _recognised(atom: Any, kinds: Iterable[type[Term]]) -> tuple[type[Term] | None, Recognised | None]:
     """Return the first class of terms that an atom of affine arguments is one of, and how; None where there is none."""
-    candidates = ((kind, kind.recognise(atom)) for kind in kinds if type(atom).__name__ in kind.atoms)
+    candidates = ((kind, _asked(kind, atom)) for kind in kinds if type(atom).__name__ in kind.atoms)
     return next((pair for pair in candidates if pair[1] and pair[1].argument.is_affine()), (None, None))
+
+
+def _asked(kind: type[Term], atom: Any) -> Recognised | None:
+    """Return what a class of terms says of an atom.
+
+    Raises:
+        PluginError: a class that is not ours ends in an error.
+    """
+    try:
+        return kind.recognise(atom)
+    except Exception as error:
+        if kind in BUILT_IN:
+            raise
+        what = f"{kind.__module__}.{kind.__name__}.recognise"
+        raise PluginError(f"{what} ended in an error ({type(error).__name__}: {error})") from error
 
 
 class _Reader:
