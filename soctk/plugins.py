@@ -40,11 +40,6 @@ def find_plugin(group: str, name: str) -> EntryPoint:
     return next(iter(found.values()))
 
 
-def is_ours(entry: EntryPoint) -> bool:
-    """Whether an entry point is this library's own."""
-    return _provider(entry) == OURS
-
-
 def load_plugin(entry: EntryPoint) -> Any:
     """Return what an entry point names.
 
@@ -54,7 +49,7 @@ def load_plugin(entry: EntryPoint) -> Any:
     try:
         return entry.load()
     except Exception as error:  # whatever that package does
-        if is_ours(entry):
+        if _is_ours(entry):
             raise
         raise broken(entry, f"cannot be imported ({type(error).__name__}: {error})") from error
 
@@ -71,7 +66,7 @@ def call_plugin(entry: EntryPoint, *arguments: object) -> Any:
     except (ValueError, ImportError, NotImplementedError):  # what it is to raise
         raise
     except Exception as error:
-        if is_ours(entry):
+        if _is_ours(entry):
             raise
         raise broken(entry, f"ended in an error ({type(error).__name__}: {error})") from error
 
@@ -82,6 +77,11 @@ def broken(entry: EntryPoint, what: str) -> PluginError:
     whose = "" if provider is None else f" of the package {provider}"
     remedy = "" if provider is None else f"; upgrade or uninstall {provider}"
     return PluginError(f"{entry.name!r}{whose}, entry point {entry.value} in {entry.group!r}, {what}{remedy}")
+
+
+def _is_ours(entry: EntryPoint) -> bool:
+    """Whether an entry point is this library's own."""
+    return _provider(entry) == OURS
 
 
 def _provider(entry: EntryPoint) -> str | None:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from soctk.checks import check_count
-from soctk.plugins import broken, call_plugin, find_plugin, is_ours, plugin_names
+from soctk.plugins import broken, call_plugin, find_plugin, plugin_names
 from soctk.surrogate import ConvexSurrogate
 
 GROUP = "soctk.surrogates"
@@ -66,7 +66,7 @@ def make_surrogate(
     if (model.dim, model.context_dim) != (dim, context_dim):
         made = f"{model.dim} variables and {model.context_dim} context numbers"
         raise broken(entry, f"made a surrogate of {made}, asked for {dim} and {context_dim}")
-    if max_parameters is not None and model.parameter_count > max_parameters and not is_ours(entry):
+    if max_parameters is not None and model.parameter_count > max_parameters:
         raise ValueError(
             f"max_parameters: {name} has {model.parameter_count} weights, expected {max_parameters} at most"
         )

@@ -27,6 +27,7 @@ _slow: set[type[Term]] = set()
 _thread = threading.local()
 """What this thread imports: packages may ask for what is registered while they are imported."""
 _failed: set[str] = set()
+"""Names that were left out, with a warning."""
 TermClass = TypeVar("TermClass", bound=type[Term])
 
 

@@ -456,7 +456,7 @@ def test_values_that_differ_by_little_more_than_rounding_are_told_apart(level: f
         if method is not None and not isinstance(feasible_set, ONLY_OVER.get(method, object)):
             continue
         decision = soctk.minimize(squares(level, aim), feasible_set, method=method)
-        rounded = 200 * level * np.finfo(float).eps
+        rounded = 100 * level * np.finfo(float).eps
         assert np.square(decision.x.numpy() - aim).sum() <= 1.1e-3 * varied + rounded
         if method != "first_order":
             assert decision.status == "optimal"

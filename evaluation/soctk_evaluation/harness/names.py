@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from importlib.util import find_spec
+
+from soctk.plugins import plugin_names
 
 LEARNED = (
     "relu",
@@ -67,7 +68,7 @@ def default_methods() -> tuple[str, ...]:
 
 def known_methods() -> tuple[str, ...]:
     """Return every method that can be asked for, those of other installed packages included; a "+" is a setting's."""
-    added = sorted(entry.name for entry in entry_points(group="soctk.surrogates") if "+" not in entry.name)
+    added = (name for name in plugin_names("soctk.surrogates") if "+" not in name)
     return tuple(dict.fromkeys((*LEARNED, *TRIVIAL, *added)))
 
 
