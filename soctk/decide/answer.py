@@ -21,11 +21,11 @@ from soctk.decide.ranges import solve_in_range
 from soctk.decide.result import Result, RowMultipliers
 from soctk.decide.solver import Solver
 from soctk.sets import FeasibleSet, Polyhedron, SetAt
-from soctk.sets.rounding import directed
+from soctk.sets.rounding import FEASIBLE, directed
 from soctk.status import Status
 
-FEASIBLE = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""What rounding may put a point outside of a set by, in units of its numbers: sums of 1,000 of them."""
+FEASIBLE_IN = {torch.float64: FEASIBLE, torch.float32: 1e-4}
+"""What rounding may put a point outside of a set by, in units of its numbers."""
 
 
 def chosen_solver(problem: Problem, make: Callable[[Problem], Solver]) -> Solver | None:
@@ -149,7 +149,7 @@ def _verify(result: Result, feasible_set: FeasibleSet | SetAt, tol: float) -> Te
     """Return how far points are outside of the set as the user gave it; settle the statuses by that and the gaps."""
     result.judge(tol)
     worst, share = (_excess_of_rows if _by_compiled_rows(result) else excess)(feasible_set, result.x)
-    outside = share > FEASIBLE[result.x.dtype]
+    outside = share > FEASIBLE_IN[result.x.dtype]
     if outside.any():
         result.status[outside] = Status.INACCURATE
     return torch.from_numpy(worst).to(result.x)

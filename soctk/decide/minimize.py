@@ -19,7 +19,7 @@ from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
 from soctk.decide.constrained import Constraint, check_constraints, decide_under
 from soctk.decide.decision import Decision
 from soctk.decide.external import External
-from soctk.decide.modes import without_derivatives
+from soctk.decide.modes import warn_in_training, without_derivatives
 from soctk.decide.problem import Limits, Problem
 from soctk.decide.protocol import PaperProtocol
 from soctk.decide.solver import Solver
@@ -133,6 +133,8 @@ def minimize(
                 "each context one is"
             )
         constraints = check_constraints(subject_to, model, batch)
+        for k, constraint in enumerate(constraints):
+            warn_in_training(constraint.function, f"subject_to[{k}]", stacklevel=4)
     limits = Limits.of(started, tol, max_iter, time_limit)
     if constraints:
         return decide_under(problem, constraints, limits, batch, started)

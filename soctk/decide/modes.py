@@ -31,15 +31,27 @@ def without_derivatives(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def warn_in_training(model: nn.Module, stacklevel: int = 5) -> None:
-    """Warn where layers make a model in training another function in each call; `stacklevel` is the user's call."""
+def warn_in_training(model: nn.Module, argument: str = "model", stacklevel: int = 5) -> None:
+    """Warn where layers make a model in training another function in each call; `stacklevel` is the user's call.
+
+    Not for `DecisionLayer`, through which a model in training learns.
+    """
     if not model.training:
         return
     for name, module in model.named_modules():
-        if module.training and isinstance(module, ONLY_IN_TRAINING) and getattr(module, "p", 1.0) > 0:
+        if module.training and _is_another_in_training(module):
             warnings.warn(
-                f"model: {name} ({type(module).__name__}) is in training mode, where the function is random or depends "
-                "on the batch, and bounds are of what it was in one call; call model.eval() before decisions",
+                f"{argument}: {name} ({type(module).__name__}) is in training mode, where the function is random or "
+                "depends on the batch, and bounds are of what it was in one call; call "
+                f"{argument}.eval() before decisions",
                 stacklevel=stacklevel,
             )
             return
+
+
+def _is_another_in_training(module: nn.Module) -> bool:
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0 and module.num_layers > 1  # it is between layers
+    if isinstance(module, nn.MultiheadAttention):
+        return module.dropout > 0
+    return isinstance(module, ONLY_IN_TRAINING) and getattr(module, "p", 1.0) > 0

@@ -11,7 +11,6 @@ import torch
 
 import soctk
 from soctk.checks import as_json, check_notes
-from soctk.decide.answer import FEASIBLE
 from soctk.decide.decision import ROUNDING
 from soctk.decide.newton import DEFAULT_ITERATIONS, SMALLEST_TOLERANCE, SmoothingNewton
 from soctk.decide.packed_model import PackedForm, PackedModel
@@ -20,6 +19,7 @@ from soctk.decide.ranges import LARGEST_SHARE, SMALLEST_UNIT, resolved_share
 from soctk.function import ConvexFunction, check_function, on_processor
 from soctk.runtime.file import Contents, write
 from soctk.sets import FeasibleSet, Polyhedron
+from soctk.sets.rounding import FEASIBLE
 
 REMEDY = "deploy it with soctk.prepare"
 
@@ -79,7 +79,7 @@ def to_runtime(
         "smallest_unit": SMALLEST_UNIT[torch.float64],
         "resolved": resolved_share(template.layout.sizes["rows"], model.dim),
         "smallest": SMALLEST_TOLERANCE,
-        "feasible": FEASIBLE[torch.float64],
+        "feasible": FEASIBLE,
         **{name: getattr(search, name) for name in ("own", "room", "numbers", "calls")},
         **search.header,
     }

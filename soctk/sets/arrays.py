@@ -15,13 +15,11 @@ from torch import Tensor
 from soctk.sets.batches import joined
 from soctk.sets.elimination import Elimination
 from soctk.sets.implied import Ends, Matrices, implied_box
-from soctk.sets.rounding import eps_of, rounded_down
+from soctk.sets.rounding import FEASIBLE, eps_of, rounded_down
 from soctk.sets.rows import Rows
 
 CROSSED = 1e-9
 """Ends that cross by more than this, relative to them, leave nothing between them; below it is rounding."""
-INSIDE = 1e-9
-"""What rounding may put a point outside of its set by, as a share of what a row adds."""
 TINY = 1e-300
 
 
@@ -99,7 +97,7 @@ class SetArrays:
         except (ValueError, RuntimeError):  # the set that this is made from may be empty
             return np.full((1, self.lower.shape[1]), np.nan)
         x = self.f @ e.lift.T + e.basis @ center[e.free]
-        outside = self.excess(x)[1] > INSIDE
+        outside = self.excess(x)[1] > FEASIBLE
         return np.where(outside[:, None], np.nan, x)
 
     def crossed(self) -> np.ndarray:

@@ -15,6 +15,9 @@ from torch import Tensor
 
 Numbers = TypeVar("Numbers", Tensor, np.ndarray)
 
+FEASIBLE = 1e-9
+"""What rounding may put a point outside of its set by in float64, as a share of what a row adds."""
+
 
 @cache
 def eps_of(dtype: Any) -> float:

@@ -776,6 +776,24 @@ def test_a_function_that_is_another_in_each_call_is_said_to_be(layer: torch.nn.M
         soctk.minimize(model, box, context, method="projected_gradient", max_iter=2)
 
 
+@pytest.mark.parametrize(
+    "layer", [torch.nn.GRU(2, 2, num_layers=2, dropout=0.1), torch.nn.MultiheadAttention(2, 1, dropout=0.1)], ids=str
+)
+def test_layers_with_dropout_inside_are_said_to_be_another_in_each_call_too(layer: torch.nn.Module) -> None:
+    model, box = soctk.SOCICNN(3, 2), soctk.Box(3)
+    model.encoder = layer
+    with pytest.warns(UserWarning, match=r"^model: encoder .*training mode.*model\.eval\(\)") as warned:
+        soctk.minimize(model, box, torch.zeros(2))
+    assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"^subject_to\[1\]: encoder .*subject_to\[1\]\.eval\(\)") as warned:
+        soctk.minimize(soctk.SOCICNN(3, 2), box, torch.zeros(2), subject_to=[soctk.SOCICNN(3, 2), (model, 9.0)])
+    assert warned[0].filename == __file__
+    model.encoder = torch.nn.GRU(2, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        soctk.minimize(model, box, torch.zeros(2))
+
+
 def test_layers_in_another_precision_than_their_function_are_named() -> None:
     model = Encoded(torch.nn.Identity())
     with pytest.raises(TypeError, match=r"encoder\.0\.weight: expected torch\.float64.*model\.to\(torch\.float64\)"):

@@ -15,12 +15,11 @@ from soctk.decide.compiled.dispatch import problem_of
 from soctk.decide.compiled.iteration import load_lane
 from soctk.decide.compiled.original_rows import recover, row_of
 from soctk.decide.compiled.terms import references
+from soctk.sets.rounding import FEASIBLE
 from soctk.simd.options import called_from_python, compiled
 from soctk.simd.records import record_of
 
 work_of = record_of(ARRAYS, "memory")
-FEASIBLE = 1e-9
-"""What a point may violate its set by, as a share of what a row adds (`SetArrays.excess`), to have a value."""
 
 
 def make_prove(kinds: int):
