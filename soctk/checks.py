@@ -221,7 +221,8 @@ def as_index(value: int, name: str, count: int) -> int:
 def check_sequence(values: Sequence[Any], name: str) -> None:
     """Raise ValueError unless `values` is a list, a tuple or another sequence, text aside."""
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise ValueError(f"{name}: expected a sequence, got {values!r}")
+        got = repr(values)
+        raise ValueError(f"{name}: expected a sequence, got {type(values).__name__ if chr(10) in got else got}")
 
 
 def check_flag(value: bool, name: str) -> None:

@@ -43,6 +43,10 @@ LARGEST_RESIDUAL = 1e-6
 """Of the gradient after the Newton step, in units of the gradient."""
 LEAST_CURVATURE = 1e-8
 """By how much it changes the gradient over the size of x, in units of the gradient; less is taken as none."""
+DEPENDENT = 1e-7
+"""The part of a normal of length one that others do not give, below which it depends on them."""
+FIRM = 1e3
+"""Of multipliers that are not unique, over the room that is left: in units of the curvature of f."""
 TINY = 1e-300
 
 
@@ -111,6 +115,55 @@ def turns(ends: Ends, final: Final) -> Tensor:
         return torch.zeros(final.x.shape[0], dtype=torch.bool, device=final.x.device)
     side, (low, high) = sides(ends.detach(), final), ends.several
     return ((side > 0) & low | (side < 0) & high).any(dim=1)
+
+
+def dependent(bounds: Ends, between: Tensor) -> Tensor:
+    """Return whether the normals of what a point rests at depend on each other, bool (N,), (N, n + m) -> (N,).
+
+    More than determine a decision then meet there, their multipliers are not unique, and the barrier has a middle of
+    them: what it says of a derivative is between those to the one side and to the other. Without rows that is so where
+    all coordinates are at bounds, which imply a sum.
+    """
+    found, n = torch.zeros(between.shape[0], dtype=torch.bool, device=between.device), bounds.R.shape[1]
+    some = torch.nonzero(~between[:, n:].all(dim=1)).squeeze(1)
+    if some.numel() == 0:
+        return found
+    between = between[some]
+    normals = torch.cat([torch.eye(n, dtype=bounds.R.dtype, device=between.device), bounds.R])
+    if bounds.rows is not None:
+        across = normals - normals @ bounds.rows.mT @ bounds.rows
+        free = between[:, :n].any(dim=1)
+        normals = torch.where(free[:, None, None], across, normals)
+    else:
+        normals = normals.expand(between.shape[0], -1, -1)
+    lengths = normals.norm(dim=2, keepdim=True)
+    none = between | (lengths.squeeze(2) < DEPENDENT)
+    normals = torch.where(none.unsqueeze(2), 0.0, normals / lengths.clamp(min=DEPENDENT))
+    gram = normals @ normals.mT + torch.diag_embed(none.to(normals.dtype))
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    found[some] = (failed != 0) | (factor.diagonal(dim1=1, dim2=2).amin(dim=1) < DEPENDENT)
+    return found
+
+
+def _surplus(bounds: Ends, side: Tensor) -> Tensor:
+    """Return directions at ends whose normals follow from those before them and the equalities, bool (N, n + m)."""
+    surplus, n = torch.zeros_like(side, dtype=torch.bool), bounds.R.shape[1]
+    some = torch.nonzero(dependent(bounds, side == 0)).squeeze(1)
+    if some.numel() == 0:
+        return surplus
+    resting, axes = side[some] != 0, torch.eye(n, dtype=bounds.R.dtype, device=side.device)
+    left = axes.repeat(some.numel(), 1, 1)  # projects onto what is across all normals so far
+    if bounds.rows is not None:
+        left = left - bounds.rows.mT @ bounds.rows
+    follows = torch.zeros_like(resting)
+    for k, normal in enumerate(torch.cat([axes, bounds.R])):
+        part = left @ normal
+        length = part.norm(dim=1)
+        follows[:, k] = resting[:, k] & (length < DEPENDENT)
+        unit = torch.where(resting[:, k] & ~follows[:, k], 1 / length.clamp(min=DEPENDENT), 0.0).unsqueeze(1) * part
+        left = left - unit.unsqueeze(2) * unit.unsqueeze(1)
+    surplus[some] = follows
+    return surplus
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,26 +291,42 @@ class ActiveSet:
 
 
 @torch.no_grad()
-def find_active_set(form: ConicForm, bounds: Ends, final: Final) -> ActiveSet:
-    """Return what the solutions of a detached form rest at, known by where the iterations ended."""
+def find_active_set(form: ConicForm, bounds: Ends, final: Final, *, moving: bool) -> ActiveSet:
+    """Return what the solutions of a detached form rest at, known by where the iterations ended.
+
+    More normals of a set than are independent may meet there. As long as all of them have multipliers, a decision
+    stays on all: those that follow from others are left out, and whether they have is told by the last iterate, whose
+    multipliers tend to the middle of all that there are. Not if the ends are `moving`: one that moves alone parts them.
+    """
     place, x, n = Place.of(form, bounds, final), final.x, final.x.shape[1]
     resting, matrix = place.resting(), place.matrix(form)
+    kinks = resting.shape[1] - place.side.shape[1] - len(place._equalities)
+    directions = slice(kinks, kinks + place.side.shape[1])
+    surplus = torch.zeros_like(place.side, dtype=torch.bool) if moving else _surplus(bounds, place.side)
+    resting[:, directions] &= ~surplus
     count = resting.sum(dim=1)
     rows = resting.to(torch.uint8).argsort(dim=1, descending=True)[:, : min(n, int(count.max()))]
     held = resting.gather(1, rows)
     equations = matrix.gather(1, rows.unsqueeze(-1).expand(-1, -1, n)) * held.unsqueeze(-1)
     (g, e), size = place.linearized(form, bounds, x), place.size(form, x)
     least = LEAST_CURVATURE * size / x.abs().amax(dim=1, keepdim=True).clamp(min=1.0)
-    inverse, regular = _inverse(place.hessian(form, x), equations, held, least)
+    hessian = place.hessian(form, x)
+    inverse, regular = _inverse(hessian, equations, held, least)
     step = -_times(inverse, torch.cat([g, e.gather(1, rows).where(held, 0.0)], dim=1))
     dx, multipliers = step[:, :n], step[:, n:]
     y = torch.zeros_like(e).scatter(1, rows, held * multipliers)
     x = x + dx
     residual = (place.linearized(form, bounds, x)[0] + _times(matrix.mT, y)).abs().amax(dim=1)
     solved = residual <= LARGEST_RESIDUAL * size.squeeze(1)
+    several = surplus.any(dim=1, keepdim=True)
+    last = torch.where(place.side > 0, final.low, 0.0 if final.high is None else final.high)
+    y[:, directions] = torch.where(several, -place.side * last, y[:, directions])
+    room = torch.where(place.side > 0, final.values - bounds.low, bounds.high - final.values)
+    curvature = hessian.diagonal(dim1=1, dim2=2).sum(dim=1, keepdim=True)
+    firm = ((place.side == 0) | (last >= FIRM * curvature * room) | ~several).all(dim=1)
     inside = place.margin(form, x, y, matrix.norm(dim=2), size) >= SMALLEST_MARGIN
     # More than n rows do not fit one point but by chance.
-    return ActiveSet(place, rows, inverse[:, :, :n], regular & solved & inside & (count <= n))
+    return ActiveSet(place, rows, inverse[:, :, :n], regular & solved & inside & firm & (count <= n))
 
 
 def _inverse(hessian: Tensor, equations: Tensor, held: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive, check_processor
 from soctk.decide.answer import excess
+from soctk.decide.constrained import Constraint
 from soctk.decide.decision import Decision
 from soctk.decide.modes import warn_in_training
 from soctk.decide.problem import Problem
@@ -70,3 +74,48 @@ def check_scale(scale: ArrayLike | None, batch: tuple[int, ...], model: ConvexFu
     if bool((unit <= 0).any()):
         raise ValueError(f"scale: expected positive numbers, got {float(unit.min()):g}")
     return unit.detach().expand(batch).reshape(-1).clone()  # the caller may go on writing into it
+
+
+def check_constraints(
+    constraints: Sequence[ConvexFunction | tuple[ConvexFunction, ArrayLike]],
+    model: ConvexFunction,
+    batch: tuple[int, ...],
+) -> list[Constraint]:
+    """Return the constraints g <= level; an error unless all g are surrogates with a conic form that go with the model.
+
+    Args:
+        constraints: g, whose level is 0, or (g, level), a number or one for each context, (*batch).
+        model: the objective.
+        batch: the contexts' batch shape.
+    """
+    if isinstance(constraints, ConvexFunction) or _is_pair(constraints):
+        raise TypeError("subject_to: expected a list of surrogates, got one; put it into brackets")
+    return [_checked(constraint, f"subject_to[{k}]", model, batch) for k, constraint in enumerate(constraints)]
+
+
+def _is_pair(given: object) -> bool:
+    """Return whether (surrogate, level) was given in place of a list of such."""
+    if not isinstance(given, tuple) or len(given) != 2:
+        return False
+    return isinstance(given[0], ConvexFunction) and not isinstance(given[1], (ConvexFunction, tuple, list))
+
+
+def _checked(given: Any, name: str, model: ConvexFunction, batch: tuple[int, ...]) -> Constraint:
+    if isinstance(given, (tuple, list)) and len(given) != 2:
+        raise ValueError(f"{name}: expected a surrogate or (surrogate, level), got {len(given)} things")
+    function, level = given if isinstance(given, (tuple, list)) else (given, 0.0)
+    check_function(function, name)
+    if function.dim != model.dim or function.context_dim not in (0, model.context_dim):
+        raise ValueError(
+            f"{name}: expected a surrogate of {model.dim} variables and {model.context_dim} context numbers as the "
+            f"model, got {function.dim} and {function.context_dim}"
+        )
+    if not function.has_conic_form or not model.has_conic_form:
+        raise NotImplementedError(f"{name}: both it and the model need a conic form")
+    levels = as_tensor(level, f"{name}: level").detach().to("cpu", torch.float64)
+    if tuple(levels.shape) not in ((), batch):
+        raise ValueError(
+            f"{name}: level: expected a number or batch shape {batch} as the contexts', got {tuple(levels.shape)}; for "
+            "several levels at one context repeat it"
+        )
+    return Constraint(function, levels.expand(batch).reshape(-1))

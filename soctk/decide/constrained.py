@@ -25,13 +25,12 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor, to_numpy
+from soctk.checks import to_numpy
 from soctk.decide.answer import excess
 from soctk.decide.choice import NEWTON, default_solver
 from soctk.decide.coordinates import Moved
@@ -44,7 +43,7 @@ from soctk.decide.ranges import magnitude_of, unit_in_range, variation
 from soctk.decide.result import repeated
 from soctk.forms.conic_form import ConicForm
 from soctk.forms.embedding import FormEmbedding
-from soctk.function import ConvexFunction, check_function
+from soctk.function import ConvexFunction
 from soctk.lazy import cvxpy as cp
 from soctk.sets import FeasibleSet
 from soctk.status import Status
@@ -264,43 +263,6 @@ def _met(problem: Problem, forms: list[ConicForm], x: Tensor) -> Tensor:
     inside = torch.from_numpy(excess(problem.feasible_set, x)[1] <= SATISFIED)
     sizes = torch.maximum(_sizes(forms, x), _sizes(forms, problem.center))
     return inside & (_values(forms, x) <= SATISFIED * sizes).all(dim=1)
-
-
-def check_constraints(
-    constraints: Sequence[ConvexFunction | tuple[ConvexFunction, ArrayLike]],
-    model: ConvexFunction,
-    batch: tuple[int, ...],
-) -> list[Constraint]:
-    """Return the constraints g <= level; an error unless all g are surrogates with a conic form that go with the model.
-
-    Args:
-        constraints: g, whose level is 0, or (g, level), a number or one for each context, (*batch).
-        model: the objective.
-        batch: the contexts' batch shape.
-    """
-    if isinstance(constraints, ConvexFunction):
-        raise TypeError("subject_to: expected a list of surrogates, got one; put it into brackets")
-    return [_checked(constraint, f"subject_to[{k}]", model, batch) for k, constraint in enumerate(constraints)]
-
-
-def _checked(given: Any, name: str, model: ConvexFunction, batch: tuple[int, ...]) -> Constraint:
-    if isinstance(given, (tuple, list)) and len(given) != 2:
-        raise ValueError(f"{name}: expected a surrogate or (surrogate, level), got {len(given)} things")
-    function, level = given if isinstance(given, (tuple, list)) else (given, 0.0)
-    check_function(function, name)
-    if function.dim != model.dim or function.context_dim not in (0, model.context_dim):
-        raise ValueError(
-            f"{name}: expected a surrogate of {model.dim} variables and {model.context_dim} context numbers as the "
-            f"model, got {function.dim} and {function.context_dim}"
-        )
-    if not function.has_conic_form or not model.has_conic_form:
-        raise NotImplementedError(f"{name}: both it and the model need a conic form")
-    levels = as_tensor(level, f"{name}: level").detach().to("cpu", torch.float64)
-    if tuple(levels.shape) not in ((), batch):
-        raise ValueError(
-            f"{name}: level: expected a number or batch shape {batch} as the contexts', got {tuple(levels.shape)}"
-        )
-    return Constraint(function, levels.expand(batch).reshape(-1))
 
 
 class _Lifted:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from soctk.decide.active_set import Ends, find_active_set, sides, turns
+from soctk.decide.active_set import Ends, dependent, find_active_set, sides, turns
 from soctk.decide.batched import solve_factored
 from soctk.decide.decision import relative_gap
 from soctk.decide.result import Final, Result, map_tensors, picker
@@ -33,8 +33,9 @@ LEAST_PIVOT = 1e-11
 """Of the Cholesky factorisation, relative to the diagonal: what is left of 16 digits is then 5."""
 LEAST_CURVATURE = 1e4
 """Of f between the bounds, in units of the barrier's, which then bends a derivative by 1e-4."""
-DEPENDENT = 1e-7
-"""The part of a normal of length one that others do not give, below which it depends on them."""
+STIFF = 1e3
+"""Of an end that holds a decision, in units of f's curvature there: it gives way by a thousandth. What is held by less
+may leave the end with the smallest change; whether it does the other system tells."""
 NAMED = 5
 """Instances that a refusal names."""
 
@@ -83,16 +84,16 @@ def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float, 
     final, size = result.final, form.size
     if final is None or size == 0:
         return result.x + 0.0 * form.constant
-    gap, turning = relative_gap(result.value, result.lower_bound), turns(ends, final)
+    gap, turning, moving = relative_gap(result.value, result.lower_bound), turns(ends, final), ends.requires_grad
     plain, fixed, rest, systems = form.detach(), ends.detach(), torch.arange(size, device=gap.device), []
     if not is_polyhedral(form):
-        barrier = Barrier.of(plain, fixed, final)
+        barrier = Barrier.of(plain, fixed, final, moving=moving)
         sound, rest = torch.nonzero(barrier.verified).squeeze(-1), torch.nonzero(~barrier.verified).squeeze(-1)
         if sound.numel() > 0:
             systems.append((sound, barrier.select(sound)))
     if rest.numel() > 0:
         part = fixed.select(rest, size)
-        systems.append((rest, find_active_set(part_of(plain, rest), part, picker(size, rest)(final))))
+        systems.append((rest, find_active_set(part_of(plain, rest), part, picker(size, rest)(final), moving=moving)))
     x = torch.cat(
         [
             _Implicit.apply(
@@ -132,18 +133,22 @@ class Barrier:
     verified: Tensor
 
     @classmethod
-    def of(cls, form: ConicForm, bounds: Ends, final: Final) -> Barrier:
-        """Return the system of a detached form."""
+    def of(cls, form: ConicForm, bounds: Ends, final: Final, *, moving: bool) -> Barrier:
+        """Return the system of a detached form; `moving` if decisions are a function of the ends too."""
         n = final.x.shape[1]
         low = final.low / (final.values - bounds.low)
         high = torch.zeros_like(low) if final.high is None else final.high / (bounds.high - final.values)
         weights = low + high
         hessian, smoothed = torch.diag_embed(weights[:, :n]), []
+        curvature = torch.zeros_like(hessian)
         if weights.shape[1] > n:
             hessian = hessian + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
         for term, lag in zip(form.terms, final.lags, strict=True):
             smoothed.append(term.smooth_at(term.inner(final.x.unsqueeze(1)), final.mu))
-            term.add_hessian(hessian, smoothed[-1], lag)
+            term.add_hessian(hessian if term.curvature_kind == "none" else curvature, smoothed[-1], lag)
+        hessian, along = hessian + curvature, curvature.diagonal(dim1=1, dim2=2)
+        if weights.shape[1] > n:
+            along = torch.cat([along, ((bounds.R @ curvature) * bounds.R).sum(dim=2)], dim=1)
         factor, failed = torch.linalg.cholesky_ex(hessian)
         pivots = factor.diagonal(dim1=1, dim2=2).square()
         least = LEAST_PIVOT * hessian.diagonal(dim1=1, dim2=2)
@@ -151,7 +156,10 @@ class Barrier:
         sharp = (pivots >= least) & ((pivots >= LEAST_CURVATURE * weights[:, :n]) | ~between[:, :n])
         flattest = pivots.amin(dim=1, keepdim=True)
         apart = (flattest >= LEAST_CURVATURE * weights[:, n:]) | ~between[:, n:]
-        verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1) & ~_dependent(bounds, between)
+        held = (between | (weights >= STIFF * along)).all(dim=1)
+        verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1) & held
+        if moving:  # one that moves parts what meets there; as long as all stay, all that are held hold
+            verified &= ~dependent(bounds, between)
         return cls(factor, smoothed, final.lags, low, high, bounds, verified)
 
     def select(self, rows: Tensor) -> Barrier:
@@ -175,34 +183,6 @@ class Barrier:
     def solve(self, incoming: Tensor) -> Tensor:
         """Return K incoming."""
         return solve_factored(self.factor, incoming, self.bounds)
-
-
-def _dependent(bounds: Ends, between: Tensor) -> Tensor:
-    """Return whether the normals of what a point rests at depend on each other, bool (N,), (N, n + m) -> (N,).
-
-    More than determine a decision then meet there, their multipliers are not unique, and the barrier has a middle of
-    them: what it says of a derivative is between those to the one side and to the other. Without rows that is so where
-    all coordinates are at bounds, which imply a sum.
-    """
-    found, n = torch.zeros(between.shape[0], dtype=torch.bool, device=between.device), bounds.R.shape[1]
-    some = torch.nonzero(~between[:, n:].all(dim=1)).squeeze(1)
-    if some.numel() == 0:
-        return found
-    between = between[some]
-    normals = torch.cat([torch.eye(n, dtype=bounds.R.dtype, device=between.device), bounds.R])
-    if bounds.rows is not None:
-        across = normals - normals @ bounds.rows.mT @ bounds.rows
-        free = between[:, :n].any(dim=1)
-        normals = torch.where(free[:, None, None], across, normals)
-    else:
-        normals = normals.expand(between.shape[0], -1, -1)
-    lengths = normals.norm(dim=2, keepdim=True)
-    none = between | (lengths.squeeze(2) < DEPENDENT)
-    normals = torch.where(none.unsqueeze(2), 0.0, normals / lengths.clamp(min=DEPENDENT))
-    gram = normals @ normals.mT + torch.diag_embed(none.to(normals.dtype))
-    factor, failed = torch.linalg.cholesky_ex(gram)
-    found[some] = (failed != 0) | (factor.diagonal(dim1=1, dim2=2).amin(dim=1) < DEPENDENT)
-    return found
 
 
 class _Implicit(torch.autograd.Function):
@@ -253,8 +233,9 @@ def _check_verified(rows: Tensor, size: int, refused: Tensor) -> None:
     if bool(refused.any()):
         raise RuntimeError(
             f"{int(refused.sum())} of {size} decisions have no derivative ({named(rows[refused])}): other decisions "
-            "are as good, or more kinks and bounds meet there than determine a decision. Give the model curvature (a "
-            "quadratic branch), or these decisions no weight in the loss, or leave them out: skip_undefined=True"
+            "are as good (then give the model curvature, a quadratic branch), or they turn with the smallest change: "
+            "at a kink or bound that holds them by nothing, as where f is flat, or where more of those that move meet "
+            "than determine a decision. Give them no weight in the loss, or leave them out: skip_undefined=True"
         )
 
 

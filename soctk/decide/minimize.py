@@ -14,9 +14,9 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike
 from soctk.decide.answer import answer, chosen_solver
-from soctk.decide.arguments import check_arguments, check_limits, check_scale, check_start
+from soctk.decide.arguments import check_arguments, check_constraints, check_limits, check_scale, check_start
 from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
-from soctk.decide.constrained import Constraint, check_constraints, decide_under
+from soctk.decide.constrained import Constraint, decide_under
 from soctk.decide.decision import Decision
 from soctk.decide.external import External
 from soctk.decide.modes import warn_in_training, without_derivatives

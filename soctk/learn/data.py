@@ -83,10 +83,13 @@ class ValueData:
     counts: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if self.context is None:
+            raise TypeError("context: expected numbers, got None; without a context give none of each, (N, 0)")
         for name in ("context", "x", "value"):
             object.__setattr__(self, name, as_tensor(getattr(self, name), name).detach())
         if self.x.ndim != 3:
-            raise ValueError(f"x: expected shape (instances, candidates, dim), got {tuple(self.x.shape)}")
+            one = "; of one decision in each give x[:, None] and value[:, None]" if self.x.ndim == 2 else ""
+            raise ValueError(f"x: expected shape (instances, candidates, dim), got {tuple(self.x.shape)}{one}")
         instances, candidates, _ = self.x.shape
         if tuple(self.value.shape) != (instances, candidates):
             raise ValueError(f"value: expected shape {(instances, candidates)} as x's, got {tuple(self.value.shape)}")

@@ -36,6 +36,8 @@ MOST_LEVELS = 100
 """Different texts that a column may have to be taken for a category."""
 ISO = "ISO8601"
 """The format of dates in texts, unless another is given, as pandas calls it."""
+OTHER_MARKS = "with decimal commas or semicolons, export it again with points and commas"
+"""What to do where rows of a .csv file do not fit its header."""
 MOSTLY = 0.9
 """The share of a column's texts that are numbers, or dates, from which the others are mistakes."""
 
@@ -381,11 +383,12 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except pd.errors.ParserWarning:
-        remedy = "; with decimal commas or semicolons, export it again with points and commas"
-        raise TableError(f"{path}: expected as many fields in every row as in the header, got more{remedy}") from None
+        wanted = "expected as many fields in every row as in the header, got more"
+        raise TableError(f"{path}: {wanted}; {OTHER_MARKS}") from None
     except TableError:
         raise
     except UnicodeDecodeError:
         raise TableError(f"{path}: expected text in UTF-8; save it as UTF-8") from None
     except (ValueError, OSError) as error:
-        raise TableError(f"{path}: not a readable {path.suffix} file: {' '.join(str(error).split())}") from None
+        remedy = f"; {OTHER_MARKS}" if isinstance(error, pd.errors.ParserError) else ""
+        raise TableError(f"{path}: not a readable {path.suffix} file: {' '.join(str(error).split())}{remedy}") from None

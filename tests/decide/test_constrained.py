@@ -90,9 +90,10 @@ def test_what_does_not_go_together_is_refused() -> None:
         soctk.minimize(model, feasible_set, CONTEXT, subject_to=[MODELS["soc"](3)], method="newton")
     with pytest.raises(ValueError, match="nor infeasible"):
         soctk.minimize(model, feasible_set, CONTEXT, subject_to=[MODELS["soc"](3)], infeasible="nearest")
-    with pytest.raises(TypeError, match="put it into brackets"):
-        soctk.minimize(model, feasible_set, CONTEXT, subject_to=MODELS["soc"](3))
-    with pytest.raises(ValueError, match=r"subject_to\[0\]: level: expected a number or batch shape \(4,\)"):
+    for one in (MODELS["soc"](3), (MODELS["soc"](3), 1.0)):
+        with pytest.raises(TypeError, match="put it into brackets"):
+            soctk.minimize(model, feasible_set, CONTEXT, subject_to=one)
+    with pytest.raises(ValueError, match=r"subject_to\[0\]: level: expected a number or batch shape \(4,\).*repeat it"):
         soctk.minimize(model, feasible_set, CONTEXT, subject_to=[(MODELS["soc"](3), [1.0, 2.0])])
     with pytest.raises(ValueError, match=r"subject_to\[0\]: expected a surrogate or \(surrogate, level\)"):
         soctk.minimize(model, feasible_set, CONTEXT, subject_to=[(MODELS["soc"](3), 1.0, 2.0)])

@@ -105,6 +105,21 @@ def test_fit_then_decide(files: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.usefixtures("briefly")
+def test_bounds_that_nobody_gave_are_said_where_the_log_goes_beyond_them(files: Path, capsys) -> None:
+    """Orders of 40 to 150 were decided between 0 and 1, all "certified"."""
+    model = str(files / "model.safetensors")
+    assert main(["fit", str(files / "data.npz"), "--model", "quadratic", "--output", model]) == 0
+    contexts = np.zeros((2, 2))
+    np.savez(files / "two.npz", context=contexts)
+    decide = ["decide", model, str(files / "two.npz"), "--set", "box", "--output", str(files / "plan.npz")]
+    capsys.readouterr()
+    assert main(decide) == 0
+    said = "decisions are at least 0, as there is no --lower; the model has learned from decisions between -0.9"
+    assert said in capsys.readouterr().out
+    assert main([*decide, "--lower", "-1"]) == 0
+    assert "as there is no" not in capsys.readouterr().out
+
+
 def test_members_are_saved_as_their_mean_and_the_structure_is_said(tmp_path: Path, capsys) -> None:
     random, log = np.random.default_rng(0), tmp_path / "log.csv"
     table = pd.DataFrame(random.normal(size=(200, 4)), columns=["context_a", "context_b", "x_0", "x_1"])
@@ -194,6 +209,7 @@ MISTAKES = {
     "no contexts": (["decide", "model.st", *SET], "expected a file with contexts of 2 numbers"),
     "other contexts": (["decide", "model.st", "other.csv", *SET], "no column context_load"),
     "more fields": (["fit", "shifted.csv"], "expected as many fields in every row as in the header"),
+    "semicolons": (["fit", "semicolons.csv"], "export it again with points and commas"),
     "twice": (["fit", "twice.csv"], "expected every column once, got x_0 twice"),
     "other optima": (["fit", "named.csv"], "no column optimum_"),
     "not an archive": (["fit", "array.npz"], "not a readable .npz file of numbers: a single array"),
@@ -217,6 +233,7 @@ def test_mistakes_are_one_line_and_exit_2(name: str, files: Path, monkeypatch, c
     pd.DataFrame({"context_heat": [1.0]}).to_csv("other.csv", index=False)
     Path("broken.npz").write_bytes(b"PK\x03\x04 cut off")
     np.savez("objects.npz", x=np.array([{}], dtype=object), value=np.ones(1))
+    Path("semicolons.csv").write_text("context_a;x_b;value\n1,5;2;3\n2;2;3\n1,5;2,5;3,5\n")
     Path("shifted.csv").write_text("context_0,x_0,value,note\n1,2,3,4,5\n2,3,4,5,6\n")
     Path("twice.csv").write_text("context_0,x_0,x_0,value\n1,2,3,4\n")
     table.assign(optimum_0=0.0, optimum_7=0.0).drop(columns="x_1").assign(x_1=0.0).to_csv("named.csv", index=False)

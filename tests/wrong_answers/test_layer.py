@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from tolerances import TIGHT_OPTIONS
-from zoo import shaken
+from zoo import MODELS, shaken
 
 import soctk
+from soctk.maps.linear import DenseMap
+from soctk.terms import Quadratic
 
 SEEDS = range(60)
 STEPS = (1e-4, 1e-5)
@@ -75,6 +79,85 @@ def test_a_model_without_a_unique_decision_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"2 of 3 decisions have no derivative \(instances 0, 2\).*curvature"):
         decision[[0, 2]].sum().backward()
     (0.0 * decision).sum().backward()  # no weight in the loss: nothing to refuse
+
+
+class Distance(soctk.ConvexSurrogate):
+    """|x - context|^2 / 2."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, dim)
+
+    def _conic_form(self, context: torch.Tensor) -> soctk.ConicForm:
+        count, unit = len(context), DenseMap(torch.eye(self.dim, dtype=context.dtype).unsqueeze(0))
+        square = Quadratic(unit, -context.unsqueeze(1), context.new_ones(1, 1, self.dim))
+        return soctk.ConicForm(context.new_zeros(count, 1), context.new_zeros(count, 1, self.dim), (square,), (count,))
+
+
+def assignments() -> soctk.Polyhedron:
+    """Doubly stochastic matrices, 3 x 3: at a vertex nine bounds meet in four dimensions."""
+    places = np.eye(9).reshape(3, 3, 9)
+    return soctk.Polyhedron(9, 0.0, 1.0, E=np.concatenate([places.sum(axis=0), places.sum(axis=1)]), f=np.ones(6))
+
+
+DEGENERATE = {
+    "sum": lambda: soctk.Polyhedron(4, 0.0, 1.0, E=np.ones(4), f=2.0),
+    "most": lambda: soctk.Polyhedron(4, 0.0, 1.0, G=np.ones(4), h=2.0),
+    "twice": lambda: soctk.Polyhedron(
+        4, 0.0, 1.0, G=[[1.0, 1.0, 0, 0], [0, 0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]], h=[1, 1, 2.0]
+    ),
+    "assignments": assignments,
+}
+
+
+@pytest.mark.parametrize("kind", ["relu", "quad", "soc", "norm"])
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_more_bounds_than_dimensions_at_a_vertex_are_no_reason_to_refuse(name: str, kind: str) -> None:
+    """Of 3,000 decisions over such sets half were refused, nearly all of which have derivatives; over a budget none."""
+    feasible_set = DEGENERATE[name]()
+    model, generator = MODELS[kind](feasible_set.dim), torch.Generator().manual_seed(3)
+    moved = torch.randn(4, 30, 3, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        model.affine.slope.slope.add_(torch.randn(feasible_set.dim, 3, generator=generator, dtype=torch.float64))
+        exact, step, weights = (
+            soctk.DecisionLayer(model, feasible_set, tol=1e-11),
+            1e-4,
+            torch.linspace(1, -0.5, feasible_set.dim),
+        )
+        ahead, here, behind = (exact(moved[0] + t * moved[1]) @ weights.double() for t in (step, 0.0, -step))
+    forward, backward = (ahead - here) / step, (here - behind) / step
+    smooth = (forward - backward).abs() <= 1e-3 * (1 + forward.abs())
+    point = moved[0].clone().requires_grad_()
+    found = soctk.DecisionLayer(model, feasible_set)(point) @ weights.double()
+    (slope,) = torch.autograd.grad(found[smooth].sum(), point)
+    assert smooth.sum() >= 25
+    torch.testing.assert_close((slope * moved[1]).sum(dim=1)[smooth], forward[smooth], rtol=1e-2, atol=2e-3)
+
+
+NORMALS = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, -1.0, 0], [0, 0, 0, -1.0]], dtype=torch.float64)
+"""At (1, 1, 0, 0) of {0 <= x <= 1, sum x = 2}."""
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e-6])
+@pytest.mark.parametrize("rows", [False, True])
+def test_decisions_that_bounds_hold_by_nothing_have_no_derivative(rows: bool, size: float) -> None:
+    """Over a budget it was .4, between 0 to the one side and 1 to the other, where the projected point is a vertex.
+
+    What is projected onto it is the vertex plus normals. Those of bounds with multipliers that are positive for one
+    multiplier of the sum are a, a, b, b with a + b > 0: two of a kind, or three.
+    """
+    feasible_set = DEGENERATE["sum"]() if rows else soctk.Budget(4, 2.0)
+    vertex, layer = torch.tensor([1.0, 1, 0, 0], dtype=torch.float64), soctk.DecisionLayer(Distance(4), feasible_set)
+    for count in range(5):
+        for some in itertools.combinations(range(4), count):
+            point = (vertex + size * NORMALS[list(some)].sum(dim=0)).requires_grad_()
+            held = count >= 3 or some in ((0, 1), (2, 3))
+            if held and (size == 1.0 or not rows):
+                for k in range(4):
+                    (slope,) = torch.autograd.grad(layer(point)[k], point)
+                    assert float(slope.abs().max()) <= 1e-3
+            elif not held:
+                with pytest.raises(RuntimeError, match="a kink or bound that holds them by nothing"):
+                    layer(point)[0].backward()
 
 
 def by_side(layer: soctk.DecisionLayer, coordinate: int, **sides: torch.Tensor) -> torch.Tensor:

@@ -221,6 +221,15 @@ def test_plain_mistakes_are_said_in_words() -> None:
     assert second.feasible_set.batch_shape == (12,)  # type: ignore[union-attr]
 
 
+def test_data_in_other_shapes_are_told_what_to_give() -> None:
+    with pytest.raises(ValueError, match=r"x: expected shape .*got \(5, 3\); .*x\[:, None\] and value\[:, None\]"):
+        soctk.ValueData(np.zeros((5, 2)), np.zeros((5, 3)), np.zeros(5))
+    with pytest.raises(TypeError, match=r"context: .*got None; .*\(N, 0\)"):
+        soctk.ValueData(None, np.zeros((5, 1, 3)), np.zeros((5, 1)))
+    with pytest.raises(ValueError, match=r"models: expected a sequence, got SOCICNN$"):
+        soctk.average(soctk.SOCICNN(3, 2))
+
+
 def test_seeds_of_numpy_are_seeds() -> None:
     data = squares()
     found = [soctk.SOCICNN(3, 2), soctk.SOCICNN(3, 2)]

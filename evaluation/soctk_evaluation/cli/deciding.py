@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from soctk.tables.table import TABLE_FORMATS, check_format
-from soctk_evaluation.cli.feasible import EXPECTED, set_file
+from soctk_evaluation.cli.feasible import EXPECTED, SETS, column_names, set_file
 from soctk_evaluation.cli.in_pieces import Here, decide_in_pieces
 from soctk_evaluation.cli.log_commands import Decide
 from soctk_evaluation.cli.logged import check_output
@@ -30,12 +30,26 @@ def decide_logged(command: Decide) -> int:
     _check_files(command, output)
     planner = Planner.of(command)
     check_names((*command.keep, *planner.columns.x))
+    _say_default_ends(planner)
     tally = _decide(planner, output)
     if tally is None:
         return 130
     print(tally.summary(command.tol))
     print(f"wrote {output}")
     return 0 if tally.certified == tally.count else 1
+
+
+def _say_default_ends(planner: Planner) -> None:
+    """Say where a bound that was not asked for leaves decisions out that the model has learned from."""
+    asked, support = planner.command.feasible, planner.model.support
+    if asked.set not in SETS or support is None:
+        return
+    sides, given = SETS[asked.set][1], column_names(asked)
+    least, most = float(support.x[0].min()), float(support.x[1].max())
+    for side, end, left_out, word in (("lower", 0, least < 0, "least"), ("upper", 1, most > 1, "most")):
+        if side in sides and left_out and not getattr(asked, side) and side not in given:
+            learned = f"the model has learned from decisions between {least:g} and {most:g}"
+            print(f"decisions are at {word} {end}, as there is no --{side}; {learned}")
 
 
 def _check_files(command: Decide, output: Path) -> None:

@@ -22,9 +22,9 @@ class Feasible:
         total: of a simplex or budget; 1 by default for a simplex.
         lower: of a box or budget, one number or one for each coordinate; 0 by default.
         upper: likewise; 1 by default.
-        total_column: a column of the contexts' file (of the log for `soctk fit`) with the total, so that each row has a
-            set of its own; it may be a column of the context too. Of an .npz file an array (N,), or NAME_0, NAME_1 and
-            so on of an array NAME (N, any).
+        total_column: a column of the contexts' file (of the log for `soctk fit` and `soctk assess`) with the total, so
+            that each row has a set of its own; it may be a column of the context too. Of an .npz file an array (N,), or
+            NAME_0, NAME_1 and so on of an array NAME (N, any).
         lower_columns: likewise one column with lower bounds, or one for each coordinate.
         upper_columns: the same with upper bounds.
         equality_columns: one column for each row of E: f.

@@ -163,7 +163,8 @@ def _print_columns(logged: Log) -> None:
 def _print_verdict(model: ConvexSurrogate, parts: Parts) -> None:
     """Say whether to decide with the model, as the held-out rows have it."""
     try:
-        print(soctk.assess(model, parts.test, train=parts.train).line)
+        line = soctk.assess(model, parts.test, train=parts.train).line
+        print(f"{line} (decisions within the smallest box around the logged ones; `soctk assess --set` for yours)")
     except (ValueError, NotImplementedError) as error:
         print(f"no verdict: {error}")
 
