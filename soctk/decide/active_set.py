@@ -104,7 +104,11 @@ def sides(ends: Ends, final: Final) -> Tensor:
     On the path s (x - lo) = mu: of two numbers one is small, the multiplier or the distance.
     """
     low, high, at = ends.low, ends.high, final.values
-    width = torch.where(torch.isinf(high - low), final.x.abs().amax(dim=1, keepdim=True), high - low)
+    width, reach = high - low, final.x.abs().amax(dim=1, keepdim=True)
+    # With a single end: how far x goes. At a vertex at 0 it may be nothing but rounding; other bounds may be far.
+    widest = torch.where(torch.isinf(width), 0.0, width).amax(dim=1, keepdim=True)
+    reach = torch.where(widest > 0, reach.clamp(min=1.0).minimum(widest), reach)
+    width = torch.where(torch.isinf(width), reach, width)
     side = (final.low * width.square() > at - low).to(at.dtype)
     return side if final.high is None else side - (final.high * width.square() > high - at).to(at.dtype)
 

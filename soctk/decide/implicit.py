@@ -36,6 +36,8 @@ LEAST_CURVATURE = 1e4
 STIFF = 1e3
 """Of an end that holds a decision, in units of f's curvature there: it gives way by a thousandth. What is held by less
 may leave the end with the smallest change; whether it does the other system tells."""
+ROUNDED_AWAY = 1e-12
+"""Of f's curvature beside the weight of a row, whose rounding errors reach what is flat across it: a ten-thousandth."""
 NAMED = 5
 """Instances that a refusal names."""
 
@@ -156,6 +158,8 @@ class Barrier:
         sharp = (pivots >= least) & ((pivots >= LEAST_CURVATURE * weights[:, :n]) | ~between[:, :n])
         flattest = pivots.amin(dim=1, keepdim=True)
         apart = (flattest >= LEAST_CURVATURE * weights[:, n:]) | ~between[:, n:]
+        if weights.shape[1] > n:
+            apart &= flattest >= ROUNDED_AWAY * weights[:, n:].amax(dim=1, keepdim=True)
         held = (between | (weights >= STIFF * along)).all(dim=1)
         verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1) & held
         if moving:  # one that moves parts what meets there; as long as all stay, all that are held hold
