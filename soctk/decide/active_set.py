@@ -125,8 +125,8 @@ def dependent(bounds: Ends, between: Tensor) -> Tensor:
     """Return whether the normals of what a point rests at depend on each other, bool (N,), (N, n + m) -> (N,).
 
     More than determine a decision then meet there, their multipliers are not unique, and the barrier has a middle of
-    them: what it says of a derivative is between those to the one side and to the other. Without rows that is so where
-    all coordinates are at bounds, which imply a sum.
+    them: what it says of a derivative in an end is between those to the one side and to the other. Without rows that
+    is so where all coordinates are at bounds, which imply a sum.
     """
     found, n = torch.zeros(between.shape[0], dtype=torch.bool, device=between.device), bounds.R.shape[1]
     some = torch.nonzero(~between[:, n:].all(dim=1)).squeeze(1)

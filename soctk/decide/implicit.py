@@ -9,8 +9,8 @@ H + diag(s / room) on {E dx = 0}. H is the Hessian with dual iterates that the N
 autograd through the same dual iterates (`Term.implicit_dual`): at a kink the smoothed curvature is a quotient of two
 numbers that are nearly zero, the dual variable is not.
 
-That is accurate where f has curvature of its own in every direction that kinks and bounds leave. Elsewhere the solution
-is taken for what it is, a vertex or nearly one (soctk.decide.active_set).
+That is accurate where f has curvature of its own in every direction that kinks and bounds leave, and these hold firmly
+what they hold. Elsewhere the solution is taken for what it is, a vertex or nearly one (soctk.decide.active_set).
 """
 
 from __future__ import annotations
