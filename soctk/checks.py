@@ -222,7 +222,8 @@ def check_sequence(values: Sequence[Any], name: str) -> None:
     """Raise ValueError unless `values` is a list, a tuple or another sequence, text aside."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         got = repr(values)
-        raise ValueError(f"{name}: expected a sequence, got {type(values).__name__ if chr(10) in got else got}")
+        got = type(values).__name__ if "\n" in got else got  # as a module's, of many lines
+        raise ValueError(f"{name}: expected a sequence, got {got}")
 
 
 def check_flag(value: bool, name: str) -> None:
