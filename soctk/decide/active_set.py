@@ -46,7 +46,7 @@ LEAST_CURVATURE = 1e-8
 DEPENDENT = 1e-7
 """The part of a normal of length one that others do not give, below which it depends on them."""
 FIRM = 1e3
-"""Of multipliers that are not unique, over the room that is left: in units of the curvature of f."""
+"""Of a multiplier over the room that is left, in units of f's curvature there: its end gives way by a thousandth."""
 TINY = 1e-300
 
 
@@ -93,6 +93,11 @@ class Ends:
         return self._each(picker(size, index))
 
     @property
+    def normals(self) -> Tensor:
+        """The directions, (n + m, n)."""
+        return torch.cat([torch.eye(self.R.shape[1], dtype=self.R.dtype, device=self.R.device), self.R])
+
+    @property
     def requires_grad(self) -> bool:
         """Whether an end is part of an autograd graph."""
         return self.low.requires_grad or self.high.requires_grad
@@ -132,8 +137,7 @@ def dependent(bounds: Ends, between: Tensor) -> Tensor:
     some = torch.nonzero(~between[:, n:].all(dim=1)).squeeze(1)
     if some.numel() == 0:
         return found
-    between = between[some]
-    normals = torch.cat([torch.eye(n, dtype=bounds.R.dtype, device=between.device), bounds.R])
+    between, normals = between[some], bounds.normals
     if bounds.rows is not None:
         across = normals - normals @ bounds.rows.mT @ bounds.rows
         free = between[:, :n].any(dim=1)
@@ -149,25 +153,26 @@ def dependent(bounds: Ends, between: Tensor) -> Tensor:
     return found
 
 
-def _surplus(bounds: Ends, side: Tensor) -> Tensor:
+def _redundant(bounds: Ends, side: Tensor) -> Tensor:
     """Return directions at ends whose normals follow from those before them and the equalities, bool (N, n + m)."""
-    surplus, n = torch.zeros_like(side, dtype=torch.bool), bounds.R.shape[1]
+    redundant = torch.zeros_like(side, dtype=torch.bool)
     some = torch.nonzero(dependent(bounds, side == 0)).squeeze(1)
     if some.numel() == 0:
-        return surplus
-    resting, axes = side[some] != 0, torch.eye(n, dtype=bounds.R.dtype, device=side.device)
-    left = axes.repeat(some.numel(), 1, 1)  # projects onto what is across all normals so far
+        return redundant
+    resting, normals = side[some] != 0, bounds.normals
+    # Projects onto what is across all normals so far.
+    left = normals[: normals.shape[1]].repeat(some.numel(), 1, 1)
     if bounds.rows is not None:
         left = left - bounds.rows.mT @ bounds.rows
     follows = torch.zeros_like(resting)
-    for k, normal in enumerate(torch.cat([axes, bounds.R])):
+    for k, normal in enumerate(normals):
         part = left @ normal
         length = part.norm(dim=1)
         follows[:, k] = resting[:, k] & (length < DEPENDENT)
         unit = torch.where(resting[:, k] & ~follows[:, k], 1 / length.clamp(min=DEPENDENT), 0.0).unsqueeze(1) * part
         left = left - unit.unsqueeze(2) * unit.unsqueeze(1)
-    surplus[some] = follows
-    return surplus
+    redundant[some] = follows
+    return redundant
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +212,12 @@ class Place:
         return torch.cat([*kinks, self.side != 0, equalities], dim=1)
 
     @property
+    def directions(self) -> slice:
+        """Where those of the set stand among the rows of e."""
+        first = sum(piece.kinks.shape[-1] for piece in self.pieces)
+        return slice(first, first + self.side.shape[1])
+
+    @property
     def _equalities(self) -> Tensor:
         return self.prices[:0] if self.bounds.rows is None else self.bounds.rows
 
@@ -232,10 +243,9 @@ class Place:
 
     def matrix(self, form: ConicForm) -> Tensor:
         """Return the derivative of e, (N, rows, n)."""
-        size, n = self.prices.shape
+        size = len(self.prices)
         kinks = [piece.matrix(term) for piece, term in zip(self.pieces, form.terms, strict=True)]
-        rooms = torch.eye(n, dtype=self.side.dtype, device=self.side.device).unsqueeze(0)
-        parts = (*kinks, rooms, self.bounds.R.unsqueeze(0), self._equalities.unsqueeze(0))
+        parts = (*kinks, self.bounds.normals.unsqueeze(0), self._equalities.unsqueeze(0))
         return torch.cat([part.expand(size, -1, -1) for part in parts], dim=1)
 
     def hessian(self, form: ConicForm, x: Tensor) -> Tensor:
@@ -263,7 +273,7 @@ class Place:
             first = here.stop
         at = self._values(x)
         room = torch.minimum(at - self.bounds.low, self.bounds.high - at) / reach
-        price = -self.side * y[:, first : first + at.shape[1]] / size
+        price = -self.side * y[:, self.directions] / size
         worst += [torch.where(self.side == 0, room, price)]
         return torch.cat(worst, dim=1).amin(dim=1)
 
@@ -298,16 +308,15 @@ class ActiveSet:
 def find_active_set(form: ConicForm, bounds: Ends, final: Final, *, moving: bool) -> ActiveSet:
     """Return what the solutions of a detached form rest at, known by where the iterations ended.
 
-    More normals of a set than are independent may meet there. As long as all of them have multipliers, a decision
-    stays on all: those that follow from others are left out, and whether they have is told by the last iterate, whose
-    multipliers tend to the middle of all that there are. Not if the ends are `moving`: one that moves alone parts them.
+    More normals of a set than are independent may meet there, at a degenerate vertex. As long as all of them have
+    multipliers, a decision stays on all: those that follow from others are left out, and whether they have is told by
+    the last iterate, whose multipliers tend to the middle of all that there are. Not if the ends are `moving`: one that
+    moves alone parts them.
     """
     place, x, n = Place.of(form, bounds, final), final.x, final.x.shape[1]
     resting, matrix = place.resting(), place.matrix(form)
-    kinks = resting.shape[1] - place.side.shape[1] - len(place._equalities)
-    directions = slice(kinks, kinks + place.side.shape[1])
-    surplus = torch.zeros_like(place.side, dtype=torch.bool) if moving else _surplus(bounds, place.side)
-    resting[:, directions] &= ~surplus
+    redundant = torch.zeros_like(place.side, dtype=torch.bool) if moving else _redundant(bounds, place.side)
+    resting[:, place.directions] &= ~redundant
     count = resting.sum(dim=1)
     rows = resting.to(torch.uint8).argsort(dim=1, descending=True)[:, : min(n, int(count.max()))]
     held = resting.gather(1, rows)
@@ -322,12 +331,12 @@ def find_active_set(form: ConicForm, bounds: Ends, final: Final, *, moving: bool
     x = x + dx
     residual = (place.linearized(form, bounds, x)[0] + _times(matrix.mT, y)).abs().amax(dim=1)
     solved = residual <= LARGEST_RESIDUAL * size.squeeze(1)
-    several = surplus.any(dim=1, keepdim=True)
+    degenerate = redundant.any(dim=1, keepdim=True)
     last = torch.where(place.side > 0, final.low, 0.0 if final.high is None else final.high)
-    y[:, directions] = torch.where(several, -place.side * last, y[:, directions])
+    y[:, place.directions] = torch.where(degenerate, -place.side * last, y[:, place.directions])
     room = torch.where(place.side > 0, final.values - bounds.low, bounds.high - final.values)
     curvature = hessian.diagonal(dim1=1, dim2=2).sum(dim=1, keepdim=True)
-    firm = ((place.side == 0) | (last >= FIRM * curvature * room) | ~several).all(dim=1)
+    firm = ((place.side == 0) | (last >= FIRM * curvature * room) | ~degenerate).all(dim=1)
     inside = place.margin(form, x, y, matrix.norm(dim=2), size) >= SMALLEST_MARGIN
     # More than n rows do not fit one point but by chance.
     return ActiveSet(place, rows, inverse[:, :, :n], regular & solved & inside & firm & (count <= n))

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from soctk.decide.active_set import Ends, dependent, find_active_set, sides, turns
+from soctk.decide.active_set import FIRM, Ends, dependent, find_active_set, sides, turns
 from soctk.decide.batched import solve_factored
 from soctk.decide.decision import relative_gap
 from soctk.decide.result import Final, Result, map_tensors, picker
@@ -33,9 +33,6 @@ LEAST_PIVOT = 1e-11
 """Of the Cholesky factorisation, relative to the diagonal: what is left of 16 digits is then 5."""
 LEAST_CURVATURE = 1e4
 """Of f between the bounds, in units of the barrier's, which then bends a derivative by 1e-4."""
-STIFF = 1e3
-"""Of an end that holds a decision, in units of f's curvature there: it gives way by a thousandth. What is held by less
-may leave the end with the smallest change; whether it does the other system tells."""
 ROUNDED_AWAY = 1e-12
 """Of f's curvature beside the weight of a row, whose rounding errors reach what is flat across it: a ten-thousandth."""
 NAMED = 5
@@ -160,7 +157,8 @@ class Barrier:
         apart = (flattest >= LEAST_CURVATURE * weights[:, n:]) | ~between[:, n:]
         if weights.shape[1] > n:
             apart &= flattest >= ROUNDED_AWAY * weights[:, n:].amax(dim=1, keepdim=True)
-        held = (between | (weights >= STIFF * along)).all(dim=1)
+        # What is held by less may leave its end with the smallest change; whether it does the other system tells.
+        held = (between | (weights >= FIRM * along)).all(dim=1)
         verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1) & held
         if moving:  # one that moves parts what meets there; as long as all stay, all that are held hold
             verified &= ~dependent(bounds, between)
@@ -238,8 +236,9 @@ def _check_verified(rows: Tensor, size: int, refused: Tensor) -> None:
         raise RuntimeError(
             f"{int(refused.sum())} of {size} decisions have no derivative ({named(rows[refused])}): other decisions "
             "are as good (then give the model curvature, a quadratic branch), or they turn with the smallest change: "
-            "at a kink or bound that holds them by nothing, as where f is flat, or where more of those that move meet "
-            "than determine a decision. Give them no weight in the loss, or leave them out: skip_undefined=True"
+            "at a kink or bound that holds them by nothing (a multiplier of zero), as where f is flat, or where more "
+            "of those that move meet than determine a decision. Give them no weight in the loss, or leave them out: "
+            "skip_undefined=True"
         )
 
 

@@ -104,7 +104,6 @@ def test_fit_then_decide(files: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (decided["gap"] <= 1e-4 * 1e-3).all()
 
 
-@pytest.mark.usefixtures("briefly")
 def test_bounds_that_nobody_gave_are_said_where_the_log_goes_beyond_them(files: Path, capsys) -> None:
     """Orders of 40 to 150 were decided between 0 and 1, all "certified"."""
     model = str(files / "model.safetensors")
@@ -120,6 +119,7 @@ def test_bounds_that_nobody_gave_are_said_where_the_log_goes_beyond_them(files: 
     assert "as there is no" not in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("briefly")
 def test_members_are_saved_as_their_mean_and_the_structure_is_said(tmp_path: Path, capsys) -> None:
     random, log = np.random.default_rng(0), tmp_path / "log.csv"
     table = pd.DataFrame(random.normal(size=(200, 4)), columns=["context_a", "context_b", "x_0", "x_1"])
