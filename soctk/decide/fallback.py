@@ -47,7 +47,7 @@ def put_points(result: Result, problem: Problem, start: Tensor | None) -> None:
 
 def _put_bounds(result: Result, part: Problem, index: Tensor, x: Tensor) -> None:
     """Put the bounds by tangent planes at points (M, n) in the place of -inf, for the instances `index`, (M,)."""
-    if result.rows is None or not isinstance(part.feasible_set, SetAt) or not part.has_form:
+    if not isinstance(part.feasible_set, SetAt) or not part.has_form:
         return
     none = torch.nonzero(result.lower_bound[index].cpu() == -torch.inf).squeeze(1)
     if none.numel() == 0:
@@ -56,4 +56,5 @@ def _put_bounds(result: Result, part: Problem, index: Tensor, x: Tensor) -> None
     zero = np.zeros((index.numel(), sum(side.shape[1] for side in part.feasible_set.arrays.sides[2:])))
     bound, rows = bound_by_rows(part.form, part.feasible_set, part.form.subgradients(points), zero)
     result.lower_bound[index] = bound.to(result.lower_bound)
-    result.rows.put(index.numpy(), rows)
+    if result.rows is not None:
+        result.rows.put(index.numpy(), rows)

@@ -27,6 +27,7 @@ from soctk.decide.smoothing import first_width, smooth_at, smoothed_dual, smooth
 from soctk.decide.solver import FormSolver, Solver
 from soctk.forms.conic_form import ConicForm
 from soctk.sets import FeasibleSet
+from soctk.status import Status
 
 CHECK_EVERY = 10
 SMOOTHING_FALL = 0.25
@@ -57,11 +58,22 @@ class FirstOrder(FormSolver):
     patience: int = PATIENCE
 
     def _solve(self, problem: Problem, limits: Limits, max_iter: int, start: Tensor | None) -> Result:
-        form = problem.form
         x = problem.center if start is None else start
-        state = _State.initial(form, problem.feasible_set, x, self.patience)
         best = Result.unanswered(x, problem.unit)
-        return iterate(form, state, problem.feasible_set, best, limits, max_iter=max_iter, every=CHECK_EVERY)
+        best.status.fill(Status.TIME_LIMIT)
+        for some in problem.groups(torch.arange(problem.size, device=x.device), limits):
+            if some.numel() == problem.size:
+                return self._together(problem, limits, max_iter, x)
+            found = self._together(problem.select(some), limits, max_iter, x[some])
+            best.improve(some, found.x, found.value, found.lower_bound)
+            best.iterations[some], best.status[some.cpu().numpy()] = found.iterations, found.status
+        return best
+
+    def _together(self, problem: Problem, limits: Limits, max_iter: int, x: Tensor) -> Result:
+        """Minimise every function at once, from points (N, n)."""
+        form, feasible_set, best = problem.form, problem.feasible_set, Result.unanswered(x, problem.unit)
+        state = _State.initial(form, feasible_set, x, self.patience)
+        return iterate(form, state, feasible_set, best, limits, max_iter=max_iter, every=CHECK_EVERY)
 
 
 @dataclass

@@ -7,11 +7,11 @@ such thing: by the envelope theorem its gradient is that of f at the fixed x_hat
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -169,8 +169,8 @@ class DecisionLayer(nn.Module):
             return form, form.batch_shape, None
         sets, form = self.feasible_set.at(**given).cpu(), form.apply(Tensor.cpu)
         batch = sets.batch_shape if form.batch_shape == () else form.batch_shape
-        if form.size != int(np.prod(batch)):
-            form = dataclasses.replace(form, batch_shape=(int(np.prod(batch)),))
+        if form.size != math.prod(batch):
+            form = dataclasses.replace(form, batch_shape=(math.prod(batch),))
         return form, batch, sets.flat(batch)
 
     def _over_set(self, form: ConicForm) -> Tensor:

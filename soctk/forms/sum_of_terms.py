@@ -15,11 +15,11 @@ hold.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,7 +59,7 @@ class SumOfTerms:
     @property
     def size(self) -> int:
         """The number N of functions in the batch."""
-        return int(np.prod(self.batch_shape))
+        return math.prod(self.batch_shape)
 
     @property
     def dtype(self) -> torch.dtype:

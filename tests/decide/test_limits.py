@@ -323,7 +323,7 @@ def test_a_time_limit_over_sets_of_their_own_gives_where_it_began_or_nothing(mod
     assert bool((begun.value >= exact.lower_bound).all())
 
 
-@pytest.mark.parametrize("method", ["projected_gradient", "projected_adam"])
+@pytest.mark.parametrize("method", ["projected_gradient", "projected_adam", "first_order"])
 def test_after_the_deadline_programmes_are_solved_for_few_instances_only(model, method, monkeypatch) -> None:
     feasible_set = Polyhedron(5, 0.0, 1.0, E=[[1.0] * 5], f=[2.0], G=[[1.0, -1.0, 0.0, 0.0, 0.0]], h=[0.2])
     solved, minimum = [], System.minimum
