@@ -162,7 +162,9 @@ class Optimality(Suboptimality):
     def on(self, model: ConvexSurrogate) -> Loss:
         """Return the mean squared residual (`soctk.learn.optimality`), which has the model's units, in the values'."""
         values = ValueData(self.context, self.optima.unsqueeze(1), torch.zeros_like(self.optima[:, :1]))
-        residuals = OptimalityResiduals(model, Optima.of(values, self.optima, self.feasible_set))
+        # Optima alone do not show how x spreads: at a bound they do by rounding.
+        optima = Optima.of(values, self.optima, self.feasible_set, model.x_scale.double().cpu())
+        residuals = OptimalityResiduals(model, optima)
         return lambda: model.value_scale * residuals.loss(model)
 
 

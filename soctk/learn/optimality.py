@@ -43,8 +43,20 @@ class Optima:
     feasible_set: FeasibleSet | SetAt
 
     @classmethod
-    def of(cls, data: ValueData, optima: ArrayLike, feasible_set: FeasibleSet | SetAt | None) -> Optima:
+    def of(
+        cls,
+        data: ValueData,
+        optima: ArrayLike,
+        feasible_set: FeasibleSet | SetAt | None,
+        spread: Tensor | None = None,
+    ) -> Optima:
         """Return the optima of the instances of `data`, checked.
+
+        Args:
+            data: the contexts, and decisions from which x's spread is taken.
+            optima: (N, n).
+            feasible_set: what they are optimal in; what they span by default.
+            spread: of x, (n,), in place of the data's.
 
         Raises:
             ValueError: a shape other than (N, n), a value that is not finite, a set of another dimension, right-hand
@@ -64,7 +76,7 @@ class Optima:
         if isinstance(feasible_set, SetAt):
             feasible_set = feasible_set.flat((data.instances,)).detach()
         known = cls(data.context, x, feasible_set)
-        return known._moved_onto_the_set(known.near(mean_and_spread(data.x)[1]))
+        return known._moved_onto_the_set(known.near(mean_and_spread(data.x)[1] if spread is None else spread))
 
     def _moved_onto_the_set(self, near: Tensor) -> Optima:
         """Return optima that lie in the set.

@@ -15,6 +15,7 @@ from zoo import MODELS, shaken
 from soctk import (
     SOCICNN,
     Box,
+    ConvexSurrogate,
     ConvSOCICNN,
     RecurrentSOCICNN,
     ReLUICNN,
@@ -75,6 +76,55 @@ def test_numbers_of_terms_are_in_the_graph_in_double_precision(tmp_path) -> None
     session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
     (value,) = session.run(None, {"x": np.array([[5.0, 7.0]])})
     assert float(value[0]) == pytest.approx(0.3 * (10 - 0.3 + 14 - 0.3), rel=1e-14)
+
+
+OPERATIONS = {
+    "softplus": lambda u: torch.nn.functional.softplus(u, beta=3.7, threshold=2.5),
+    "leaky relu": lambda u: torch.nn.functional.leaky_relu(u, 0.1),
+    "clamp": lambda u: (u - u.clamp(-0.2, 0.3)).square(),
+    "clamp below": lambda u: u.clamp(min=0.1),
+    "numbers": lambda u: (u * 0.1 + 0.3).square() / 0.7,
+    "comparisons": lambda u: torch.where(u > 0.1, u - 0.1, 0.0) + torch.where(u <= -0.3, -0.3 - u, 0.0),
+    "the others": lambda u: torch.where(u >= 0.1, u - 0.1, 0.0) + torch.where(u < -0.3, -0.3 - u, 0.0),
+    "full": lambda u: torch.maximum(u, torch.full_like(u, 0.1)),
+    "huber": lambda u: torch.nn.functional.huber_loss(u, torch.zeros_like(u), reduction="none", delta=0.3),
+}
+
+
+class Own(ConvexSurrogate):
+    """A function written by a user."""
+
+    convex_by_construction = True
+
+    def __init__(self, operation, dtype: torch.dtype = DOUBLE) -> None:
+        super().__init__(n, 0, dtype=dtype)
+        self.operation = operation
+
+    def _value(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        return self.operation(x).sum(dim=-1)
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, SINGLE])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_functions_of_ones_own_are_in_the_graph_with_all_of_their_digits(name: str, dtype, tmp_path) -> None:
+    model = Own(OPERATIONS[name], dtype)
+    to_onnx(model, tmp_path / "m.onnx")
+    x = torch.randn(50, n, dtype=dtype)
+    (value,) = onnxruntime.InferenceSession(str(tmp_path / "m.onnx")).run(None, {"x": x.numpy()})
+    np.testing.assert_allclose(value, model(x).numpy(), rtol=0, atol=20 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        (lambda u: torch.nn.functional.elu(u, 0.5) + u, "Elu"),
+        (lambda u: torch.add(u, u, alpha=0.1), "its graph computes"),
+    ],
+)
+def test_a_graph_of_another_function_is_not_written(operation, message: str, tmp_path) -> None:
+    with pytest.raises(NotImplementedError, match=message):
+        to_onnx(Own(operation), tmp_path / "m.onnx")
+    assert not (tmp_path / "m.onnx").exists()
 
 
 def test_a_model_without_context_has_one_input(tmp_path) -> None:

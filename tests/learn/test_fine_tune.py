@@ -272,3 +272,16 @@ def test_decisions_over_a_set_of_large_numbers_are_optima_there() -> None:
     model, context = soctk.SOCICNN(3, 2, hidden=(), quadratics=(3,), seed=1), rows_of(10, 2, seed=1)
     x = soctk.minimize(model, where, context).x
     assert torch.equal(soctk.Suboptimality(context, where, x).optima, x.double())
+
+
+def test_optima_may_rest_at_a_bound_by_a_solvers_accuracy():
+    """A coordinate at its bound in all of them spreads by rounding alone, which says nothing of what is close to it."""
+    model, feasible_set = shaken(MODELS["soc"](5)), soctk.Box(5, 0.0, 1.0)
+    context, noise = rows_of(12, 3), 1e-11 * rows_of(12, 1, seed=5)
+    exact = 0.2 + 0.6 * torch.rand(12, 5, generator=torch.Generator().manual_seed(6), dtype=DOUBLE)
+    exact[:, :1] = 0.0
+    found = torch.cat([noise, exact[:, 1:]], dim=1)
+    given, expected = (soctk.Optimality(context, feasible_set, x).on(model)().item() for x in (found, exact))
+    assert given == pytest.approx(expected, rel=1e-8)
+    with pytest.raises(ValueError, match="outside"):
+        soctk.Optimality(context, feasible_set, found - 0.1).on(model)
