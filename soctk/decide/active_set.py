@@ -24,13 +24,12 @@ at kinks wipe out whatever is flat beside them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from soctk.decide.batched import Bounds
+from soctk.decide.ends import Ends, redundant, sides
 from soctk.decide.result import Final, picker
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.terms.piece import Piece
@@ -43,136 +42,10 @@ LARGEST_RESIDUAL = 1e-6
 """Of the gradient after the Newton step, in units of the gradient."""
 LEAST_CURVATURE = 1e-8
 """By how much it changes the gradient over the size of x, in units of the gradient; less is taken as none."""
-DEPENDENT = 1e-7
-"""The part of a normal of length one that others do not give, below which it depends on them."""
 FIRM = 1e3
 """Of a multiplier over the room that is left, in units of f's curvature there: its end gives way by a thousandth."""
+PIECES_TRIED = 3
 TINY = 1e-300
-
-
-@dataclass(frozen=True, eq=False)
-class Ends:
-    """Directions, the axes and the rows of R, with a lower and an upper end each; and equalities.
-
-    Attributes:
-        low, high: (1 or N, n + m), infinite where there is no end.
-        R: (m, n), of length one; m may be 0.
-        rows: (k, n), orthonormal rows of equalities; None where there are none.
-        sums: whether the only one is on the sum of x.
-        several: which lower and upper ends are those of several constraints that move, bool (1 or N, n + m) each: the
-            decision turns where one of them moves alone. None for none.
-    """
-
-    low: Tensor
-    high: Tensor
-    R: Tensor
-    rows: Tensor | None = None
-    sums: bool = False
-    several: tuple[Tensor, Tensor] | None = None
-
-    @classmethod
-    def of(cls, bounds: Bounds) -> Ends:
-        """Return those of a set of bounds and equalities."""
-        return cls(
-            bounds.lo.unsqueeze(0),
-            bounds.hi.unsqueeze(0),
-            bounds.lo.new_zeros(0, bounds.lo.numel()),
-            bounds.rows,
-            bounds.sums,
-        )
-
-    def _each(self, fn: Callable[[Tensor], Tensor]) -> Ends:
-        return dataclasses.replace(self, low=fn(self.low), high=fn(self.high))
-
-    def detach(self) -> Ends:
-        """Return the ends cut from autograd."""
-        return self._each(Tensor.detach)
-
-    def select(self, index: Tensor, size: int) -> Ends:
-        """Return those of the instances `index` of `size`."""
-        return self._each(picker(size, index))
-
-    @property
-    def normals(self) -> Tensor:
-        """The directions, (n + m, n)."""
-        return torch.cat([torch.eye(self.R.shape[1], dtype=self.R.dtype, device=self.R.device), self.R])
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether an end is part of an autograd graph."""
-        return self.low.requires_grad or self.high.requires_grad
-
-
-def sides(ends: Ends, final: Final) -> Tensor:
-    """Return 1 for directions that rest at their lower end, -1 at their upper one, 0 between, (N, n + m).
-
-    On the path s (x - lo) = mu: of two numbers one is small, the multiplier or the distance.
-    """
-    low, high, at = ends.low, ends.high, final.values
-    width, reach = high - low, final.x.abs().amax(dim=1, keepdim=True)
-    # With a single end: how far x goes. At a vertex at 0 it may be nothing but rounding; other bounds may be far.
-    widest = torch.where(torch.isinf(width), 0.0, width).amax(dim=1, keepdim=True)
-    reach = torch.where(widest > 0, reach.clamp(min=1.0).minimum(widest), reach)
-    width = torch.where(torch.isinf(width), reach, width)
-    side = (final.low * width.square() > at - low).to(at.dtype)
-    return side if final.high is None else side - (final.high * width.square() > high - at).to(at.dtype)
-
-
-def turns(ends: Ends, final: Final) -> Tensor:
-    """Return whether a direction rests at an end of several constraints, bool (N,)."""
-    if ends.several is None or not ends.requires_grad:
-        return torch.zeros(final.x.shape[0], dtype=torch.bool, device=final.x.device)
-    side, (low, high) = sides(ends.detach(), final), ends.several
-    return ((side > 0) & low | (side < 0) & high).any(dim=1)
-
-
-def dependent(bounds: Ends, between: Tensor) -> Tensor:
-    """Return whether the normals of what a point rests at depend on each other, bool (N,), (N, n + m) -> (N,).
-
-    More than determine a decision then meet there, their multipliers are not unique, and the barrier has a middle of
-    them: what it says of a derivative in an end is between those to the one side and to the other. Without rows that
-    is so where all coordinates are at bounds, which imply a sum.
-    """
-    found, n = torch.zeros(between.shape[0], dtype=torch.bool, device=between.device), bounds.R.shape[1]
-    some = torch.nonzero(~between[:, n:].all(dim=1)).squeeze(1)
-    if some.numel() == 0:
-        return found
-    between, normals = between[some], bounds.normals
-    if bounds.rows is not None:
-        across = normals - normals @ bounds.rows.mT @ bounds.rows
-        free = between[:, :n].any(dim=1)
-        normals = torch.where(free[:, None, None], across, normals)
-    else:
-        normals = normals.expand(between.shape[0], -1, -1)
-    lengths = normals.norm(dim=2, keepdim=True)
-    none = between | (lengths.squeeze(2) < DEPENDENT)
-    normals = torch.where(none.unsqueeze(2), 0.0, normals / lengths.clamp(min=DEPENDENT))
-    gram = normals @ normals.mT + torch.diag_embed(none.to(normals.dtype))
-    factor, failed = torch.linalg.cholesky_ex(gram)
-    found[some] = (failed != 0) | (factor.diagonal(dim1=1, dim2=2).amin(dim=1) < DEPENDENT)
-    return found
-
-
-def _redundant(bounds: Ends, side: Tensor) -> Tensor:
-    """Return directions at ends whose normals follow from those before them and the equalities, bool (N, n + m)."""
-    redundant = torch.zeros_like(side, dtype=torch.bool)
-    some = torch.nonzero(dependent(bounds, side == 0)).squeeze(1)
-    if some.numel() == 0:
-        return redundant
-    resting, normals = side[some] != 0, bounds.normals
-    # Projects onto what is across all normals so far.
-    left = normals[: normals.shape[1]].repeat(some.numel(), 1, 1)
-    if bounds.rows is not None:
-        left = left - bounds.rows.mT @ bounds.rows
-    follows = torch.zeros_like(resting)
-    for k, normal in enumerate(normals):
-        part = left @ normal
-        length = part.norm(dim=1)
-        follows[:, k] = resting[:, k] & (length < DEPENDENT)
-        unit = torch.where(resting[:, k] & ~follows[:, k], 1 / length.clamp(min=DEPENDENT), 0.0).unsqueeze(1) * part
-        left = left - unit.unsqueeze(2) * unit.unsqueeze(1)
-    redundant[some] = follows
-    return redundant
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +150,31 @@ class Place:
         worst += [torch.where(self.side == 0, room, price)]
         return torch.cat(worst, dim=1).amin(dim=1)
 
+    def adjusted(self, form: ConicForm, x: Tensor, y: Tensor, among: Tensor) -> Place | None:
+        """Return a place nearer to the solutions of the instances `among`, bool (N,); None for no other.
+
+        What has a multiplier of the wrong sign is left, and what was passed is rested at; x and y as in `margin`.
+        """
+        pieces, first = [], 0
+        for piece, term in zip(self.pieces, form.terms, strict=True):
+            here = slice(first, first + piece.kinks.shape[-1])
+            pieces.append(piece.adjusted(term, term.inner(x.unsqueeze(1)), y[:, None, here], among))
+            first = here.stop
+        at, among = self._values(x), among.unsqueeze(1)
+        left = among & (self.side * y[:, self.directions] > 0)
+        met = (at < self.bounds.low).to(at.dtype) - (at > self.bounds.high).to(at.dtype)
+        side = torch.where(left, 0.0, torch.where(among & (self.side == 0), met, self.side))
+        if all(new is old for new, old in zip(pieces, self.pieces, strict=True)) and torch.equal(side, self.side):
+            return None
+        return dataclasses.replace(self, pieces=pieces, side=side)
+
+    def select(self, index: Tensor, size: int) -> Place:
+        """Return the places of the instances `index` of `size`."""
+        pick = picker(size, index)
+        return Place(
+            [pick(piece) for piece in self.pieces], self.bounds.select(index, size), pick(self.side), pick(self.prices)
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class ActiveSet:
@@ -294,6 +192,14 @@ class ActiveSet:
     inverse: Tensor
     verified: Tensor
 
+    def select(self, index: Tensor) -> ActiveSet:
+        """Return the derivatives of the instances `index`, in order; themselves for all of them."""
+        size = self.verified.numel()
+        if index.numel() == size:
+            return self
+        pick = picker(size, index)
+        return ActiveSet(self.place.select(index, size), pick(self.rows), pick(self.inverse), pick(self.verified))
+
     def equations(self, form: ConicForm, ends: Ends, x: Tensor) -> Tensor:
         """Return (g, e) at points x (N, n) as a function of what form and ends depend on, (N, n + r)."""
         g, e = self.place.linearized(form, ends, x)
@@ -306,17 +212,34 @@ class ActiveSet:
 
 @torch.no_grad()
 def find_active_set(form: ConicForm, bounds: Ends, final: Final, *, moving: bool) -> ActiveSet:
-    """Return what the solutions of a detached form rest at, known by where the iterations ended.
+    """Return what the solutions of a detached form rest at, first by where the iterations ended.
+
+    Near a kink or bound that shows it only roughly: where the Newton step leads out of the piece, the next is tried.
 
     More normals of a set than are independent may meet there, at a degenerate vertex. As long as all of them have
     multipliers, a decision stays on all: those that follow from others are left out, and whether they have is told by
     the last iterate, whose multipliers tend to the middle of all that there are. Not if the ends are `moving`: one that
     moves alone parts them.
     """
-    place, x, n = Place.of(form, bounds, final), final.x, final.x.shape[1]
+    place = Place.of(form, bounds, final)
+    found, x, y = _solve_at(place, form, bounds, final, moving=moving)
+    for _ in range(PIECES_TRIED - 1):
+        nearer = None if bool(found.verified.all()) else place.adjusted(form, x, y, ~found.verified)
+        if nearer is None:
+            break
+        place = nearer
+        found, x, y = _solve_at(place, form, bounds, final, moving=moving)
+    return found
+
+
+def _solve_at(
+    place: Place, form: ConicForm, bounds: Ends, final: Final, *, moving: bool
+) -> tuple[ActiveSet, Tensor, Tensor]:
+    """Return the derivatives at a place, and x (N, n) and the multipliers (N, rows) where the Newton step leads."""
+    x, n = final.x, final.x.shape[1]
     resting, matrix = place.resting(), place.matrix(form)
-    redundant = torch.zeros_like(place.side, dtype=torch.bool) if moving else _redundant(bounds, place.side)
-    resting[:, place.directions] &= ~redundant
+    follows = torch.zeros_like(place.side, dtype=torch.bool) if moving else redundant(bounds, place.side)
+    resting[:, place.directions] &= ~follows
     count = resting.sum(dim=1)
     rows = resting.to(torch.uint8).argsort(dim=1, descending=True)[:, : min(n, int(count.max()))]
     held = resting.gather(1, rows)
@@ -331,7 +254,7 @@ def find_active_set(form: ConicForm, bounds: Ends, final: Final, *, moving: bool
     x = x + dx
     residual = (place.linearized(form, bounds, x)[0] + _times(matrix.mT, y)).abs().amax(dim=1)
     solved = residual <= LARGEST_RESIDUAL * size.squeeze(1)
-    degenerate = redundant.any(dim=1, keepdim=True)
+    degenerate = follows.any(dim=1, keepdim=True)
     last = torch.where(place.side > 0, final.low, 0.0 if final.high is None else final.high)
     y[:, place.directions] = torch.where(degenerate, -place.side * last, y[:, place.directions])
     room = torch.where(place.side > 0, final.values - bounds.low, bounds.high - final.values)
@@ -339,7 +262,8 @@ def find_active_set(form: ConicForm, bounds: Ends, final: Final, *, moving: bool
     firm = ((place.side == 0) | (last >= FIRM * curvature * room) | ~degenerate).all(dim=1)
     inside = place.margin(form, x, y, matrix.norm(dim=2), size) >= SMALLEST_MARGIN
     # More than n rows do not fit one point but by chance.
-    return ActiveSet(place, rows, inverse[:, :, :n], regular & solved & inside & firm & (count <= n))
+    verified = regular & solved & inside & firm & (count <= n)
+    return ActiveSet(place, rows, inverse[:, :, :n], verified), x, y
 
 
 def _inverse(hessian: Tensor, equations: Tensor, held: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:

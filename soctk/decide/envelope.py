@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from soctk.decide.active_set import Ends
+from soctk.decide.ends import Ends
 from soctk.decide.implicit import check_gaps
 from soctk.decide.result import Final, map_tensors, picker
 from soctk.forms.conic_form import ConicForm, Dual

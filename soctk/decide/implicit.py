@@ -21,9 +21,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from soctk.decide.active_set import FIRM, Ends, dependent, find_active_set, sides, turns
+from soctk.decide.active_set import FIRM, find_active_set
 from soctk.decide.batched import solve_factored
 from soctk.decide.decision import relative_gap
+from soctk.decide.ends import Ends, dependent, sides, turns
 from soctk.decide.result import Final, Result, map_tensors, picker
 from soctk.decide.rules import is_polyhedral
 from soctk.forms.conic_form import ConicForm, Dual
@@ -35,6 +36,8 @@ LEAST_CURVATURE = 1e4
 """Of f between the bounds, in units of the barrier's, which then bends a derivative by 1e-4."""
 ROUNDED_AWAY = 1e-12
 """Of f's curvature beside the weight of a row, whose rounding errors reach what is flat across it: a ten-thousandth."""
+LARGEST_BLUR = 1e-4
+"""By ends and kinks that are near, or hold weakly (`_blur`): derivatives are bent by a thousandth of them or so."""
 NAMED = 5
 """Instances that a refusal names."""
 
@@ -84,15 +87,22 @@ def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float, 
     if final is None or size == 0:
         return result.x + 0.0 * form.constant
     gap, turning, moving = relative_gap(result.value, result.lower_bound), turns(ends, final), ends.requires_grad
-    plain, fixed, rest, systems = form.detach(), ends.detach(), torch.arange(size, device=gap.device), []
+    plain, fixed, systems = form.detach(), ends.detach(), []
+    by_barrier = blurred = torch.zeros(size, dtype=torch.bool, device=gap.device)
     if not is_polyhedral(form):
         barrier = Barrier.of(plain, fixed, final, moving=moving)
-        sound, rest = torch.nonzero(barrier.verified).squeeze(-1), torch.nonzero(~barrier.verified).squeeze(-1)
-        if sound.numel() > 0:
-            systems.append((sound, barrier.select(sound)))
+        by_barrier, blurred = barrier.verified, barrier.blurred
+    rest = torch.nonzero(~by_barrier | blurred).squeeze(1)
     if rest.numel() > 0:
         part = fixed.select(rest, size)
-        systems.append((rest, find_active_set(part_of(plain, rest), part, picker(size, rest)(final), moving=moving)))
+        near = find_active_set(part_of(plain, rest), part, picker(size, rest)(final), moving=moving)
+        # Near a kink of which neither is sure the barrier's derivative is between those to its two sides.
+        by_barrier = by_barrier.index_fill(0, rest[near.verified], False)
+        taken = torch.nonzero(~by_barrier[rest]).squeeze(1)
+        systems.append((rest[taken], near.select(taken)))
+    if bool(by_barrier.any()):
+        sound = torch.nonzero(by_barrier).squeeze(1)
+        systems.append((sound, barrier.select(sound)))
     x = torch.cat(
         [
             _Implicit.apply(
@@ -100,6 +110,7 @@ def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float, 
                 *(result.x[rows], system, rows, system.verified & ~turning[rows], gap, max_gap, skip),
             )
             for rows, system in systems
+            if rows.numel() > 0
         ]
     )
     return x if len(systems) == 1 else x[torch.cat([rows for rows, _ in systems]).argsort()]
@@ -121,6 +132,7 @@ class Barrier:
         low, high: s / room of the ends of all directions, (N, n + m); 0 where there is none.
         bounds: of the set.
         verified: see `System`.
+        blurred: whether ends or kinks that are near, or hold weakly, bend the derivatives, bool (N,).
     """
 
     factor: Tensor
@@ -130,6 +142,7 @@ class Barrier:
     high: Tensor
     bounds: Ends
     verified: Tensor
+    blurred: Tensor
 
     @classmethod
     def of(cls, form: ConicForm, bounds: Ends, final: Final, *, moving: bool) -> Barrier:
@@ -138,14 +151,14 @@ class Barrier:
         low = final.low / (final.values - bounds.low)
         high = torch.zeros_like(low) if final.high is None else final.high / (bounds.high - final.values)
         weights = low + high
-        hessian, smoothed = torch.diag_embed(weights[:, :n]), []
-        curvature = torch.zeros_like(hessian)
+        holding, smoothed = torch.diag_embed(weights[:, :n]), []  # by ends and kinks
+        curvature = torch.zeros_like(holding)
         if weights.shape[1] > n:
-            hessian = hessian + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
+            holding = holding + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
         for term, lag in zip(form.terms, final.lags, strict=True):
             smoothed.append(term.smooth_at(term.inner(final.x.unsqueeze(1)), final.mu))
-            term.add_hessian(hessian if term.curvature_kind == "none" else curvature, smoothed[-1], lag)
-        hessian, along = hessian + curvature, curvature.diagonal(dim1=1, dim2=2)
+            term.add_hessian(holding if term.curvature_kind == "none" else curvature, smoothed[-1], lag)
+        hessian, along = holding + curvature, curvature.diagonal(dim1=1, dim2=2)
         if weights.shape[1] > n:
             along = torch.cat([along, ((bounds.R @ curvature) * bounds.R).sum(dim=2)], dim=1)
         factor, failed = torch.linalg.cholesky_ex(hessian)
@@ -162,7 +175,8 @@ class Barrier:
         verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1) & held
         if moving:  # one that moves parts what meets there; as long as all stay, all that are held hold
             verified &= ~dependent(bounds, between)
-        return cls(factor, smoothed, final.lags, low, high, bounds, verified)
+        blurred = ~(_blur(holding, factor) <= LARGEST_BLUR)
+        return cls(factor, smoothed, final.lags, low, high, bounds, verified, blurred)
 
     def select(self, rows: Tensor) -> Barrier:
         """Return the system of the instances `rows`, in order; the system itself for all of them."""
@@ -170,7 +184,8 @@ class Barrier:
             return self
         pick = picker(self.factor.shape[0], rows)
         tensors = (pick(part) for part in (self.factor, self.smoothed, self.lags, self.low, self.high))
-        return Barrier(*tensors, self.bounds.select(rows, self.factor.shape[0]), pick(self.verified))
+        bounds = self.bounds.select(rows, self.factor.shape[0])
+        return Barrier(*tensors, bounds, pick(self.verified), pick(self.blurred))
 
     def equations(self, form: ConicForm, ends: Ends, x: Tensor) -> Tensor:
         """Return g - D'(s_lo / room lo + s_hi / room hi), (N, n): what moves an end moves the multiplier on it."""
@@ -187,6 +202,17 @@ class Barrier:
     def solve(self, incoming: Tensor) -> Tensor:
         """Return K incoming."""
         return solve_factored(self.factor, incoming, self.bounds)
+
+
+def _blur(holding: Tensor, factor: Tensor) -> Tensor:
+    """Return by how much ends and kinks blur derivatives, (N,): K (N, n, n) is their part of the Hessian LL'.
+
+    With k the eigenvalues of K in units of f's curvature, the sum of k / (1 + k)^2: nothing where an end or a kink
+    holds a decision, whose k is very large, or is far, whose k is very small. That is tr M - |M|^2, M = L^-1 K L^-T.
+    """
+    half = torch.linalg.solve_triangular(factor, holding, upper=False)
+    share = torch.linalg.solve_triangular(factor, half.mT, upper=False)
+    return share.diagonal(dim1=1, dim2=2).sum(dim=1) - share.square().sum(dim=(1, 2))
 
 
 class _Implicit(torch.autograd.Function):

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from soctk.checks import ArrayLike, check_count, check_flag, check_positive, check_processor
-from soctk.decide.active_set import Ends
 from soctk.decide.batched import Bounds
 from soctk.decide.decision import relative_gap
+from soctk.decide.ends import Ends
 from soctk.decide.envelope import EARLIER, PROVED, Once, best_final, gap_held, lagrangian
 from soctk.decide.implicit import differentiable, named, part_of, settle
 from soctk.decide.moving_sides import FreeCoordinates, minimise_in_free_coordinates
@@ -44,8 +44,8 @@ class DecisionLayer(nn.Module):
     `UncertifiedWarning`, and not differentiated; nor are those that jump or turn with the smallest change of what
     they depend on (of a ReLU model one in three, of a model with curvature none). Second derivatives
     (create_graph=True) are refused, and transforms of `torch.func` do not see into it:
-    `torch.autograd.functional.jacobian` takes Jacobians. A decision within about 1e-5 of another kink (one in several
-    hundred) may have a derivative between those to its two sides.
+    `torch.autograd.functional.jacobian` takes Jacobians. A decision too near another kink to tell on which side it is
+    (1e-9; none of 9,000 random ones) may have a derivative between those to its two sides.
 
     Args:
         model: a surrogate with a conic form.

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.decide.active_set import Ends
 from soctk.decide.compiled.form import kinds_of, supported
+from soctk.decide.ends import Ends
 from soctk.decide.free_coordinates import Reduction
 from soctk.decide.ready import is_ready
 from soctk.decide.result import Result, repeated

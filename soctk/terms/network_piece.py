@@ -61,16 +61,33 @@ class NetworkPiece(Piece):
 
     def margins(self, term: Any, u: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
         """Return the preactivations in the direction of each unit's state, and min(p, 1 - p) of the changed chain."""
+        inside = torch.where(self.kinks, _from_ends(self._shares(term, u, change)), torch.inf)
+        return torch.where(self.kinks, torch.inf, self._away(term, u)), inside
+
+    def adjusted(self, term: Any, u: Tensor, change: Tensor, among: Tensor) -> Piece:
+        """Return the piece where units with p outside of [0, 1] leave their kinks, and those that passed rest there."""
+        p, among = self._shares(term, u, change), among.reshape(-1, 1, 1)
+        left = among & self.kinks & (_from_ends(p) < 0)
+        met = among & ~self.kinks & (self._away(term, u) < 0)
+        if not bool((left | met).any()):
+            return self
+        slopes = torch.where(left, p.clamp(0, 1).round(), torch.cat(self.slopes, dim=-1))
+        return NetworkPiece(self.kinks & ~left | met, slopes.split(term.widths, dim=-1))
+
+    def _shares(self, term: Any, u: Tensor, change: Tensor) -> Tensor:
+        """Return p of every unit, (N, 1, K): those at kinks from their changed multipliers, down the chain."""
         on, kinks = self._on(term), self.kinks.split(term.widths, dim=-1)
         moved = (self.dual(term, u) + change).split(term.widths, dim=-1)
-        nubar, inside = term.weights, []
+        nubar, shares = term.weights, []
         for level in range(len(on) - 1, -1, -1):
-            p = torch.where(kinks[level], moved[level] / safe_divisor(nubar), on[level])
-            inside.append(torch.where(kinks[level], _from_ends(p), torch.inf))
+            shares.append(torch.where(kinks[level], moved[level] / safe_divisor(nubar), on[level]))
             if level > 0:
-                nubar = adjoint(term.mixing[level - 1], nubar * p)
-        away = (2 * torch.cat(on, dim=-1) - 1) * torch.cat(term.preactivations(u), dim=-1)
-        return torch.where(self.kinks, torch.inf, away), torch.cat(inside[::-1], dim=-1)
+                nubar = adjoint(term.mixing[level - 1], nubar * shares[-1])
+        return torch.cat(shares[::-1], dim=-1)
+
+    def _away(self, term: Any, u: Tensor) -> Tensor:
+        """Return the preactivations in the direction of each unit's state, (N, 1, K)."""
+        return (2 * torch.cat(self._on(term), dim=-1) - 1) * torch.cat(term.preactivations(u), dim=-1)
 
 
 def _from_ends(p: Tensor) -> Tensor:

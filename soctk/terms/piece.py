@@ -59,6 +59,15 @@ class Piece:
         """
         return change, change
 
+    def adjusted(self, term: Any, u: Tensor, change: Tensor, among: Tensor) -> Piece:
+        """Return a piece nearer to a solution where u and multipliers are outside of this one; itself where it is none.
+
+        Args:
+            term, u, change: as for `margins`.
+            among: the instances that are asked for, bool (N,).
+        """
+        return self
+
 
 @dataclass(frozen=True, eq=False)
 class UnknownPiece(Piece):

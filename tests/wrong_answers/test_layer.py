@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -299,3 +300,46 @@ def test_one_context_whose_set_is_a_point_leaves_the_decisions_of_the_others_alo
     found = layer(context, upper=upper).detach()
     torch.testing.assert_close(found[1:], layer(context[1:], upper=upper[1:]).detach(), rtol=0, atol=1e-6)
     assert float(found[0].abs().max()) <= 1e-9
+
+
+@pytest.mark.parametrize("distance", [1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7])
+@pytest.mark.parametrize(
+    ("holding", "at", "below"), [("kink", 0.75, 2 / 3), ("kink", 0.95, 0.0), ("bound", 0.75, 2 / 3)]
+)
+def test_on_either_side_of_where_a_kink_or_a_bound_begins_to_hold(
+    holding: str, at: float, below: float, distance: float
+) -> None:
+    """min of x^2 / 2 + y^2 + w max(x - .5, 0) over x + y = t: x is 2t / 3 up to t = .75, .5, and (2t - w) / 3 from .95.
+
+    Smoothing by mu reaches as far as sqrt(mu); what was given there was anything between 0 and 2 / 3.
+    """
+    point = cp.Variable(2)
+    cost = 0.5 * cp.square(point[0]) + cp.square(point[1])
+    upper = [0.5, 5.0]
+    if holding == "kink":
+        cost, upper = cost + 0.4 * cp.pos(point[0] - 0.5), [5.0, 5.0]
+    line = soctk.Polyhedron(2, -5.0, upper, E=[[1.0, 1.0]], f=[1.0])
+    layer = soctk.DecisionLayer(soctk.from_cvxpy(cost, point), line)
+    for side, expected in ((-1, below), (1, 2 / 3 - below)):
+        total = torch.tensor([at + side * distance], dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(layer(f=total)[0], total)
+        assert float(slope) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_derivatives_do_not_depend_on_how_far_the_smoothing_reaches(seed: int) -> None:
+    model = shaken(soctk.SOCICNN(5, 3, hidden=(8, 8), quadratics=(5,), norms=(2,), seed=seed), 0.3)
+    generator = torch.Generator().manual_seed(seed)
+    context, weights = (torch.randn(400, width, generator=generator, dtype=torch.float64) for width in (3, 5))
+    found = []
+    for tol in (1e-9, 1e-12):
+        layer, point = (
+            soctk.DecisionLayer(model, soctk.Box(5, -1.0, 1.0), tol=tol, skip_undefined=True),
+            context.clone(),
+        )
+        point.requires_grad_()
+        found.append(torch.autograd.grad((layer(point) * weights).sum(), point)[0])
+    given = (found[0] != 0).any(dim=1) & (found[1] != 0).any(dim=1)
+    assert int(given.sum()) > 380
+    size = found[1][given].abs().amax(dim=1, keepdim=True).clamp(min=0.1)
+    assert float(((found[0] - found[1])[given] / size).abs().max()) < 0.01
