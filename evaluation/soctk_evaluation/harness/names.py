@@ -14,6 +14,7 @@ LEARNED = (
     "norm",
     "quad",
     "soc",
+    "soc_wide",
     "dcp",
     "pcf_template",
     "pcf",
@@ -22,7 +23,7 @@ LEARNED = (
 )
 """Learned surrogates, in the order they are shown; those that other packages add come after them."""
 
-ASKED_FOR = ("relu_wide", "softplus_wide")
+ASKED_FOR = ("relu_wide", "softplus_wide", "soc_wide")
 """Those that a leaderboard has only where they are named: they take minutes."""
 
 TRIVIAL = ("quadratic", "constant", "affine", "oracle")
