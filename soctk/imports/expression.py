@@ -38,7 +38,7 @@ def from_cvxpy(expression: cp.Expression, x: cp.Variable) -> ExactSurrogate:
 
     Understood are sums, and products with non-negative constants, of: affine expressions; `square`, `sum_squares`,
     `quad_over_lin` by a constant, `quad_form` and `power(., 2)`; `norm2`, `norm1`, `norm_inf` and `abs`; `max`,
-    `maximum`, `pos`; `huber`, `logistic` and `log_sum_exp` of affine arguments.
+    `maximum`, `pos`; `huber`, `logistic` and `log_sum_exp` of affine arguments; and minus `min` and `minimum`.
 
     Args:
         expression: convex, scalar, without parameters, of x alone.
@@ -56,7 +56,8 @@ def from_cvxpy(expression: cp.Expression, x: cp.Variable) -> ExactSurrogate:
     if expression.parameters() or any(v.id != x.id for v in expression.variables()):
         raise ValueError("expression: expected no parameters and no variable but x")
     if not expression.is_convex():
-        raise ValueError(f"expression: expected a convex one by the DCP rules, got {expression.curvature}")
+        remedy = "; to maximise it, minimise its negative" if expression.is_concave() else ""
+        raise ValueError(f"expression: expected a convex one by the DCP rules, got {expression.curvature}{remedy}")
     reader = _Reader(x)
     reader.read(expression, np.ones(1))
     model = ExactSurrogate.of(reader.form())
@@ -150,6 +151,8 @@ class _Reader:
             self.read_broadcast(expression.args[0], expression.shape, weights / divisor.flatten(order="F"))
         elif isinstance(expression, MulExpression | multiply):
             self.read_product(expression, weights)
+        elif (mirrored := MIRRORED.get(type(expression).__name__)) and getattr(expression, "axis", None) is None:
+            self.read(mirrored(*(-part for part in expression.args)), -weights)
         else:
             self.read_atom(expression, weights)
 
@@ -194,7 +197,7 @@ class _Reader:
         return kind(map_, d, own, **found.fields)
 
     def unknown(self, atom: Any) -> ValueError:
-        names = sorted({*ATOMS, *(name for kind in registered().values() for name in kind.atoms)})
+        names = sorted({*ATOMS, *MIRRORED, *(name for kind in registered().values() for name in kind.atoms)})
         return ValueError(
             f"expression: {type(atom).__name__} of these arguments has no exact counterpart; expected affine arguments "
             f"and one of {', '.join(names)}"
@@ -283,6 +286,8 @@ def _maximum(reader: _Reader, atom: Any, weights: np.ndarray) -> list[Term]:
     return found
 
 
+MIRRORED = {"min": cp.max, "minimum": cp.maximum}
+"""Concave atoms, of which minus one is a convex atom of minus the arguments."""
 ATOMS: dict[str, Callable[[_Reader, Any, np.ndarray], list[Term]]] = {
     "QuadForm": _quad_form,
     "norm_inf": _norm_inf,

@@ -69,7 +69,7 @@ class ValueData:
     Attributes:
         context: (N, p); p = 0 for problems without context.
         x: (N, M, n), M candidates for each of the N instances.
-        value: (N, M).
+        value: (N, M), costs; of what is to be as large as possible, a profit or a utility, the negative.
         counts: (N,), how many of an instance's values are observations where the others repeat these, the first first,
             as `soctk.read_log` fills contexts of fewer rows up; None where all are.
 

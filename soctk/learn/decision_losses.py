@@ -192,7 +192,18 @@ class Regret(DecisionLoss):
         """Return the mean regret of differentiable decisions (`losses.regret_loss`)."""
         make = self.decider or (lambda model, feasible_set: DecisionLayer(model, feasible_set, skip_undefined=True))
         decide, context = make(model, self.feasible_set), self.context.to(model.device)
-        return lambda: self._mean(self._values(decide(context).cpu()))  # the objective is given what the user has
+
+        def loss() -> Tensor:
+            x = decide(context).cpu()  # the objective is given what the user has
+            value = self._values(x)
+            if x.requires_grad and not value.requires_grad:
+                raise ValueError(
+                    "objective: expected values with derivatives in x, got some without: make them of x by PyTorch, "
+                    "without detach or no_grad"
+                )
+            return self._mean(value)
+
+        return loss
 
     def judge(self, model: ConvexSurrogate) -> float:
         """Return the mean regret.

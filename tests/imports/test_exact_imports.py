@@ -57,6 +57,8 @@ EXPRESSIONS = {
     "max": cp.max(A @ X + b),
     "maximum": cp.maximum(S[0] @ X, S[1] @ X + 1, S[2] @ X),
     "vector maximum": cp.sum(cp.maximum(S @ X, 0.3, s)),
+    "minus the least": 2 - 3 * cp.min(A @ X + b),
+    "minus the smaller": cp.sum(cp.multiply(-abs(s), cp.minimum(S @ X, 0.3, s))) + cp.sum_squares(X),
     "pos": cp.sum(cp.multiply(abs(s), cp.pos(S @ X + s))),
     "huber": cp.sum(cp.huber(S @ X, 0.5)),
     "logistic": cp.sum(cp.multiply(abs(s), cp.logistic(S @ X))),
@@ -260,3 +262,8 @@ def test_tangent_planes_leave_their_points_alone_and_need_no_mode() -> None:
     assert not points.requires_grad
     assert slope.tolist() == [[2.0, 4.0]]
     assert level.tolist() == [-5.0]
+
+
+def test_what_is_to_be_maximised_is_said_to_be_minimised_as_its_negative() -> None:
+    with pytest.raises(ValueError, match="got CONCAVE; to maximise it, minimise its negative"):
+        from_cvxpy(cp.min(A @ X + b), X)

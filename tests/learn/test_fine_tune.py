@@ -285,3 +285,10 @@ def test_optima_may_rest_at_a_bound_by_a_solvers_accuracy():
     assert given == pytest.approx(expected, rel=1e-8)
     with pytest.raises(ValueError, match="outside"):
         soctk.Optimality(context, feasible_set, found - 0.1).on(model)
+
+
+def test_an_objective_without_derivatives_is_refused_by_name():
+    model, context = MODELS["soc"](5), rows_of(4, 3)
+    loss = soctk.Regret(context, SET, lambda x, c: x.detach().sum(dim=-1)).on(model)
+    with pytest.raises(ValueError, match="objective: expected values with derivatives in x"):
+        loss()

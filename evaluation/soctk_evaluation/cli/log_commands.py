@@ -55,7 +55,7 @@ class Fit:
         context: columns of the context, by their names in the file: numbers are taken as they are, texts as categories,
             dates by hour of day, weekday and time of year as far as the log spans these; context_* by default.
         decision: columns of the decision, numbers; x_* by default.
-        value: column of the cost that the decision had.
+        value: column of the cost that the decision had; of a profit the negative.
         optimum: columns of an optimal decision in that context, in the decision's order; optimum_* by default, where
             there are any.
         category: columns of the context that are categories although they have numbers.
