@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from soctk.decide.ends import Ends, redundant, sides
-from soctk.decide.result import Final, picker
+from soctk.decide.result import Final
 from soctk.forms.conic_form import ConicForm, Dual
 from soctk.terms.piece import Piece
 
@@ -168,13 +168,6 @@ class Place:
             return None
         return dataclasses.replace(self, pieces=pieces, side=side)
 
-    def select(self, index: Tensor, size: int) -> Place:
-        """Return the places of the instances `index` of `size`."""
-        pick = picker(size, index)
-        return Place(
-            [pick(piece) for piece in self.pieces], self.bounds.select(index, size), pick(self.side), pick(self.prices)
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class ActiveSet:
@@ -191,14 +184,6 @@ class ActiveSet:
     rows: Tensor
     inverse: Tensor
     verified: Tensor
-
-    def select(self, index: Tensor) -> ActiveSet:
-        """Return the derivatives of the instances `index`, in order; themselves for all of them."""
-        size = self.verified.numel()
-        if index.numel() == size:
-            return self
-        pick = picker(size, index)
-        return ActiveSet(self.place.select(index, size), pick(self.rows), pick(self.inverse), pick(self.verified))
 
     def equations(self, form: ConicForm, ends: Ends, x: Tensor) -> Tensor:
         """Return (g, e) at points x (N, n) as a function of what form and ends depend on, (N, n + r)."""

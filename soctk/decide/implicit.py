@@ -36,8 +36,10 @@ LEAST_CURVATURE = 1e4
 """Of f between the bounds, in units of the barrier's, which then bends a derivative by 1e-4."""
 ROUNDED_AWAY = 1e-12
 """Of f's curvature beside the weight of a row, whose rounding errors reach what is flat across it: a ten-thousandth."""
-LARGEST_BLUR = 1e-4
-"""By ends and kinks that are near, or hold weakly (`_blur`): derivatives are bent by a thousandth of them or so."""
+STIFF = 1e3
+"""Of ends and kinks, in units of f's curvature: those that hold have more, those that do not its inverse or less."""
+LARGEST_SPREAD = 1e6
+"""Of f's curvature between directions; beyond, it is taken to be so."""
 NAMED = 5
 """Instances that a refusal names."""
 
@@ -87,22 +89,15 @@ def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float, 
     if final is None or size == 0:
         return result.x + 0.0 * form.constant
     gap, turning, moving = relative_gap(result.value, result.lower_bound), turns(ends, final), ends.requires_grad
-    plain, fixed, systems = form.detach(), ends.detach(), []
-    by_barrier = blurred = torch.zeros(size, dtype=torch.bool, device=gap.device)
+    plain, fixed, rest, systems = form.detach(), ends.detach(), torch.arange(size, device=gap.device), []
     if not is_polyhedral(form):
         barrier = Barrier.of(plain, fixed, final, moving=moving)
-        by_barrier, blurred = barrier.verified, barrier.blurred
-    rest = torch.nonzero(~by_barrier | blurred).squeeze(1)
+        sound, rest = torch.nonzero(barrier.verified).squeeze(-1), torch.nonzero(~barrier.verified).squeeze(-1)
+        if sound.numel() > 0:
+            systems.append((sound, barrier.select(sound)))
     if rest.numel() > 0:
         part = fixed.select(rest, size)
-        near = find_active_set(part_of(plain, rest), part, picker(size, rest)(final), moving=moving)
-        # Near a kink of which neither is sure the barrier's derivative is between those to its two sides.
-        by_barrier = by_barrier.index_fill(0, rest[near.verified], False)
-        taken = torch.nonzero(~by_barrier[rest]).squeeze(1)
-        systems.append((rest[taken], near.select(taken)))
-    if bool(by_barrier.any()):
-        sound = torch.nonzero(by_barrier).squeeze(1)
-        systems.append((sound, barrier.select(sound)))
+        systems.append((rest, find_active_set(part_of(plain, rest), part, picker(size, rest)(final), moving=moving)))
     x = torch.cat(
         [
             _Implicit.apply(
@@ -110,7 +105,6 @@ def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float, 
                 *(result.x[rows], system, rows, system.verified & ~turning[rows], gap, max_gap, skip),
             )
             for rows, system in systems
-            if rows.numel() > 0
         ]
     )
     return x if len(systems) == 1 else x[torch.cat([rows for rows, _ in systems]).argsort()]
@@ -132,7 +126,6 @@ class Barrier:
         low, high: s / room of the ends of all directions, (N, n + m); 0 where there is none.
         bounds: of the set.
         verified: see `System`.
-        blurred: whether ends or kinks that are near, or hold weakly, bend the derivatives, bool (N,).
     """
 
     factor: Tensor
@@ -142,7 +135,6 @@ class Barrier:
     high: Tensor
     bounds: Ends
     verified: Tensor
-    blurred: Tensor
 
     @classmethod
     def of(cls, form: ConicForm, bounds: Ends, final: Final, *, moving: bool) -> Barrier:
@@ -151,14 +143,14 @@ class Barrier:
         low = final.low / (final.values - bounds.low)
         high = torch.zeros_like(low) if final.high is None else final.high / (bounds.high - final.values)
         weights = low + high
-        holding, smoothed = torch.diag_embed(weights[:, :n]), []  # by ends and kinks
-        curvature = torch.zeros_like(holding)
+        hessian, smoothed = torch.diag_embed(weights[:, :n]), []
+        curvature = torch.zeros_like(hessian)
         if weights.shape[1] > n:
-            holding = holding + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
+            hessian = hessian + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
         for term, lag in zip(form.terms, final.lags, strict=True):
             smoothed.append(term.smooth_at(term.inner(final.x.unsqueeze(1)), final.mu))
-            term.add_hessian(holding if term.curvature_kind == "none" else curvature, smoothed[-1], lag)
-        hessian, along = holding + curvature, curvature.diagonal(dim1=1, dim2=2)
+            term.add_hessian(hessian if term.curvature_kind == "none" else curvature, smoothed[-1], lag)
+        hessian, along = hessian + curvature, curvature.diagonal(dim1=1, dim2=2)
         if weights.shape[1] > n:
             along = torch.cat([along, ((bounds.R @ curvature) * bounds.R).sum(dim=2)], dim=1)
         factor, failed = torch.linalg.cholesky_ex(hessian)
@@ -175,8 +167,8 @@ class Barrier:
         verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1) & held
         if moving:  # one that moves parts what meets there; as long as all stay, all that are held hold
             verified &= ~dependent(bounds, between)
-        blurred = ~(_blur(holding, factor) <= LARGEST_BLUR)
-        return cls(factor, smoothed, final.lags, low, high, bounds, verified, blurred)
+        verified &= ~_in_doubt(form, smoothed, final.lags, weights, curvature)
+        return cls(factor, smoothed, final.lags, low, high, bounds, verified)
 
     def select(self, rows: Tensor) -> Barrier:
         """Return the system of the instances `rows`, in order; the system itself for all of them."""
@@ -184,8 +176,7 @@ class Barrier:
             return self
         pick = picker(self.factor.shape[0], rows)
         tensors = (pick(part) for part in (self.factor, self.smoothed, self.lags, self.low, self.high))
-        bounds = self.bounds.select(rows, self.factor.shape[0])
-        return Barrier(*tensors, bounds, pick(self.verified), pick(self.blurred))
+        return Barrier(*tensors, self.bounds.select(rows, self.factor.shape[0]), pick(self.verified))
 
     def equations(self, form: ConicForm, ends: Ends, x: Tensor) -> Tensor:
         """Return g - D'(s_lo / room lo + s_hi / room hi), (N, n): what moves an end moves the multiplier on it."""
@@ -204,15 +195,25 @@ class Barrier:
         return solve_factored(self.factor, incoming, self.bounds)
 
 
-def _blur(holding: Tensor, factor: Tensor) -> Tensor:
-    """Return by how much ends and kinks blur derivatives, (N,): K (N, n, n) is their part of the Hessian LL'.
+def _in_doubt(form: ConicForm, smoothed: list[Smoothed], lags: list, ends: Tensor, curvature: Tensor) -> Tensor:
+    """Return where an end or a kink may hold a decision or not, by how stiff it is in units of f's curvature, (N,).
 
-    With k the eigenvalues of K in units of f's curvature, the sum of k / (1 + k)^2: nothing where an end or a kink
-    holds a decision, whose k is very large, or is far, whose k is very small. That is tr M - |M|^2, M = L^-1 K L^-T.
+    One that holds with stiffness k gives way by 1 / k of what the decision would do without it, which is as many times
+    what it does with it as f is flatter there than elsewhere; one that does not bends it by k.
+
+    Args:
+        form: detached.
+        smoothed: its terms at the last iterate.
+        lags: their dual iterates.
+        ends: s / room of all directions, (N, n + m).
+        curvature: of f but for kinks, (N, n, n).
     """
-    half = torch.linalg.solve_triangular(factor, holding, upper=False)
-    share = torch.linalg.solve_triangular(factor, half.mT, upper=False)
-    return share.diagonal(dim1=1, dim2=2).sum(dim=1) - share.square().sum(dim=(1, 2))
+    kinks = [term.stiffness(smooth, lag) for term, smooth, lag in zip(form.terms, smoothed, lags, strict=True)]
+    stiffness = torch.cat([ends, *(kink[:, 0] for kink in kinks if kink is not None)], dim=1)
+    pivots = torch.linalg.cholesky_ex(curvature)[0].diagonal(dim1=1, dim2=2).square()
+    most = curvature.diagonal(dim1=1, dim2=2).amax(dim=1, keepdim=True)
+    least = torch.nan_to_num(pivots.amin(dim=1, keepdim=True)).maximum(most / LARGEST_SPREAD)
+    return ((stiffness * STIFF > least) & (stiffness < STIFF * most * (most / least))).any(dim=1)
 
 
 class _Implicit(torch.autograd.Function):

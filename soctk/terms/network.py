@@ -223,6 +223,13 @@ class Network(Term):
             return [p * (1 - p) for p in slopes]
         return [(1 - t * a / r) / (2 * r) for (a, r), t in zip(layers, lag, strict=True)]
 
+    def stiffness(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> Tensor | None:
+        """Return nubar k of every unit; None for softplus, which has no kinks."""
+        if lag is None:
+            return None
+        pairs = zip(smoothed.cache[2], self._curvatures(smoothed, lag), strict=True)
+        return torch.cat([bar * k for bar, k in pairs], dim=-1)
+
     def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> None:
         """Add sum_l J_l' diag(nubar_l k_l) J_l with J_1 = W_1, J_l = W_l + U_l diag(p_{l-1}) J_{l-1}.
 

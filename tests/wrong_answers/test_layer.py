@@ -343,3 +343,18 @@ def test_derivatives_do_not_depend_on_how_far_the_smoothing_reaches(seed: int) -
     assert int(given.sum()) > 380
     size = found[1][given].abs().amax(dim=1, keepdim=True).clamp(min=0.1)
     assert float(((found[0] - found[1])[given] / size).abs().max()) < 0.01
+
+
+@pytest.mark.parametrize("flat", [1e-2, 1e-4, 1e-6])
+def test_a_kink_that_holds_a_nearly_flat_direction(flat: float) -> None:
+    """min of flat x^2 / 2 - t x + y^2 / 2 + max(x - y, 0): x = y = t / (1 + flat) up to t = 1 + flat, t / flat beyond.
+
+    What the kink leaves of the move is so small a share of what there were without it that its smoothing counts.
+    """
+    point, root = cp.Variable(3), flat**0.5
+    cost = 0.5 * cp.square(root * point[0] - point[2] / root) + 0.5 * cp.square(point[1]) + cp.pos(point[0] - point[1])
+    layer = soctk.DecisionLayer(soctk.from_cvxpy(cost, point), soctk.Polyhedron(3, -5.0, 5.0, E=[[0, 0, 1.0]], f=[1.0]))
+    for distance in (1e-2, 1e-4, 1e-6):
+        t = torch.tensor([1 + flat - distance], dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(layer(f=t)[0], t)
+        assert float(slope) == pytest.approx(1 / (1 + flat), abs=2e-3)
