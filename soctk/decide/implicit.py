@@ -80,14 +80,19 @@ def settle(form: ConicForm, result: Result) -> Result:
     return replace(result, lower_bound=lower_bound)
 
 
-def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float, *, skip: bool = False) -> Tensor:
+def differentiable(
+    form: ConicForm, ends: Ends, result: Result, max_gap: float, *, skip: bool = False
+) -> tuple[Tensor, Tensor]:
     """Return the points of a result with a `Final` as a function of what form and ends depend on, (N, n).
 
     With `skip` those that cannot be differentiated are constants of the derivative, instead of an error.
+
+    Returns:
+        The points; and which of them have a derivative, bool (N,).
     """
     final, size = result.final, form.size
     if final is None or size == 0:
-        return result.x + 0.0 * form.constant
+        return result.x + 0.0 * form.constant, torch.ones(size, dtype=torch.bool, device=result.x.device)
     gap, turning, moving = relative_gap(result.value, result.lower_bound), turns(ends, final), ends.requires_grad
     plain, fixed, rest, systems = form.detach(), ends.detach(), torch.arange(size, device=gap.device), []
     if not is_polyhedral(form):
@@ -98,16 +103,16 @@ def differentiable(form: ConicForm, ends: Ends, result: Result, max_gap: float, 
     if rest.numel() > 0:
         part = fixed.select(rest, size)
         systems.append((rest, find_active_set(part_of(plain, rest), part, picker(size, rest)(final), moving=moving)))
-    x = torch.cat(
-        [
-            _Implicit.apply(
-                system.equations(part_of(form, rows), ends.select(rows, size), final.x[rows]),
-                *(result.x[rows], system, rows, system.verified & ~turning[rows], gap, max_gap, skip),
-            )
-            for rows, system in systems
-        ]
-    )
-    return x if len(systems) == 1 else x[torch.cat([rows for rows, _ in systems]).argsort()]
+    points, given = [], []
+    for rows, system in systems:
+        equations = system.equations(part_of(form, rows), ends.select(rows, size), final.x[rows])
+        verified = system.verified & ~turning[rows]
+        points.append(_Implicit.apply(equations, result.x[rows], system, rows, verified, gap, max_gap, skip))
+        given.append(verified & (gap[rows] <= max_gap))
+    if len(systems) == 1:
+        return points[0], given[0]
+    order = torch.cat([rows for rows, _ in systems]).argsort()
+    return torch.cat(points)[order], torch.cat(given)[order]
 
 
 def part_of(form: ConicForm, rows: Tensor) -> ConicForm:

@@ -183,7 +183,7 @@ class DecisionLayer(nn.Module):
         self._gap(result, *units)
         x = result.x
         if result.final is not None:
-            x = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), result)
+            x, _ = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), result)
         return presolved.expand(x)
 
     def _value_over_set(self, form: ConicForm) -> Tensor:
@@ -222,7 +222,12 @@ class DecisionLayer(nn.Module):
         result, plain, held = settle(inner, result), form.detach(), ends.detach()
         if of == "x":
             self._gap(result, *units)
-            return free.expand(result.x if result.final is None else self._differentiable(inner, ends, result))
+            if result.final is None:
+                return free.expand(result.x)
+            w, given = self._differentiable(inner, ends, result)
+            x = free.expand(w)
+            # What right-hand sides move of x beside w is a part of a derivative, which one without has none of.
+            return torch.where(given.unsqueeze(1), x, x.detach()) if self.skip_undefined else x
 
         def gap_of(rows: Tensor, final: Final) -> Tensor:
             some = part_of(inner.detach(), rows), held.select(rows, form.size)
@@ -259,7 +264,7 @@ class DecisionLayer(nn.Module):
     def _improve_bounds(self, form: ConicForm, sets: FeasibleSet | SetAt, result: Result, x: Tensor) -> None:
         improve_bounds(SmoothingNewton(), Problem(form.detach(), sets), result, x.detach(), self.max_gap)
 
-    def _differentiable(self, form: ConicForm, ends: Ends, result: Result) -> Tensor:
+    def _differentiable(self, form: ConicForm, ends: Ends, result: Result) -> tuple[Tensor, Tensor]:
         return differentiable(form, ends, result, self.max_gap, skip=self.skip_undefined)
 
     def _held(

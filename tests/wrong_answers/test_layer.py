@@ -358,3 +358,12 @@ def test_a_kink_that_holds_a_nearly_flat_direction(flat: float) -> None:
         t = torch.tensor([1 + flat - distance], dtype=torch.float64, requires_grad=True)
         (slope,) = torch.autograd.grad(layer(f=t)[0], t)
         assert float(slope) == pytest.approx(1 / (1 + flat), abs=2e-3)
+
+
+def test_decisions_without_a_derivative_have_none_in_any_part() -> None:
+    """Of min x_0 over a sum the other two are not unique; what the equality alone moves was given as a derivative."""
+    model = soctk.from_quadratic(np.diag([1.0, 0.0, 0.0]), np.zeros(3))
+    line = soctk.Polyhedron(3, -1.0, 1.0, E=[[1.0, 1.0, 1.0]], f=[0.3])
+    total = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
+    found = soctk.DecisionLayer(model, line, skip_undefined=True)(f=total)
+    assert [float(torch.autograd.grad(x, total, retain_graph=True)[0]) for x in found] == [0.0, 0.0, 0.0]
