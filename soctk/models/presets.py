@@ -38,20 +38,9 @@ WIDE = 3
 
 def soc(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
     """Return a SOC-ICNN: the largest of a ladder of sizes within `max_parameters`."""
-    return _soc(dim, context_dim, max_parameters, seed)
-
-
-def soc_wide(dim: int, context_dim: int, max_parameters: int | None, seed: int) -> SOCICNN:
-    """Return a SOC-ICNN with two hyperbolic branches for each variable (beyond `WIDE_DIM` 32 altogether)."""
-    return _soc(dim, context_dim, max_parameters, seed, branches=2)
-
-
-def _soc(dim: int, context_dim: int, max_parameters: int | None, seed: int, branches: int = 0) -> SOCICNN:
-    """Return a SOC-ICNN; `branches` is how many hyperbolic ones there are for each row of a full norm, 0 for soc's."""
     rank = dim if dim <= FULL_RANK_DIM else LOW_RANK
     rows, half = (dim, (dim + 1) // 2) if dim <= WIDE_DIM else (LOW_RANK, LOW_RANK)
     third, hyperbolics = (rows + 1, HYPERBOLICS) if dim <= FULL_RANK_DIM else (half, 3 * rows // 5)
-    hyperbolics = max(hyperbolics, branches * rows)
     full: dict[str, Any] = {
         "hidden": (SOC_HIDDEN,),
         "diagonal": True,

@@ -29,10 +29,9 @@ def test_networks_have_at_least_socs_weights_and_no_unit_more_than_that_takes(na
         assert type(model)(**model.config() | {"hidden": narrower}).parameter_count < wanted
 
 
-@pytest.mark.parametrize("name", ["soc", "soc_wide"])
 @pytest.mark.parametrize("dim", DIMS)
-def test_every_structure_of_soc_names_blocks_that_it_has(dim: int, name: str) -> None:
-    model = soctk.make_surrogate(name, dim, P)
+def test_every_structure_of_soc_names_blocks_that_it_has(dim: int) -> None:
+    model = soctk.make_surrogate("soc", dim, P)
     for structure in range(len(model.structures)):
         chosen = type(model)(**model.config() | {"structure": structure})
         assert set(chosen.traits.blocks) == set(model.structures[structure])
@@ -44,10 +43,3 @@ def test_branches_of_soc_grow_with_the_variables_and_its_weights_like_them_in_ma
     assert branches == sorted(branches)
     assert branches[-1] > branches[0]
     assert weights("soc", 800) / weights("soc", 400) == pytest.approx(2, rel=0.05)
-
-
-@pytest.mark.parametrize("dim", DIMS)
-def test_the_wide_soc_differs_in_its_hyperbolic_branches_alone(dim: int) -> None:
-    usual, wide = (soctk.make_surrogate(name, dim, P).config() for name in ("soc", "soc_wide"))
-    assert wide["hyperbolics"] >= max(usual["hyperbolics"], min(2 * dim, 32))
-    assert usual | {"hyperbolics": 0} == wide | {"hyperbolics": 0}

@@ -14,7 +14,6 @@ LEARNED = (
     "norm",
     "quad",
     "soc",
-    "soc_wide",
     "dcp",
     "pcf_template",
     "pcf",
@@ -23,7 +22,7 @@ LEARNED = (
 )
 """Learned surrogates, in the order they are shown; those that other packages add come after them."""
 
-ASKED_FOR = ("relu_wide", "softplus_wide", "soc_wide")
+ASKED_FOR = ("relu_wide", "softplus_wide")
 """Those that a leaderboard has only where they are named: they take minutes."""
 
 TRIVIAL = ("quadratic", "constant", "affine", "oracle")
