@@ -183,7 +183,7 @@ class Problem:
             if index.numel() == 0 or limits.late:
                 return
             took = max(time.perf_counter() - began, 1e-6)
-            size = max(BEFORE_THE_CLOCK, int(0.5 * limits.seconds_left / took * some.numel()))
+            size = max(BEFORE_THE_CLOCK, int(min(0.5 * limits.seconds_left / took * some.numel(), index.numel())))
 
     def select(self, index: Tensor) -> Problem:
         """Return the problem of the instances `index`."""
