@@ -24,6 +24,7 @@ at kinks wipe out whatever is flat beside them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,7 @@ from torch import Tensor
 from soctk.decide.ends import Ends, redundant, sides
 from soctk.decide.result import Final
 from soctk.forms.conic_form import ConicForm, Dual
+from soctk.terms.base import Term
 from soctk.terms.piece import Piece
 
 LARGEST_CONDITION = 1e10
@@ -45,6 +47,7 @@ LEAST_CURVATURE = 1e-8
 FIRM = 1e3
 """Of a multiplier over the room that is left, in units of f's curvature there: its end gives way by a thousandth."""
 PIECES_TRIED = 3
+"""Of f and of the set, before a decision is taken to have no derivative that is known."""
 TINY = 1e-300
 
 
@@ -94,14 +97,22 @@ class Place:
     def _equalities(self) -> Tensor:
         return self.prices[:0] if self.bounds.rows is None else self.bounds.rows
 
+    def _parts(self, form: ConicForm, x: Tensor) -> Iterator[tuple[Piece, Term, Tensor, slice]]:
+        """Yield every piece with its term, the term's u at x, (N, 1, K), and where it stands among the rows of e."""
+        first = 0
+        for piece, term in zip(self.pieces, form.terms, strict=True):
+            here = slice(first, first + piece.kinks.shape[-1])
+            yield piece, term, term.inner(x.unsqueeze(1)), here
+            first = here.stop
+
     def _values(self, x: Tensor) -> Tensor:
         return torch.cat([x, x @ self.bounds.R.mT], dim=1)
 
     def linearized(self, form: ConicForm, ends: Ends, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return g with the prices (N, n) and e at points x (N, n), as functions of what form and ends depend on."""
-        parts = [(piece, term, term.inner(x.unsqueeze(1))) for piece, term in zip(self.pieces, form.terms, strict=True)]
-        duals = tuple(piece.dual(term, u) for piece, term, u in parts)
-        kinks = [piece.equations(term, u)[:, 0] for piece, term, u in parts]
+        parts = list(self._parts(form, x))
+        duals = tuple(piece.dual(term, u) for piece, term, u, _ in parts)
+        kinks = [piece.equations(term, u)[:, 0] for piece, term, u, _ in parts]
         rooms = self._values(x) - torch.where(self.side < 0, ends.high, ends.low)
         met = x.new_zeros(x.shape[0], len(self._equalities))  # every iterate meets them
         return form.slope(Dual(duals)).squeeze(1) + self.prices, torch.cat([*kinks, rooms, met], dim=1)
@@ -109,8 +120,8 @@ class Place:
     def size(self, form: ConicForm, x: Tensor) -> Tensor:
         """Return the largest number that g is a sum of, (N, 1)."""
         largest = form.linear.abs().amax(dim=2).expand(x.shape[0], 1)
-        for piece, term in zip(self.pieces, form.terms, strict=True):
-            part = term.map.adjoint(piece.dual(term, term.inner(x.unsqueeze(1))))
+        for piece, term, u, _ in self._parts(form, x):
+            part = term.map.adjoint(piece.dual(term, u))
             largest = torch.maximum(largest, part.abs().amax(dim=2))
         return largest.clamp(min=TINY)
 
@@ -124,8 +135,8 @@ class Place:
     def hessian(self, form: ConicForm, x: Tensor) -> Tensor:
         """Return H at points x, (N, n, n)."""
         total = x.new_zeros(*x.shape, x.shape[1])
-        for piece, term in zip(self.pieces, form.terms, strict=True):
-            piece.add_hessian(term, total, term.inner(x.unsqueeze(1)))
+        for piece, term, u, _ in self._parts(form, x):
+            piece.add_hessian(term, total, u)
         return total
 
     def margin(self, form: ConicForm, x: Tensor, y: Tensor, lengths: Tensor, size: Tensor) -> Tensor:
@@ -138,12 +149,10 @@ class Place:
             lengths: of the rows of e's derivative, (N, rows).
             size: of the gradient, (N, 1).
         """
-        reach, worst, first = x.abs().amax(dim=1, keepdim=True).clamp(min=1.0), [], 0
-        for piece, term in zip(self.pieces, form.terms, strict=True):
-            here = slice(first, first + piece.kinks.shape[-1])
-            away, inside = piece.margins(term, term.inner(x.unsqueeze(1)), y[:, None, here])
+        reach, worst = x.abs().amax(dim=1, keepdim=True).clamp(min=1.0), []
+        for piece, term, u, here in self._parts(form, x):
+            away, inside = piece.margins(term, u, y[:, None, here])
             worst += [away[:, 0] / (lengths[:, here] * reach).clamp(min=TINY), inside[:, 0]]
-            first = here.stop
         at = self._values(x)
         room = torch.minimum(at - self.bounds.low, self.bounds.high - at) / reach
         price = -self.side * y[:, self.directions] / size
@@ -155,11 +164,7 @@ class Place:
 
         What has a multiplier of the wrong sign is left, and what was passed is rested at; x and y as in `margin`.
         """
-        pieces, first = [], 0
-        for piece, term in zip(self.pieces, form.terms, strict=True):
-            here = slice(first, first + piece.kinks.shape[-1])
-            pieces.append(piece.adjusted(term, term.inner(x.unsqueeze(1)), y[:, None, here], among))
-            first = here.stop
+        pieces = [piece.adjusted(term, u, y[:, None, here], among) for piece, term, u, here in self._parts(form, x)]
         at, among = self._values(x), among.unsqueeze(1)
         left = among & (self.side * y[:, self.directions] > 0)
         met = (at < self.bounds.low).to(at.dtype) - (at > self.bounds.high).to(at.dtype)

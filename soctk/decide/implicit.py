@@ -107,8 +107,8 @@ def differentiable(
     for rows, system in systems:
         equations = system.equations(part_of(form, rows), ends.select(rows, size), final.x[rows])
         verified = system.verified & ~turning[rows]
-        points.append(_Implicit.apply(equations, result.x[rows], system, rows, verified, gap, max_gap, skip))
         given.append(verified & (gap[rows] <= max_gap))
+        points.append(_Implicit.apply(equations, result.x[rows], system, rows, verified, given[-1], gap, max_gap, skip))
     if len(systems) == 1:
         return points[0], given[0]
     order = torch.cat([rows for rows, _ in systems]).argsort()
@@ -232,11 +232,12 @@ class _Implicit(torch.autograd.Function):
         system: System,
         rows: Tensor,
         verified: Tensor,
+        given: Tensor,
         gap: Tensor,
         max_gap: float,
         skip: bool,
     ) -> Tensor:
-        ctx.save_for_backward(rows, verified, gap)
+        ctx.save_for_backward(rows, verified, given, gap)
         ctx.system, ctx.max_gap, ctx.skip = system, max_gap, skip
         return x.clone()
 
@@ -244,13 +245,12 @@ class _Implicit(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError("create_graph=True: second derivatives of a decision are not available")
-        (rows, verified, gap), (incoming,) = ctx.saved_tensors, outer
+        (rows, verified, given, gap), (incoming,) = ctx.saved_tensors, outer
         if not ctx.skip:
             weighty = (incoming != 0).any(dim=-1)
             check_gaps(rows, gap, weighty, ctx.max_gap)
             _check_verified(rows, gap.numel(), ~verified & weighty)
-        sound = verified & (gap[rows] <= ctx.max_gap)
-        return torch.where(sound.unsqueeze(-1), -ctx.system.solve(incoming), 0.0), *(None,) * 7
+        return torch.where(given.unsqueeze(-1), -ctx.system.solve(incoming), 0.0), *(None,) * 8
 
 
 def check_gaps(rows: Tensor, gap: Tensor, weighty: Tensor, max_gap: float, of: str = "decisions") -> None:

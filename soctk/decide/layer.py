@@ -42,7 +42,7 @@ class DecisionLayer(nn.Module):
 
     Solved in float64 whatever the model's dtype. Decisions whose certified gap exceeds `max_gap` are returned with an
     `UncertifiedWarning`, and not differentiated; nor are those that jump or turn with the smallest change of what
-    they depend on (of a ReLU model one in three, of a model with curvature none). Second derivatives
+    they depend on (of a ReLU model one in three, of a model with curvature hardly any). Second derivatives
     (create_graph=True) are refused, and transforms of `torch.func` do not see into it:
     `torch.autograd.functional.jacobian` takes Jacobians. A decision within about 1e-4 of the apex of a norm, the kink
     of an absolute value among them, may have a derivative between those to its two sides.

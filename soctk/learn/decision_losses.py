@@ -19,13 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self
 
-import torch
 from torch import Tensor
 
 from soctk.checks import as_tensor, check_kind
 from soctk.decide.layer import DecisionLayer
 from soctk.decide.minimize import minimize
-from soctk.learn.data import ValueData, groups_of, split_groups
+from soctk.learn.data import groups_of, split_groups
 from soctk.learn.optimality import Optima, OptimalityResiduals
 from soctk.losses import spo_plus_loss, suboptimality_loss
 from soctk.sets import FeasibleSet, SetAt
@@ -161,9 +160,7 @@ class Optimality(Suboptimality):
 
     def on(self, model: ConvexSurrogate) -> Loss:
         """Return the mean squared residual (`soctk.learn.optimality`), which has the model's units, in the values'."""
-        values = ValueData(self.context, self.optima.unsqueeze(1), torch.zeros_like(self.optima[:, :1]))
-        # Optima alone do not show how x spreads: at a bound they do by rounding.
-        optima = Optima.of(values, self.optima, self.feasible_set, model.x_scale.double().cpu())
+        optima = Optima.at(self.context, self.optima, self.feasible_set, model.x_scale.double().cpu())
         residuals = OptimalityResiduals(model, optima)
         return lambda: model.value_scale * residuals.loss(model)
 

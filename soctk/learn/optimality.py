@@ -43,20 +43,19 @@ class Optima:
     feasible_set: FeasibleSet | SetAt
 
     @classmethod
-    def of(
-        cls,
-        data: ValueData,
-        optima: ArrayLike,
-        feasible_set: FeasibleSet | SetAt | None,
-        spread: Tensor | None = None,
-    ) -> Optima:
-        """Return the optima of the instances of `data`, checked.
+    def of(cls, data: ValueData, optima: ArrayLike, feasible_set: FeasibleSet | SetAt | None) -> Optima:
+        """Return the optima of the instances of `data`, checked: see `at`."""
+        return cls.at(data.context, optima, feasible_set, mean_and_spread(data.x)[1])
+
+    @classmethod
+    def at(cls, context: Tensor, optima: ArrayLike, feasible_set: FeasibleSet | SetAt | None, spread: Tensor) -> Optima:
+        """Return optima at contexts (N, p), checked.
 
         Args:
-            data: the contexts, and decisions from which x's spread is taken.
+            context: see above.
             optima: (N, n).
             feasible_set: what they are optimal in; what they span by default.
-            spread: of x, (n,), in place of the data's.
+            spread: of decisions, (n,). Optima alone do not show it: at a bound they spread by rounding.
 
         Raises:
             ValueError: a shape other than (N, n), a value that is not finite, a set of another dimension, right-hand
@@ -65,18 +64,18 @@ class Optima:
             NotImplementedError: a set without rows.
         """
         x = as_tensor(optima, "optima").double().cpu()
-        expected = (data.instances, data.dim)
+        expected = (context.shape[0], spread.numel())
         if tuple(x.shape) != expected:
             raise ValueError(f"optima: expected shape {expected}, one for each instance, got {tuple(x.shape)}")
         if feasible_set is None:
             feasible_set = spanned_set(x)
         check_kind(feasible_set, (FeasibleSet, SetAt), "feasible_set")
-        if feasible_set.dim != data.dim:
-            raise ValueError(f"feasible_set: expected dimension {data.dim} as the data's, got {feasible_set.dim}")
+        if feasible_set.dim != spread.numel():
+            raise ValueError(f"feasible_set: expected dimension {spread.numel()} as the data's, got {feasible_set.dim}")
         if isinstance(feasible_set, SetAt):
-            feasible_set = feasible_set.flat((data.instances,)).detach()
-        known = cls(data.context, x, feasible_set)
-        return known._moved_onto_the_set(known.near(mean_and_spread(data.x)[1] if spread is None else spread))
+            feasible_set = feasible_set.flat((context.shape[0],)).detach()
+        known = cls(context, x, feasible_set)
+        return known._moved_onto_the_set(known.near(spread))
 
     def _moved_onto_the_set(self, near: Tensor) -> Optima:
         """Return optima that lie in the set.

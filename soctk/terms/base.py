@@ -291,7 +291,7 @@ class Term(ABC):
     """How the Hessian behaves from point to point: it changes continuously, jumps, or is 0 but for kinks."""
 
     def stiffness(self, smoothed: Smoothed, lag: Any) -> Tensor | None:
-        """Return the smoothed curvature at the kink of each row, (N or 1, 1, K); None for a term that does not say."""
+        """Return the smoothed curvature at the kink of each row, (N, 1, K); None for a term that does not say."""
         return None
 
     def unpack_lag(self, rows: Tensor) -> Any:
