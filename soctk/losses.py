@@ -53,7 +53,8 @@ def suboptimality_loss(
     """Return the mean of f(x*, context) - min f(., context): the Fenchel-Young loss of known optima.
 
     Non-negative, zero where every x* is optimal for the model, and its gradient needs no derivative of the decision
-    (Blondel, Martins and Niculae 2020; inverse optimisation's suboptimality loss).
+    (Blondel, Martins and Niculae 2020; inverse optimisation's suboptimality loss). With `layer.skip_undefined` an
+    instance whose derivative is not proved has none at all.
 
     Args:
         layer: of the model that learns, over the set that x* are optimal in.
@@ -61,7 +62,11 @@ def suboptimality_loss(
         context: (*batch, p), or None where p = 0.
         **sides: right-hand sides of their own for each context, as the layer takes them.
     """
-    return (layer.model(optima, context) - layer.optimal_value(context, **sides)).mean()
+    at_optima = layer.model(optima, context)
+    least, proved = layer.proved_value(context, **sides)
+    if layer.skip_undefined:  # nor has f(x*) one then: alone it leads nowhere but down
+        at_optima = torch.where(proved, at_optima, at_optima.detach())
+    return (at_optima - least).mean()
 
 
 def regret_loss(

@@ -126,7 +126,7 @@ class DecisionLayer(nn.Module):
                 decision with a non-zero incoming gradient has too large a gap or no derivative. It names the instances.
         """
         form, batch, sets = self._problem(context, {"total": total, "lower": lower, "upper": upper, "f": f, "h": h})
-        x = self._over_set(form) if sets is None else self._over_rows(form, sets, of="x")
+        x, _ = self._over_set(form) if sets is None else self._over_rows(form, sets, of="x")
         return self._returned(x.reshape(*batch, self.model.dim), context)
 
     def optimal_value(
@@ -144,9 +144,13 @@ class DecisionLayer(nn.Module):
         Arguments and errors are those of `forward`; too large a gap may be that of the multipliers that the derivative
         is taken at.
         """
-        form, batch, sets = self._problem(context, {"total": total, "lower": lower, "upper": upper, "f": f, "h": h})
-        value = self._value_over_set(form) if sets is None else self._over_rows(form, sets, of="value")
-        return self._returned(value.reshape(batch), context)
+        return self.proved_value(context, total=total, lower=lower, upper=upper, f=f, h=h)[0]
+
+    def proved_value(self, context: ArrayLike | None = None, **sides: ArrayLike | None) -> tuple[Tensor, Tensor]:
+        """Return `optimal_value`, and whether each value's derivative is proved, (*batch) and bool."""
+        form, batch, sets = self._problem(context, sides)
+        value, given = self._value_over_set(form) if sets is None else self._over_rows(form, sets, of="value")
+        return self._returned(value.reshape(batch), context), given.reshape(batch).to(self.model.device)
 
     def _problem(
         self, context: ArrayLike | None, sides: dict[str, ArrayLike | None]
@@ -173,23 +177,23 @@ class DecisionLayer(nn.Module):
             form = dataclasses.replace(form, batch_shape=(math.prod(batch),))
         return form, batch, sets.flat(batch)
 
-    def _over_set(self, form: ConicForm) -> Tensor:
+    def _over_set(self, form: ConicForm) -> tuple[Tensor, Tensor]:
         presolved = self.feasible_set.presolve()
         if presolved.single_point:
             # Part of the graph, with derivatives that are zero.
-            return presolved.point.to(form.linear).expand(form.size, -1) + 0.0 * form.constant
+            return presolved.point.to(form.linear).expand(form.size, -1) + 0.0 * form.constant, _all(form)
         feasible_set = presolved.reduced
         inner, result, units = self._solve(reduced(form, presolved), feasible_set)
         self._gap(result, *units)
-        x = result.x
+        x, given = result.x, _all(form)
         if result.final is not None:
-            x, _ = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), result)
-        return presolved.expand(x)
+            x, given = self._differentiable(inner, Ends.of(Bounds.of(feasible_set, x)), result)
+        return presolved.expand(x), given
 
-    def _value_over_set(self, form: ConicForm) -> Tensor:
+    def _value_over_set(self, form: ConicForm) -> tuple[Tensor, Tensor]:
         presolved = self.feasible_set.presolve()
         if presolved.single_point:
-            return form.evaluate(presolved.point.to(form.linear).expand(form.size, 1, -1)).squeeze(-1)
+            return form.evaluate(presolved.point.to(form.linear).expand(form.size, 1, -1)).squeeze(-1), _all(form)
         feasible_set = presolved.reduced
         inner, result, units = self._solve(reduced(form, presolved), feasible_set)
         plain = inner.detach()
@@ -203,8 +207,11 @@ class DecisionLayer(nn.Module):
 
         return self._held(result, units, lambda final: lagrangian(inner, final), gap_of, solve)
 
-    def _over_rows(self, form: ConicForm, sets: SetAt, *, of: Literal["x", "value"]) -> Tensor:
-        """Return decisions (N, n) or values (N,) over sets, flat, as a function of what form and sets depend on."""
+    def _over_rows(self, form: ConicForm, sets: SetAt, *, of: Literal["x", "value"]) -> tuple[Tensor, Tensor]:
+        """Return decisions (N, n) or values (N,) over sets, flat, as a function of what form and sets depend on.
+
+        And which have a derivative, (N,).
+        """
         keep = torch.is_grad_enabled() and (form.requires_grad or any(side.requires_grad for side in sets.sides))
         free, plain_sets = FreeCoordinates.of(sets), sets.detach()
 
@@ -216,18 +223,19 @@ class DecisionLayer(nn.Module):
         if free.dim == 0 or form.size == 0:  # nothing to choose: the equalities give x
             x = free.expand(result.x) + 0.0 * form.constant  # part of the graph
             scale, level = units
-            return x if of == "x" else scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level
+            found = x if of == "x" else scale * form.evaluate(x.unsqueeze(1)).squeeze(-1) + level
+            return found, _all(form)
         inner, ends = free.form(form), free.ends()
         self._improve_bounds(form, plain_sets, result, free.expand(result.x))
         result, plain, held = settle(inner, result), form.detach(), ends.detach()
         if of == "x":
             self._gap(result, *units)
             if result.final is None:
-                return free.expand(result.x)
+                return free.expand(result.x), _all(form)
             w, given = self._differentiable(inner, ends, result)
             x = free.expand(w)
             # What right-hand sides move of x beside w is a part of a derivative, which one without has none of.
-            return torch.where(given.unsqueeze(1), x, x.detach()) if self.skip_undefined else x
+            return torch.where(given.unsqueeze(1), x, x.detach()) if self.skip_undefined else x, given
 
         def gap_of(rows: Tensor, final: Final) -> Tensor:
             some = part_of(inner.detach(), rows), held.select(rows, form.size)
@@ -274,8 +282,8 @@ class DecisionLayer(nn.Module):
         value_at: Callable[[Final], Tensor],
         gap_of: Callable[[Tensor, Final], Tensor],
         solve: Callable[[Tensor, float], Final | None],
-    ) -> Tensor:
-        """Return the values of a result in the user's units, differentiable where multipliers prove them.
+    ) -> tuple[Tensor, Tensor]:
+        """Return the values of a result in the user's units, differentiable where multipliers prove them, and where.
 
         Args:
             result: in units of its own.
@@ -285,9 +293,9 @@ class DecisionLayer(nn.Module):
             solve: instances and a tolerance -> where iterations on them end.
         """
         scale, level = units
-        value, gap = scale * result.value + level, self._gap(result, scale, level, stacklevel=5)
+        value, gap = scale * result.value + level, self._gap(result, scale, level)
         if result.final is None:
-            return value
+            return value, torch.ones_like(value, dtype=torch.bool)
 
         def relative(rows: Tensor, final: Final) -> Tensor:
             found, of = picker(value.numel(), rows)(scale) * gap_of(rows, final), value[rows]
@@ -295,23 +303,21 @@ class DecisionLayer(nn.Module):
 
         final, held = best_final(result.final, self.tol, relative, solve, self.max_gap)
         gap = torch.where(held <= max(self.max_gap, PROVED), gap, held)
-        return Once.apply(scale * value_at(final), value, gap, self.max_gap, self.skip_undefined)
+        value = Once.apply(scale * value_at(final), value, gap, self.max_gap, self.skip_undefined)
+        return value, gap <= self.max_gap
 
     def _options(self, tol: float, keep: bool = True) -> dict[str, Any]:
         return {"tol": tol, "max_iter": self.max_iter, "keep_final": keep}
 
-    def _gap(self, result: Result, scale: Tensor, level: Tensor, *, stacklevel: int = 6) -> Tensor:
-        """Return the relative gaps of a result in the user's units, (N,); warn where one is too large.
-
-        `stacklevel` is that of what calls the layer, or its `optimal_value`.
-        """
+    def _gap(self, result: Result, scale: Tensor, level: Tensor) -> Tensor:
+        """Return the relative gaps of a result in the user's units, (N,); warn where one is too large."""
         gap = relative_gap(scale * result.value + level, scale * result.lower_bound + level)
         if not self.skip_undefined and not bool((gap <= self.max_gap).all()):
             warnings.warn(  # of one text, so that Python shows it once a place, not in every step of a training
                 f"not all decisions are certified to max_gap = {self.max_gap:g}: they may be far from optimal. Raise "
                 "max_iter, or look at the status and gap that soctk.minimize gives each of them",
                 UncertifiedWarning,
-                stacklevel=stacklevel,
+                stacklevel=6,  # what calls the layer, its `optimal_value`, or a loss of it
             )
         return gap
 
@@ -359,6 +365,11 @@ def _in_range(
         form, result = in_units(form, scale, level), found
     _refuse_outside(torch.nonzero(result.value == torch.inf).squeeze(1), form.size)
     return form, result, (scale, level)
+
+
+def _all(form: ConicForm) -> Tensor:
+    """Return that every instance has a derivative, (N,)."""
+    return form.constant.new_ones(form.size, dtype=torch.bool)
 
 
 def _put(found: Result, rows: Tensor, other: Result, places: Tensor) -> None:

@@ -7,7 +7,8 @@
 
 The first two are judged by how far decisions are from x*, the others by regret. The formulas are in `soctk.losses` and
 `soctk.learn.optimality`. Models of ReLU units alone decide at vertices, which do not move with the weights until they
-jump: their `Regret` has the derivative 0 or none, while the others still lead somewhere.
+jump: their `Regret` has the derivative 0 or none, while the others still lead somewhere. Instances whose derivative is
+not proved at the weights of a step do not count in that step.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Suboptimality(DecisionLoss):
 
     def on(self, model: ConvexSurrogate) -> Loss:
         """Return the mean of `losses.suboptimality_loss`."""
-        layer = DecisionLayer(model, self.feasible_set)
+        layer = DecisionLayer(model, self.feasible_set, skip_undefined=True)
         optima, context = (part.to(model.device) for part in (self.optima, self.context))
         return lambda: suboptimality_loss(layer, optima, context)
 
@@ -172,8 +173,7 @@ class Regret(DecisionLoss):
     Attributes:
         objective: (x (N, n), context (N, p)) -> (N,), differentiable in x.
         optimum: (N,), its smallest values; without them the mean value takes the place of the mean regret.
-        decider: makes the differentiable decisions of a model over a set; `DecisionLayer` by default, in which
-            decisions without a derivative do not count.
+        decider: makes the differentiable decisions of a model over a set; `DecisionLayer` by default.
     """
 
     objective: Callable[[Tensor, Tensor], Tensor]
@@ -251,7 +251,7 @@ class SPOPlus(DecisionLoss):
 
     def on(self, model: ConvexSurrogate) -> Loss:
         """Return the mean of `losses.spo_plus_loss`, an upper bound on the mean regret."""
-        layer = DecisionLayer(model, self.feasible_set)
+        layer = DecisionLayer(model, self.feasible_set, skip_undefined=True)
         costs, optima, context = (part.to(model.device) for part in (self.costs, self.optima, self.context))
         return lambda: spo_plus_loss(layer, costs, optima, context)
 

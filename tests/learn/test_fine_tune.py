@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from zoo import MODELS, shaken
 
 import soctk
 from soctk import losses
+from soctk.learn import decision_losses
 from soctk.tilted import Tilted
 from soctk_baselines import DCP, CvxpyLayerDecider, QuadraticRegression
 from soctk_tasks import make_task
@@ -121,6 +123,36 @@ def test_spo_plus_leaves_out_what_the_layer_leaves_out():
     layer = soctk.DecisionLayer(soctk.SOCICNN(2, context_dim=1, hidden=(4,)), soctk.Polyhedron(2, -1.0, 1.0), **options)
     loss = soctk.losses.spo_plus_loss(layer, rows_of(3, 2), torch.zeros(3, 2).double(), rows_of(3, 1))
     loss.backward()
+
+
+@pytest.mark.parametrize("name", ["relu", "soc"])
+def test_suboptimality_leaves_out_both_terms_of_what_the_layer_leaves_out(name):
+    """f(x*) was left in where min f has no derivative: the mean fell along it by f alone, wherever that led."""
+    model, context = shaken(MODELS[name](5)), rows_of(60, 3)
+    optima = soctk.minimize(MODELS["soc"](5), SET, context).x
+    skipping = soctk.DecisionLayer(model, SET, max_iter=10, skip_undefined=True)
+    _, proved = skipping.proved_value(context)
+    assert 10 < int(proved.sum()) < 50
+    weights = list(model.parameters())
+    options = {"allow_unused": True, "materialize_grads": True}
+    slopes = torch.autograd.grad(losses.suboptimality_loss(skipping, optima, context), weights, **options)
+    strict = soctk.DecisionLayer(model, SET, max_iter=10)
+    alone = losses.suboptimality_loss(strict, optima[proved], context[proved])
+    expected = torch.autograd.grad(alone * (int(proved.sum()) / 60), weights, **options)
+    torch.testing.assert_close(slopes, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["suboptimality", "spo_plus"])
+def test_an_instance_without_a_proved_derivative_does_not_end_the_training(name, monkeypatch):
+    """One of 800 contexts of a ReLU model ended `fine_tune` in an error."""
+    model = shaken(MODELS["relu"](5))
+    loss, data = every_loss(model)[name], make_task("budget_huber", dim=5).sample(12, 8, seed=1)
+    data = soctk.ValueData(rows_of(12, 3), data.x, data.value)
+    soctk.fit(model, data, QUICK)
+    monkeypatch.setattr(decision_losses, "DecisionLayer", functools.partial(soctk.DecisionLayer, max_iter=9))
+    report = soctk.fine_tune(model, data, loss, TUNE)
+    assert report.steps > 0
+    assert report.after <= report.before
 
 
 @pytest.fixture(scope="module")
