@@ -180,19 +180,21 @@ class ActiveSet:
 
     Attributes:
         place: what they rest at.
+        point: where the equations hold, (N, n).
         rows: where that stands among the rows of e, (N, r), others behind where there are fewer.
         inverse: the first n columns of the inverse of the matrix above, (N, n + r, n).
         verified: whether the derivative was shown to be right, bool (N,).
     """
 
     place: Place
+    point: Tensor
     rows: Tensor
     inverse: Tensor
     verified: Tensor
 
-    def equations(self, form: ConicForm, ends: Ends, x: Tensor) -> Tensor:
-        """Return (g, e) at points x (N, n) as a function of what form and ends depend on, (N, n + r)."""
-        g, e = self.place.linearized(form, ends, x)
+    def equations(self, form: ConicForm, ends: Ends) -> Tensor:
+        """Return (g, e) as a function of what form and ends depend on, (N, n + r)."""
+        g, e = self.place.linearized(form, ends, self.point)
         return torch.cat([g, e.gather(1, self.rows)], dim=1)
 
     def solve(self, incoming: Tensor) -> Tensor:
@@ -204,29 +206,37 @@ class ActiveSet:
 def find_active_set(form: ConicForm, bounds: Ends, final: Final, *, moving: bool) -> ActiveSet:
     """Return what the solutions of a detached form rest at, first by where the iterations ended.
 
-    Near a kink or bound that shows it only roughly: where the Newton step leads out of the piece, the next is tried.
+    Near a kink or bound that shows it only roughly: where the Newton step leads out of the piece, the next is tried,
+    and where the gradient turns on the way, as near the apex of a norm, another step.
 
     More normals of a set than are independent may meet there, at a degenerate vertex. As long as all of them have
     multipliers, a decision stays on all: those that follow from others are left out, and whether they have is told by
     the last iterate, whose multipliers tend to the middle of all that there are. Not if the ends are `moving`: one that
     moves alone parts them.
     """
-    place = Place.of(form, bounds, final)
-    found, x, y = _solve_at(place, form, bounds, final, moving=moving)
+    place, point = Place.of(form, bounds, final), final.x
+    found, x, y, missed = _solve_at(place, form, bounds, final, point, moving=moving)
     for _ in range(PIECES_TRIED - 1):
-        nearer = None if bool(found.verified.all()) else place.adjusted(form, x, y, ~found.verified)
-        if nearer is None:
+        if bool(found.verified.all()):
             break
-        place = nearer
-        found, x, y = _solve_at(place, form, bounds, final, moving=moving)
+        nearer = place.adjusted(form, x, y, ~found.verified)
+        again = missed if nearer is None else missed & (nearer.resting() == place.resting()).all(dim=1)
+        if nearer is None and not bool(again.any()):
+            break
+        place, point = nearer or place, torch.where(again.unsqueeze(1), x, point)
+        found, x, y, missed = _solve_at(place, form, bounds, final, point, moving=moving)
     return found
 
 
 def _solve_at(
-    place: Place, form: ConicForm, bounds: Ends, final: Final, *, moving: bool
-) -> tuple[ActiveSet, Tensor, Tensor]:
-    """Return the derivatives at a place, and x (N, n) and the multipliers (N, rows) where the Newton step leads."""
-    x, n = final.x, final.x.shape[1]
+    place: Place, form: ConicForm, bounds: Ends, final: Final, x: Tensor, *, moving: bool
+) -> tuple[ActiveSet, Tensor, Tensor, Tensor]:
+    """Return the derivatives at a place by one Newton step from points x (N, n).
+
+    Returns:
+        Them; x and the multipliers (N, rows) where the step leads; and whether the gradient is not zero there, (N,).
+    """
+    point, n = x, x.shape[1]
     resting, matrix = place.resting(), place.matrix(form)
     follows = torch.zeros_like(place.side, dtype=torch.bool) if moving else redundant(bounds, place.side)
     resting[:, place.directions] &= ~follows
@@ -253,7 +263,7 @@ def _solve_at(
     inside = place.margin(form, x, y, matrix.norm(dim=2), size) >= SMALLEST_MARGIN
     # More than n rows do not fit one point but by chance.
     verified = regular & solved & inside & firm & (count <= n)
-    return ActiveSet(place, rows, inverse[:, :, :n], verified), x, y
+    return ActiveSet(place, point, rows, inverse[:, :, :n], verified), x, y, regular & ~solved & x.isfinite().all(dim=1)
 
 
 def _inverse(hessian: Tensor, equations: Tensor, held: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:

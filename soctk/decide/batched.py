@@ -313,40 +313,47 @@ def factor_hessian(hessian: Tensor) -> Tensor:
 
 
 def solve_factored(factor: Tensor, right: Tensor, bounds: HasRows) -> Tensor:
-    """Solve H y = right, or with multipliers of E y = 0 where there are equalities: (N, n) -> (N, n).
+    """Solve H y = right, or with multipliers of E y = 0 where there are equalities: (N, n) -> (N, n)."""
+    return solve_columns(factor, right.unsqueeze(-1), bounds).squeeze(-1)
+
+
+def solve_columns(factor: Tensor, right: Tensor, bounds: HasRows) -> Tensor:
+    """Solve as `solve_factored` for several right-hand sides: (N, n, R) -> (N, n, R).
 
     There any combination of rows of E may be added to the right-hand side. At a vertex some coordinates have next to no
     curvature: H^-1 right would be huge there, only to be cancelled by H^-1 times such a combination. So the right-hand
     side is made small there: 0 at the flattest coordinate, or small by least squares, weighted by inverse curvatures.
     """
     if bounds.rows is None:
-        return torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
-    curvature = factor.square().sum(dim=-1)
+        return torch.cholesky_solve(right, factor)
+    curvature, last = factor.square().sum(dim=-1), right.shape[-1]
     if bounds.sums:
-        flattest = curvature.argmin(dim=-1, keepdim=True)
-        right = right - right.gather(-1, flattest)
-        solution = torch.cholesky_solve(torch.stack([right, torch.ones_like(right)], dim=-1), factor)
-        ratio = solution[..., 0].sum(dim=-1, keepdim=True) / solution[..., 1].sum(dim=-1, keepdim=True)
-        y = solution[..., 0] - solution[..., 1] * ratio
+        flattest = curvature.argmin(dim=-1)[:, None, None].expand(-1, 1, last)
+        right = right - right.gather(1, flattest)
+        solution = torch.cholesky_solve(torch.cat([right, torch.ones_like(right[..., :1])], dim=-1), factor)
+        sums = solution.sum(dim=1, keepdim=True)
+        y = solution[..., :last] - solution[..., last:] * (sums[..., :last] / sums[..., last:])
         # Rounding of the Schur step must not let sum(x) drift.
-        return y - y.mean(dim=-1, keepdim=True)
+        return y - y.mean(dim=1, keepdim=True)
     rows = bounds.rows
     weighted = rows / curvature.unsqueeze(-2)
-    right = right - _solve_symmetric(weighted @ rows.mT, (weighted @ right.unsqueeze(-1)).squeeze(-1)) @ rows
+    right = right - rows.mT @ _solve_symmetric(weighted @ rows.mT, weighted @ right)
     columns = rows.mT.expand(right.shape[0], -1, -1)
-    solution = torch.cholesky_solve(torch.cat([right.unsqueeze(-1), columns], dim=-1), factor)
+    solution = torch.cholesky_solve(torch.cat([right, columns], dim=-1), factor)
     product = rows @ solution
-    multipliers = _solve_symmetric(product[..., 1:], product[..., 0])
-    y = solution[..., 0] - (solution[..., 1:] @ multipliers.unsqueeze(-1)).squeeze(-1)
-    return y - (y @ rows.mT) @ rows
+    multipliers = _solve_symmetric(product[..., last:], product[..., :last])
+    y = solution[..., :last] - solution[..., last:] @ multipliers
+    return y - rows.mT @ (rows @ y)
 
 
 def _solve_symmetric(matrix: Tensor, right: Tensor) -> Tensor:
-    """Solve positive semidefinite systems (N, k, k), by the smallest solution where they are singular to rounding."""
+    """Solve positive semidefinite systems, by the smallest solution where they are singular to rounding.
+
+    (N, k, k), (N, k, R) -> (N, k, R).
+    """
     values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.mT))
-    share = (vectors.mT @ right.unsqueeze(-1)).squeeze(-1)
     least = 4 * torch.finfo(right.dtype).eps * values[..., -1:]
-    return (vectors @ torch.where(values > least, share / values, 0.0).unsqueeze(-1)).squeeze(-1)
+    return vectors @ torch.where((values > least).unsqueeze(-1), vectors.mT @ right / values.unsqueeze(-1), 0.0)
 
 
 def _ratio(room: Tensor, toward: Tensor) -> Tensor:

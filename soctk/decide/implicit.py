@@ -9,8 +9,9 @@ H + diag(s / room) on {E dx = 0}. H is the Hessian with dual iterates that the N
 autograd through the same dual iterates (`Term.implicit_dual`): at a kink the smoothed curvature is a quotient of two
 numbers that are nearly zero, the dual variable is not.
 
-That is accurate where f has curvature of its own in every direction that kinks and bounds leave, and these hold firmly
-what they hold. Elsewhere the solution is taken for what it is, a vertex or nearly one (soctk.decide.active_set).
+That is accurate where f has curvature of its own in every direction that kinks and bounds leave, and these either hold
+a decision firmly or not at all (soctk.decide.holding). Elsewhere the solution is taken for what it is, a vertex or
+nearly one (soctk.decide.active_set).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from soctk.decide.active_set import FIRM, find_active_set
+from soctk.decide.active_set import find_active_set
 from soctk.decide.batched import solve_factored
 from soctk.decide.decision import relative_gap
 from soctk.decide.ends import Ends, dependent, sides, turns
+from soctk.decide.holding import Holding
 from soctk.decide.result import Final, Result, map_tensors, picker
 from soctk.decide.rules import is_polyhedral
 from soctk.forms.conic_form import ConicForm, Dual
@@ -36,10 +38,6 @@ LEAST_CURVATURE = 1e4
 """Of f between the bounds, in units of the barrier's, which then bends a derivative by 1e-4."""
 ROUNDED_AWAY = 1e-12
 """Of f's curvature beside the weight of a row, whose rounding errors reach what is flat across it: a ten-thousandth."""
-STIFF = 1e3
-"""Of ends and kinks, in units of f's curvature: those that hold have more, those that do not its inverse or less."""
-LARGEST_SPREAD = 1e6
-"""Of f's curvature between directions; beyond, it is taken to be so."""
 NAMED = 5
 """Instances that a refusal names."""
 
@@ -53,8 +51,8 @@ class System(Protocol):
 
     verified: Tensor
 
-    def equations(self, form: ConicForm, ends: Ends, x: Tensor) -> Tensor:
-        """Return what is zero at the solutions x (N, n) as a function of what form and ends depend on, (N, m)."""
+    def equations(self, form: ConicForm, ends: Ends) -> Tensor:
+        """Return what is zero at the solutions as a function of what form and ends depend on, (N, m)."""
         ...
 
     def solve(self, incoming: Tensor) -> Tensor:
@@ -105,7 +103,7 @@ def differentiable(
         systems.append((rest, find_active_set(part_of(plain, rest), part, picker(size, rest)(final), moving=moving)))
     points, given = [], []
     for rows, system in systems:
-        equations = system.equations(part_of(form, rows), ends.select(rows, size), final.x[rows])
+        equations = system.equations(part_of(form, rows), ends.select(rows, size))
         verified = system.verified & ~turning[rows]
         given.append(verified & (gap[rows] <= max_gap))
         points.append(_Implicit.apply(equations, result.x[rows], system, rows, verified, given[-1], gap, max_gap, skip))
@@ -125,6 +123,7 @@ class Barrier:
     """The system above.
 
     Attributes:
+        point: the last iterate, (N, n).
         factor: the Cholesky factor of H + D'(s / room) D, D the axes and R, (N, n, n).
         smoothed: the terms at the last iterate.
         lags: their dual iterates.
@@ -133,6 +132,7 @@ class Barrier:
         verified: see `System`.
     """
 
+    point: Tensor
     factor: Tensor
     smoothed: list[Smoothed]
     lags: list
@@ -154,10 +154,8 @@ class Barrier:
             hessian = hessian + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
         for term, lag in zip(form.terms, final.lags, strict=True):
             smoothed.append(term.smooth_at(term.inner(final.x.unsqueeze(1)), final.mu))
-            term.add_hessian(hessian if term.curvature_kind == "none" else curvature, smoothed[-1], lag)
-        hessian, along = hessian + curvature, curvature.diagonal(dim1=1, dim2=2)
-        if weights.shape[1] > n:
-            along = torch.cat([along, ((bounds.R @ curvature) * bounds.R).sum(dim=2)], dim=1)
+            term.add_hessians(hessian, curvature, smoothed[-1], lag)
+        hessian = hessian + curvature
         factor, failed = torch.linalg.cholesky_ex(hessian)
         pivots = factor.diagonal(dim1=1, dim2=2).square()
         least = LEAST_PIVOT * hessian.diagonal(dim1=1, dim2=2)
@@ -167,25 +165,27 @@ class Barrier:
         apart = (flattest >= LEAST_CURVATURE * weights[:, n:]) | ~between[:, n:]
         if weights.shape[1] > n:
             apart &= flattest >= ROUNDED_AWAY * weights[:, n:].amax(dim=1, keepdim=True)
-        # What is held by less may leave its end with the smallest change; whether it does the other system tells.
-        held = (between | (weights >= FIRM * along)).all(dim=1)
-        verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1) & held
+        verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1)
         if moving:  # one that moves parts what meets there; as long as all stay, all that are held hold
             verified &= ~dependent(bounds, between)
-        verified &= ~_in_doubt(form, smoothed, final.lags, weights, curvature)
-        return cls(factor, smoothed, final.lags, low, high, bounds, verified)
+        holding = Holding.of(form, smoothed, final.lags, weights, bounds)
+        which = holding.comparable(curvature)
+        unsure = torch.nonzero(verified & which.any(dim=1)).squeeze(1)
+        if unsure.numel() > 0:
+            verified[unsure] = ~holding.in_doubt(which, unsure, factor, curvature, bounds)
+        return cls(final.x, factor, smoothed, final.lags, low, high, bounds, verified)
 
     def select(self, rows: Tensor) -> Barrier:
         """Return the system of the instances `rows`, in order; the system itself for all of them."""
         if rows.numel() == self.verified.numel():
             return self
         pick = picker(self.factor.shape[0], rows)
-        tensors = (pick(part) for part in (self.factor, self.smoothed, self.lags, self.low, self.high))
+        tensors = (pick(part) for part in (self.point, self.factor, self.smoothed, self.lags, self.low, self.high))
         return Barrier(*tensors, self.bounds.select(rows, self.factor.shape[0]), pick(self.verified))
 
-    def equations(self, form: ConicForm, ends: Ends, x: Tensor) -> Tensor:
+    def equations(self, form: ConicForm, ends: Ends) -> Tensor:
         """Return g - D'(s_lo / room lo + s_hi / room hi), (N, n): what moves an end moves the multiplier on it."""
-        terms = zip(form.terms, self.smoothed, self.lags, strict=True)
+        terms, x = zip(form.terms, self.smoothed, self.lags, strict=True), self.point
         duals = tuple(term.implicit_dual(term.inner(x.unsqueeze(1)), smoothed, lag) for term, smoothed, lag in terms)
         g = form.slope(Dual(duals)).squeeze(1).expand_as(x)
         if not ends.requires_grad:
@@ -198,27 +198,6 @@ class Barrier:
     def solve(self, incoming: Tensor) -> Tensor:
         """Return K incoming."""
         return solve_factored(self.factor, incoming, self.bounds)
-
-
-def _in_doubt(form: ConicForm, smoothed: list[Smoothed], lags: list, ends: Tensor, curvature: Tensor) -> Tensor:
-    """Return where an end or a kink may hold a decision or not, by how stiff it is in units of f's curvature, (N,).
-
-    One that holds with stiffness k gives way by 1 / k of what the decision would do without it, which is as many times
-    what it does with it as f is flatter there than elsewhere; one that does not bends it by k.
-
-    Args:
-        form: detached.
-        smoothed: its terms at the last iterate.
-        lags: their dual iterates.
-        ends: s / room of all directions, (N, n + m).
-        curvature: of f but for kinks, (N, n, n).
-    """
-    kinks = [term.stiffness(smooth, lag) for term, smooth, lag in zip(form.terms, smoothed, lags, strict=True)]
-    stiffness = torch.cat([ends, *(kink[:, 0] for kink in kinks if kink is not None)], dim=1)
-    pivots = torch.linalg.cholesky_ex(curvature)[0].diagonal(dim1=1, dim2=2).square()
-    most = curvature.diagonal(dim1=1, dim2=2).amax(dim=1, keepdim=True)
-    least = torch.nan_to_num(pivots.amin(dim=1, keepdim=True)).maximum(most / LARGEST_SPREAD)
-    return ((stiffness * STIFF > least) & (stiffness < STIFF * most * (most / least))).any(dim=1)
 
 
 class _Implicit(torch.autograd.Function):

@@ -44,8 +44,7 @@ class DecisionLayer(nn.Module):
     `UncertifiedWarning`, and not differentiated; nor are those that jump or turn with the smallest change of what
     they depend on (of a ReLU model one in three, of a model with curvature hardly any). Second derivatives
     (create_graph=True) are refused, and transforms of `torch.func` do not see into it:
-    `torch.autograd.functional.jacobian` takes Jacobians. A decision within about 1e-4 of the apex of a norm, the kink
-    of an absolute value among them, may have a derivative between those to its two sides.
+    `torch.autograd.functional.jacobian` takes Jacobians.
 
     Args:
         model: a surrogate with a conic form.

@@ -21,6 +21,7 @@ from soctk.simd import any_of, choose, fill, view
 from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Recognised, Smoothed, Term, group_count, group_norms
 from soctk.terms.cones import Affine, ConeBuilder, interleave
 from soctk.terms.kernel import EPS, TINY, Kernel, Packs, Structure
+from soctk.terms.norm_piece import NormsPiece
 from soctk.terms.piece import AT_KINK, Piece
 from soctk.terms.quadratic import exponent
 
@@ -132,6 +133,33 @@ class Norms(Term):
         self.map.add_gram(total, self._spread(weight))
         add_product(total, torch.cat([primal, dual], dim=1), torch.cat([dual, primal], dim=1), sign=-1.0)
 
+    def at_apex(self, smoothed: Smoothed, lag: Tensor) -> Tensor:
+        """Return which groups the smoothed term and its dual iterates show at their apex, bool (N, 1, G)."""
+        length = torch.minimum(group_norms(lag, self.size), group_norms(smoothed.dual, self.size))
+        return (length < (1 - AT_KINK) * self.weights) & (self.kappa == 0)
+
+    def kinks(self, smoothed: Smoothed, lag: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return lambda/tau - rho'u / tau^2, the least curvature of a group, which is that along rho; and A'rho."""
+        if bool((self.kappa != 0).all()):
+            return None
+        u, tau = smoothed.cache
+        along = self.weights / tau - self._dot(lag, u) / tau.square()
+        stiffness = torch.where(self.kappa == 0, along, 0.0)[:, 0]
+        if self.size == 1:
+            return stiffness, self.map.to_dense().matrix
+        unit = lag / self._spread(group_norms(lag, self.size).clamp(min=SMALLEST_WEIGHT))
+        return stiffness, self.map.group_adjoint(unit[:, 0], self.size)
+
+    def add_hessians(self, kinks: Tensor, rest: Tensor, smoothed: Smoothed, lag: Tensor) -> None:
+        """Add that of absolute values and of groups at their apex to `kinks`."""
+        held = self.at_apex(smoothed, lag) if self.size > 1 else self.kappa == 0
+        if not bool(held.any()):
+            self.add_hessian(rest, smoothed, lag)
+            return
+        for total, part in ((kinks, held), (rest, ~held)):
+            of_part = dataclasses.replace(self, weights=torch.where(part, self.weights, 0.0))
+            of_part.add_hessian(total, smoothed, torch.where(self._spread(part), lag, 0.0))
+
     def curvature(self, smoothed: Smoothed, lag: Tensor, du: Tensor) -> Tensor:
         """Return (lambda/tau) du - (u (rho'du) + rho (u'du)) / (2 tau^2) for each group."""
         u, tau = smoothed.cache
@@ -158,7 +186,7 @@ class Norms(Term):
 
     def piece(self, smoothed: Smoothed, lag: Tensor) -> Piece:
         """Return which groups are at their apex."""
-        return NormsPiece.of(self, smoothed, lag)
+        return NormsPiece(self._spread(self.at_apex(smoothed, lag)), lag)
 
     def envelope(self, u: Tensor, smoothed: Smoothed, lag: Tensor) -> Tensor:
         """Return sum_g lambda_g (e_g'u_g + sqrt(1 - ||e_g||^2) |kappa_g|), e = rho / lambda held."""
@@ -215,49 +243,6 @@ class Norms(Term):
     def unpack_lag(self, rows: Tensor) -> Tensor:
         """Return rho."""
         return rows
-
-
-@dataclass(frozen=True, eq=False)
-class NormsPiece(Piece):
-    """Groups that are at their apex or not.
-
-    Attributes:
-        held: the dual iterates rho, (N, 1, K), which groups at their apex keep.
-    """
-
-    held: Tensor
-
-    @classmethod
-    def of(cls, term: Norms, smoothed: Smoothed, lag: Tensor) -> NormsPiece:
-        """Return the piece that the smoothed term and its dual iterates show."""
-        length = torch.minimum(group_norms(lag, term.size), group_norms(smoothed.dual, term.size))
-        apex = (length < (1 - AT_KINK) * term.weights) & (term.kappa == 0)
-        return cls(apex.repeat_interleave(term.size, dim=-1), lag)
-
-    def dual(self, term: Any, u: Tensor) -> Tensor:
-        """Return rho at an apex, lambda u / length elsewhere."""
-        return torch.where(self.kinks, self.held, term.subgradient(u))
-
-    def add_hessian(self, term: Any, total: Tensor, u: Tensor) -> None:
-        """Add the Hessian of the groups that are not at their apex."""
-        curved = ~self.kinks[..., :: term.size] & ((term.kappa != 0) | (term.size > 1))
-        super().add_hessian(dataclasses.replace(term, weights=term.weights * curved), total, u)
-
-    def equations(self, term: Any, u: Tensor) -> Tensor:
-        """Return u."""
-        return u
-
-    def matrix(self, term: Any) -> Tensor:
-        """Return A."""
-        return term.map.to_dense().matrix
-
-    def margins(self, term: Any, u: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the lengths ||u_g||, and 1 - ||rho_g|| / lambda_g."""
-        weights = term.weights.clamp(min=SMALLEST_WEIGHT)
-        slack = 1 - group_norms(self.held + change, term.size) / weights
-        length = torch.where(term.kappa == 0, group_norms(u, term.size), torch.inf)
-        slack, length = (part.repeat_interleave(term.size, dim=-1) for part in (slack, length))
-        return torch.where(self.kinks, torch.inf, length), torch.where(self.kinks, slack, torch.inf)
 
 
 def reference(t):

@@ -302,28 +302,89 @@ def test_one_context_whose_set_is_a_point_leaves_the_decisions_of_the_others_alo
     assert float(found[0].abs().max()) <= 1e-9
 
 
-@pytest.mark.parametrize("distance", [1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7])
+DISTANCES = [1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]
+"""From where a kink or a bound begins to hold, in units of x; what is less than 1e-9 of x, or of 1, is taken for none."""
+
+
+@pytest.mark.parametrize(("unit", "distance"), [(u, d) for u in (1.0, 1e3, 1e-3) for d in DISTANCES if u * d > 5e-9])
 @pytest.mark.parametrize(
-    ("holding", "at", "below"), [("kink", 0.75, 2 / 3), ("kink", 0.95, 0.0), ("bound", 0.75, 2 / 3)]
+    ("holding", "at", "below"),
+    [
+        ("kink", 0.75, 2 / 3),
+        ("kink", 0.95, 0.0),
+        ("absolute", 0.65, 2 / 3),
+        ("absolute", 0.85, 0.0),
+        ("bound", 0.75, 2 / 3),
+    ],
 )
 def test_on_either_side_of_where_a_kink_or_a_bound_begins_to_hold(
-    holding: str, at: float, below: float, distance: float
+    unit: float, holding: str, at: float, below: float, distance: float
 ) -> None:
     """min of x^2 / 2 + y^2 + w max(x - .5, 0) over x + y = t: x is 2t / 3 up to t = .75, .5, and (2t - w) / 3 from .95.
 
-    Smoothing by mu reaches as far as sqrt(mu); what was given there was anything between 0 and 2 / 3.
+    Smoothing by mu reaches as far as sqrt(mu); what was given there was anything between 0 and 2 / 3. With half of
+    w |x - .5| in its place the same is so .1 earlier.
     """
     point = cp.Variable(2)
-    cost = 0.5 * cp.square(point[0]) + cp.square(point[1])
-    upper = [0.5, 5.0]
+    x, y = point[0] / unit, point[1] / unit
+    cost, upper = 0.5 * cp.square(x) + cp.square(y), 5.0
     if holding == "kink":
-        cost, upper = cost + 0.4 * cp.pos(point[0] - 0.5), [5.0, 5.0]
-    line = soctk.Polyhedron(2, -5.0, upper, E=[[1.0, 1.0]], f=[1.0])
+        cost += 0.4 * cp.pos(x - 0.5)
+    elif holding == "absolute":
+        cost += 0.2 * cp.abs(x - 0.5)
+    else:
+        upper = 0.5
+    line = soctk.Polyhedron(2, -5.0 * unit, [upper * unit, 5.0 * unit], E=[[1.0, 1.0]], f=[unit])
     layer = soctk.DecisionLayer(soctk.from_cvxpy(cost, point), line)
     for side, expected in ((-1, below), (1, 2 / 3 - below)):
-        total = torch.tensor([at + side * distance], dtype=torch.float64, requires_grad=True)
+        total = torch.tensor([unit * (at + side * distance)], dtype=torch.float64, requires_grad=True)
         (slope,) = torch.autograd.grad(layer(f=total)[0], total)
         assert float(slope) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("distance", [1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("rows", [2, 3])
+def test_on_either_side_of_where_the_apex_of_a_norm_begins_to_hold(rows: int, distance: float) -> None:
+    """min of ||x - t||^2 / 2 + w ||x||: x = 0 up to ||t|| = w, (1 - w / ||t||) t beyond."""
+    point = cp.Variable(2 * rows)
+    cost = 0.5 * cp.sum_squares(point[:rows] - point[rows:]) + 0.3 * cp.norm(point[:rows], 2)
+    fixed = np.hstack([np.zeros((rows, rows)), np.eye(rows)])
+    layer = soctk.DecisionLayer(
+        soctk.from_cvxpy(cost, point), soctk.Polyhedron(2 * rows, -5.0, 5.0, E=fixed, f=np.ones(rows))
+    )
+    along = torch.arange(1.0, rows + 1, dtype=torch.float64)
+    along /= along.norm()
+    for side in (-1, 1):
+        length = 0.3 + side * distance
+        t, weights = (length * along).requires_grad_(), torch.linspace(-1, 2, rows, dtype=torch.float64)
+        (slope,) = torch.autograd.grad((layer(f=t)[:rows] * weights).sum(), t)
+        away = (1 - 0.3 / length) * weights + 0.3 / length * (weights @ along) * along
+        torch.testing.assert_close(slope, away if side > 0 else torch.zeros_like(away), rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["kink", "absolute"])
+@pytest.mark.parametrize("angle", [1.0, 0.1, 0.03])
+def test_kinks_that_hold_together_and_are_nearly_parallel(angle: float, kind: str) -> None:
+    """min of ||x - t||^2 / 2 + w max(a'x, 0) + w max(b'x, 0): x = 0 as long as t = p a + q b with p and q in [0, w].
+
+    What a kink holds that another one does not is b's part across a: its stiffness counted as if that were all of b.
+    """
+    a, b = np.array([1.0, 0.0]), np.array([np.cos(angle), np.sin(angle)])
+    point, w, shift = cp.Variable(4), 0.4, 0.0
+    cost = 0.5 * cp.sum_squares(point[:2] - point[2:])
+    for normal in (a, b):
+        if kind == "kink":
+            cost += w * cp.pos(normal @ point[:2])
+        else:
+            cost, shift = cost + 0.5 * w * cp.abs(normal @ point[:2]), 0.5 * w
+    fixed = np.hstack([np.zeros((2, 2)), np.eye(2)])
+    layer = soctk.DecisionLayer(soctk.from_cvxpy(cost, point), soctk.Polyhedron(4, -5.0, 5.0, E=fixed, f=[1.0, 1.0]))
+    across, weights = torch.tensor([0.0, 1.0], dtype=torch.float64), torch.tensor([0.5, -1.0], dtype=torch.float64)
+    for q in (1e-2, 1e-3, 1e-4, 1e-5):
+        for sign, expected in ((1, torch.zeros(2, dtype=torch.float64)), (-1, (weights @ across) * across)):
+            t = torch.tensor((0.2 - shift) * a + (sign * q - shift) * b, requires_grad=True)
+            (slope,) = torch.autograd.grad((layer(f=t)[:2] * weights).sum(), t)
+            torch.testing.assert_close(slope, expected, rtol=0, atol=5e-3)
 
 
 @pytest.mark.parametrize("seed", range(4))
