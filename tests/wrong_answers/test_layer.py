@@ -303,7 +303,7 @@ def test_one_context_whose_set_is_a_point_leaves_the_decisions_of_the_others_alo
 
 
 DISTANCES = [1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]
-"""From where a kink or a bound begins to hold, in units of x; what is less than 1e-9 of x, or of 1, is taken for none."""
+"""From where a kink or a bound begins to hold, in units of x; less than 1e-9 of x, or of 1, is taken for none."""
 
 
 @pytest.mark.parametrize(("unit", "distance"), [(u, d) for u in (1.0, 1e3, 1e-3) for d in DISTANCES if u * d > 5e-9])
