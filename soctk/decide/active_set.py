@@ -41,13 +41,17 @@ LARGEST_CONDITION = 1e10
 SMALLEST_MARGIN = 1e-9
 """Of multipliers, in units of their range or of the gradient, and of distances in x."""
 LARGEST_RESIDUAL = 1e-6
-"""Of the gradient after the Newton step, in units of the gradient."""
+"""Of the gradient after the Newton step, in units of the numbers that it is the sum of."""
+ROUNDING = 1e-14
+"""Of the largest of these, where one is far smaller."""
+LARGEST_TURN = 1e-3
+"""Of the Hessian on the Newton step, which is then near enough to that of the solution."""
 LEAST_CURVATURE = 1e-8
 """By how much it changes the gradient over the size of x, in units of the gradient; less is taken as none."""
 FIRM = 1e3
 """Of a multiplier over the room that is left, in units of f's curvature there: its end gives way by a thousandth."""
-PIECES_TRIED = 3
-"""Of f and of the set, before a decision is taken to have no derivative that is known."""
+STEPS = 6
+"""Newton steps, on one piece or on others, before a decision is taken to have no derivative that is known."""
 TINY = 1e-300
 
 
@@ -117,12 +121,11 @@ class Place:
         met = x.new_zeros(x.shape[0], len(self._equalities))  # every iterate meets them
         return form.slope(Dual(duals)).squeeze(1) + self.prices, torch.cat([*kinks, rooms, met], dim=1)
 
-    def size(self, form: ConicForm, x: Tensor) -> Tensor:
-        """Return the largest number that g is a sum of, (N, 1)."""
-        largest = form.linear.abs().amax(dim=2).expand(x.shape[0], 1)
+    def sizes(self, form: ConicForm, x: Tensor) -> Tensor:
+        """Return the largest number that each entry of g is a sum of, (N, n)."""
+        largest = form.linear[:, 0].abs().expand_as(x)
         for piece, term, u, _ in self._parts(form, x):
-            part = term.map.adjoint(piece.dual(term, u))
-            largest = torch.maximum(largest, part.abs().amax(dim=2))
+            largest = largest.maximum(term.map.adjoint(piece.dual(term, u))[:, 0].abs())
         return largest.clamp(min=TINY)
 
     def matrix(self, form: ConicForm) -> Tensor:
@@ -216,7 +219,7 @@ def find_active_set(form: ConicForm, bounds: Ends, final: Final, *, moving: bool
     """
     place, point = Place.of(form, bounds, final), final.x
     found, x, y, missed = _solve_at(place, form, bounds, final, point, moving=moving)
-    for _ in range(PIECES_TRIED - 1):
+    for _ in range(STEPS - 1):
         if bool(found.verified.all()):
             break
         nearer = place.adjusted(form, x, y, ~found.verified)
@@ -244,7 +247,8 @@ def _solve_at(
     rows = resting.to(torch.uint8).argsort(dim=1, descending=True)[:, : min(n, int(count.max()))]
     held = resting.gather(1, rows)
     equations = matrix.gather(1, rows.unsqueeze(-1).expand(-1, -1, n)) * held.unsqueeze(-1)
-    (g, e), size = place.linearized(form, bounds, x), place.size(form, x)
+    (g, e), sizes = place.linearized(form, bounds, x), place.sizes(form, x)
+    size = sizes.amax(dim=1, keepdim=True)
     least = LEAST_CURVATURE * size / x.abs().amax(dim=1, keepdim=True).clamp(min=1.0)
     hessian = place.hessian(form, x)
     inverse, regular = _inverse(hessian, equations, held, least)
@@ -252,8 +256,11 @@ def _solve_at(
     dx, multipliers = step[:, :n], step[:, n:]
     y = torch.zeros_like(e).scatter(1, rows, held * multipliers)
     x = x + dx
-    residual = (place.linearized(form, bounds, x)[0] + _times(matrix.mT, y)).abs().amax(dim=1)
-    solved = residual <= LARGEST_RESIDUAL * size.squeeze(1)
+    residual = (place.linearized(form, bounds, x)[0] + _times(matrix.mT, y)).abs()
+    solved = (residual <= LARGEST_RESIDUAL * sizes + ROUNDING * size).all(dim=1)
+    turned = (place.hessian(form, x) - hessian).abs()
+    along = hessian.diagonal(dim1=1, dim2=2).sqrt()
+    solved &= (turned <= LARGEST_TURN * along.unsqueeze(2) * along.unsqueeze(1) + TINY).flatten(1).all(dim=1)
     degenerate = follows.any(dim=1, keepdim=True)
     last = torch.where(place.side > 0, final.low, 0.0 if final.high is None else final.high)
     y[:, place.directions] = torch.where(degenerate, -place.side * last, y[:, place.directions])

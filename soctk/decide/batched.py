@@ -6,6 +6,7 @@ applies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -314,23 +315,46 @@ def factor_hessian(hessian: Tensor) -> Tensor:
 
 def solve_factored(factor: Tensor, right: Tensor, bounds: HasRows) -> Tensor:
     """Solve H y = right, or with multipliers of E y = 0 where there are equalities: (N, n) -> (N, n)."""
-    return solve_columns(factor, right.unsqueeze(-1), bounds).squeeze(-1)
+
+    def solve(right: Tensor) -> Tensor:
+        return torch.cholesky_solve(right, factor)
+
+    return _solve_columns(solve, factor, right.unsqueeze(-1), bounds).squeeze(-1)
 
 
-def solve_columns(factor: Tensor, right: Tensor, bounds: HasRows) -> Tensor:
-    """Solve as `solve_factored` for several right-hand sides: (N, n, R) -> (N, n, R).
+def inverse_of(factor: Tensor, bounds: HasRows) -> Tensor:
+    """Return what `solve_factored` multiplies right-hand sides by, (N, n, n); in a third of its time for as many."""
+    every = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device).expand_as(factor)
+    half = torch.linalg.solve_triangular(factor, every, upper=False)
+    if bounds.rows is not None and not bounds.sums:
+        return _solve_columns(lambda right: half.mT @ (half @ right), factor, every, bounds)
+    inverse = half.mT @ half
+    if bounds.rows is None:
+        return inverse
+    sums = inverse.sum(dim=2, keepdim=True)
+    inverse = inverse.baddbmm_(sums, sums.mT / sums.sum(dim=1, keepdim=True), alpha=-1)
+    # Its rows and columns have the sum zero: those of the flattest coordinate, which rounding has most of, follow.
+    flattest = factor.square().sum(dim=-1).argmin(dim=-1)[:, None, None]
+    for dim in (1, 2):
+        index = flattest.expand(-1, *(1 if k == dim else inverse.shape[k] for k in (1, 2)))
+        inverse.scatter_(dim, index, inverse.gather(dim, index) - inverse.sum(dim=dim, keepdim=True))
+    return inverse
+
+
+def _solve_columns(solve: Callable[[Tensor], Tensor], factor: Tensor, right: Tensor, bounds: HasRows) -> Tensor:
+    """Solve H y = right, or with multipliers of E y = 0 where there are equalities: (N, n, R) -> (N, n, R).
 
     There any combination of rows of E may be added to the right-hand side. At a vertex some coordinates have next to no
     curvature: H^-1 right would be huge there, only to be cancelled by H^-1 times such a combination. So the right-hand
     side is made small there: 0 at the flattest coordinate, or small by least squares, weighted by inverse curvatures.
     """
     if bounds.rows is None:
-        return torch.cholesky_solve(right, factor)
+        return solve(right)
     curvature, last = factor.square().sum(dim=-1), right.shape[-1]
     if bounds.sums:
         flattest = curvature.argmin(dim=-1)[:, None, None].expand(-1, 1, last)
         right = right - right.gather(1, flattest)
-        solution = torch.cholesky_solve(torch.cat([right, torch.ones_like(right[..., :1])], dim=-1), factor)
+        solution = solve(torch.cat([right, torch.ones_like(right[..., :1])], dim=-1))
         sums = solution.sum(dim=1, keepdim=True)
         y = solution[..., :last] - solution[..., last:] * (sums[..., :last] / sums[..., last:])
         # Rounding of the Schur step must not let sum(x) drift.
@@ -339,7 +363,7 @@ def solve_columns(factor: Tensor, right: Tensor, bounds: HasRows) -> Tensor:
     weighted = rows / curvature.unsqueeze(-2)
     right = right - rows.mT @ _solve_symmetric(weighted @ rows.mT, weighted @ right)
     columns = rows.mT.expand(right.shape[0], -1, -1)
-    solution = torch.cholesky_solve(torch.cat([right, columns], dim=-1), factor)
+    solution = solve(torch.cat([right, columns], dim=-1))
     product = rows @ solution
     multipliers = _solve_symmetric(product[..., last:], product[..., :last])
     y = solution[..., :last] - solution[..., last:] @ multipliers

@@ -9,9 +9,12 @@ H + diag(s / room) on {E dx = 0}. H is the Hessian with dual iterates that the N
 autograd through the same dual iterates (`Term.implicit_dual`): at a kink the smoothed curvature is a quotient of two
 numbers that are nearly zero, the dual variable is not.
 
-That is accurate where f has curvature of its own in every direction that kinks and bounds leave, and these either hold
-a decision firmly or not at all (soctk.decide.holding). Elsewhere the solution is taken for what it is, a vertex or
-nearly one (soctk.decide.active_set).
+An end or kink that holds a decision is infinitely stiff, one that does not is not there. In H + diag(s / room) = C + B,
+C the curvature of f itself, B is made of their stiffnesses, which are large or small. Where C = 1 and B = b, K is
+1 / (1 + b), which were 0 if what b stands for held and 1 if it did not: from one of them it is off by twice
+K B K = b / (1 + b)^2 at most, and so it is in any dimension, along common eigenvectors of C and B. Where that is
+little, K is right and f has curvature of its own in every direction that is left. Elsewhere the solution is taken for
+what it is, a vertex or nearly one (soctk.decide.active_set).
 """
 
 from __future__ import annotations
@@ -23,10 +26,9 @@ import torch
 from torch import Tensor
 
 from soctk.decide.active_set import find_active_set
-from soctk.decide.batched import solve_factored
+from soctk.decide.batched import inverse_of
 from soctk.decide.decision import relative_gap
 from soctk.decide.ends import Ends, dependent, sides, turns
-from soctk.decide.holding import Holding
 from soctk.decide.result import Final, Result, map_tensors, picker
 from soctk.decide.rules import is_polyhedral
 from soctk.forms.conic_form import ConicForm, Dual
@@ -34,8 +36,8 @@ from soctk.terms.base import Smoothed
 
 LEAST_PIVOT = 1e-11
 """Of the Cholesky factorisation, relative to the diagonal: what is left of 16 digits is then 5."""
-LEAST_CURVATURE = 1e4
-"""Of f between the bounds, in units of the barrier's, which then bends a derivative by 1e-4."""
+LARGEST_ERROR = 1e-3
+"""Of what a coordinate gives way by, by which the system may be off."""
 ROUNDED_AWAY = 1e-12
 """Of f's curvature beside the weight of a row, whose rounding errors reach what is flat across it: a ten-thousandth."""
 NAMED = 5
@@ -124,7 +126,7 @@ class Barrier:
 
     Attributes:
         point: the last iterate, (N, n).
-        factor: the Cholesky factor of H + D'(s / room) D, D the axes and R, (N, n, n).
+        inverse: K, (N, n, n).
         smoothed: the terms at the last iterate.
         lags: their dual iterates.
         low, high: s / room of the ends of all directions, (N, n + m); 0 where there is none.
@@ -133,7 +135,7 @@ class Barrier:
     """
 
     point: Tensor
-    factor: Tensor
+    inverse: Tensor
     smoothed: list[Smoothed]
     lags: list
     low: Tensor
@@ -148,40 +150,35 @@ class Barrier:
         low = final.low / (final.values - bounds.low)
         high = torch.zeros_like(low) if final.high is None else final.high / (bounds.high - final.values)
         weights = low + high
-        hessian, smoothed = torch.diag_embed(weights[:, :n]), []
-        curvature = torch.zeros_like(hessian)
+        stiff, smoothed = torch.diag_embed(weights[:, :n]), []
+        curvature = torch.zeros_like(stiff)
         if weights.shape[1] > n:
-            hessian = hessian + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
+            stiff = stiff + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
         for term, lag in zip(form.terms, final.lags, strict=True):
             smoothed.append(term.smooth_at(term.inner(final.x.unsqueeze(1)), final.mu))
-            term.add_hessians(hessian, curvature, smoothed[-1], lag)
-        hessian = hessian + curvature
+            term.add_hessians(stiff, curvature, smoothed[-1], lag)
+        hessian = stiff + curvature
         factor, failed = torch.linalg.cholesky_ex(hessian)
         pivots = factor.diagonal(dim1=1, dim2=2).square()
-        least = LEAST_PIVOT * hessian.diagonal(dim1=1, dim2=2)
-        between = sides(bounds, final) == 0
-        sharp = (pivots >= least) & ((pivots >= LEAST_CURVATURE * weights[:, :n]) | ~between[:, :n])
-        flattest = pivots.amin(dim=1, keepdim=True)
-        apart = (flattest >= LEAST_CURVATURE * weights[:, n:]) | ~between[:, n:]
+        verified = (failed == 0) & (pivots >= LEAST_PIVOT * hessian.diagonal(dim1=1, dim2=2)).all(dim=1)
         if weights.shape[1] > n:
-            apart &= flattest >= ROUNDED_AWAY * weights[:, n:].amax(dim=1, keepdim=True)
-        verified = (failed == 0) & sharp.all(dim=1) & apart.all(dim=1)
+            verified &= pivots.amin(dim=1) >= ROUNDED_AWAY * weights[:, n:].amax(dim=1)
         if moving:  # one that moves parts what meets there; as long as all stay, all that are held hold
-            verified &= ~dependent(bounds, between)
-        holding = Holding.of(form, smoothed, final.lags, weights, bounds)
-        which = holding.comparable(curvature)
-        unsure = torch.nonzero(verified & which.any(dim=1)).squeeze(1)
-        if unsure.numel() > 0:
-            verified[unsure] = ~holding.in_doubt(which, unsure, factor, curvature, bounds)
-        return cls(final.x, factor, smoothed, final.lags, low, high, bounds, verified)
+            verified &= ~dependent(bounds, sides(bounds, final) == 0)
+        inverse = inverse_of(factor, bounds)
+        moves, most = inverse.diagonal(dim1=1, dim2=2), curvature.diagonal(dim1=1, dim2=2).amax(dim=1, keepdim=True)
+        off = ((stiff @ inverse) * inverse).sum(dim=1)
+        least = torch.where(most > 0, 1 / most, 0.0)  # what f leaves of a move where it is most curved
+        verified &= (off <= LARGEST_ERROR * moves.maximum(least)).all(dim=1)
+        return cls(final.x, inverse, smoothed, final.lags, low, high, bounds, verified)
 
     def select(self, rows: Tensor) -> Barrier:
         """Return the system of the instances `rows`, in order; the system itself for all of them."""
         if rows.numel() == self.verified.numel():
             return self
-        pick = picker(self.factor.shape[0], rows)
-        tensors = (pick(part) for part in (self.point, self.factor, self.smoothed, self.lags, self.low, self.high))
-        return Barrier(*tensors, self.bounds.select(rows, self.factor.shape[0]), pick(self.verified))
+        pick = picker(self.inverse.shape[0], rows)
+        tensors = (pick(part) for part in (self.point, self.inverse, self.smoothed, self.lags, self.low, self.high))
+        return Barrier(*tensors, self.bounds.select(rows, self.inverse.shape[0]), pick(self.verified))
 
     def equations(self, form: ConicForm, ends: Ends) -> Tensor:
         """Return g - D'(s_lo / room lo + s_hi / room hi), (N, n): what moves an end moves the multiplier on it."""
@@ -197,7 +194,7 @@ class Barrier:
 
     def solve(self, incoming: Tensor) -> Tensor:
         """Return K incoming."""
-        return solve_factored(self.factor, incoming, self.bounds)
+        return (self.inverse @ incoming.unsqueeze(-1)).squeeze(-1)
 
 
 class _Implicit(torch.autograd.Function):

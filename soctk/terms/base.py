@@ -290,16 +290,12 @@ class Term(ABC):
     curvature_kind: ClassVar[CurvatureKind] = "continuous"
     """How the Hessian behaves from point to point: it changes continuously, jumps, or is 0 but for kinks."""
 
-    def kinks(self, smoothed: Smoothed, lag: Any) -> tuple[Tensor, Tensor] | None:
-        """Return the smoothed curvature across every kink, (N, K), and directions of x across them, (N or 1, K, n).
-
-        None for a term that has none, or does not say: within about 1e-4 of where one of these begins or ceases to hold
-        a decision, derivatives may be between those to its two sides.
-        """
-        return None
-
     def add_hessians(self, kinks: Tensor, rest: Tensor, smoothed: Smoothed, lag: Any) -> None:
-        """Add what `add_hessian` adds in two parts: the curvature of kinks, and all other."""
+        """Add what `add_hessian` adds in two parts: what there is of it by smoothing alone, and phi's own.
+
+        Where a term does not tell them apart, derivatives of decisions within about 1e-4 of where one of its kinks
+        begins or ceases to hold them may be between those to its two sides.
+        """
         self.add_hessian(kinks if self.curvature_kind == "none" else rest, smoothed, lag)
 
     def unpack_lag(self, rows: Tensor) -> Any:

@@ -223,25 +223,6 @@ class Network(Term):
             return [p * (1 - p) for p in slopes]
         return [(1 - t * a / r) / (2 * r) for (a, r), t in zip(layers, lag, strict=True)]
 
-    def kinks(self, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> tuple[Tensor, Tensor] | None:
-        """Return nubar k and J of every unit; None for softplus, which has no kinks."""
-        if lag is None:
-            return None
-        _, slopes, nubar = smoothed.cache
-        pairs = zip(nubar, self._curvatures(smoothed, lag), strict=True)
-        return torch.cat([bar * k for bar, k in pairs], dim=-1)[:, 0], self.jacobian(slopes)
-
-    def jacobian(self, slopes: Sequence[Tensor]) -> Tensor:
-        """Return the derivative of a in x where units have such slopes, (N or 1, K, n).
-
-        J_1 = W_1, J_l = W_l + U_l diag(p_{l-1}) J_{l-1}, one below the other.
-        """
-        first, *rest = self.layer_maps()
-        rows = [first.matrix]
-        for layer, mixing, slope in zip(rest, self.mixing, slopes, strict=False):
-            rows.append(layer.matrix + (dense(mixing) * slope) @ rows[-1])
-        return torch.cat([part.expand(rows[-1].shape[0], -1, -1) for part in rows], dim=1)
-
     def add_hessian(self, total: Tensor, smoothed: Smoothed, lag: tuple[Tensor, ...] | None) -> None:
         """Add sum_l J_l' diag(nubar_l k_l) J_l with J_1 = W_1, J_l = W_l + U_l diag(p_{l-1}) J_{l-1}.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from soctk.terms.base import Smoothed, safe_divisor
-from soctk.terms.mixing import adjoint, forward
+from soctk.terms.mixing import adjoint, dense, forward
 from soctk.terms.piece import AT_KINK, Piece
 
 
@@ -52,8 +52,12 @@ class NetworkPiece(Piece):
         return torch.cat(activations, dim=-1)
 
     def matrix(self, term: Any) -> Tensor:
-        """Return J of units that are on or not."""
-        return term.jacobian(self._on(term))
+        """Return J_1 = W_1, J_l = W_l + U_l diag(on_{l-1}) J_{l-1}, one below the other."""
+        first, *rest = term.layer_maps()
+        rows = [first.matrix]
+        for layer, mixing, on in zip(rest, term.mixing, self._on(term), strict=False):
+            rows.append(layer.matrix + (dense(mixing) * on) @ rows[-1])
+        return torch.cat([part.expand(self.kinks.shape[0], -1, -1) for part in rows], dim=1)
 
     def margins(self, term: Any, u: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
         """Return the preactivations in the direction of each unit's state, and min(p, 1 - p) of the changed chain."""

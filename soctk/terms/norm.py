@@ -27,6 +27,8 @@ from soctk.terms.quadratic import exponent
 
 SLACK_ERROR = 8
 """Roundings of lambda^2 - ||y||^2 beside one for each row."""
+NEAR_APEX = 1e-2
+"""The share that smoothing has in the curvature of a group from which on its apex may hold it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,27 +140,31 @@ class Norms(Term):
         length = torch.minimum(group_norms(lag, self.size), group_norms(smoothed.dual, self.size))
         return (length < (1 - AT_KINK) * self.weights) & (self.kappa == 0)
 
-    def kinks(self, smoothed: Smoothed, lag: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return lambda/tau - rho'u / tau^2, the least curvature of a group, which is that along rho; and A'rho."""
-        if bool((self.kappa != 0).all()):
-            return None
-        u, tau = smoothed.cache
-        along = self.weights / tau - self._dot(lag, u) / tau.square()
-        stiffness = torch.where(self.kappa == 0, along, 0.0)[:, 0]
-        if self.size == 1:
-            return stiffness, self.map.to_dense().matrix
-        unit = lag / self._spread(group_norms(lag, self.size).clamp(min=SMALLEST_WEIGHT))
-        return stiffness, self.map.group_adjoint(unit[:, 0], self.size)
-
     def add_hessians(self, kinks: Tensor, rest: Tensor, smoothed: Smoothed, lag: Tensor) -> None:
-        """Add that of absolute values and of groups at their apex to `kinks`."""
-        held = self.at_apex(smoothed, lag) if self.size > 1 else self.kappa == 0
-        if not bool(held.any()):
+        """Add to `kinks` all of absolute values and of groups near their apex, of others what is too much along u.
+
+        Along u the curvature is lambda / tau - rho'u / tau^2, where in the end rho = lambda u / tau; phi's own is
+        lambda kappa^2 / tau^3.
+        """
+        u, tau = smoothed.cache
+        along = self._dot(lag, u) / (self.weights.clamp(min=SMALLEST_WEIGHT) * tau)
+        along = along.minimum(self._dot(u, u) / tau.square())
+        share = (1 - along - (self.kappa / tau).square()).clamp(min=0)
+        near = (share > NEAR_APEX) | ((self.kappa == 0) & (self.size == 1))
+        if bool(near.any()):
+            for total, part in ((kinks, near), (rest, ~near)):
+                some = dataclasses.replace(self, weights=torch.where(part, self.weights, 0.0))
+                some.add_hessian(total, smoothed, torch.where(self._spread(part), lag, 0.0))
+        else:
             self.add_hessian(rest, smoothed, lag)
+        smoothing = torch.where(near, 0.0, self.weights / tau * share)[:, 0]
+        if self.size == 1:
+            self.map.add_gram(kinks, smoothing)
+            self.map.add_gram(rest, -smoothing)
             return
-        for total, part in ((kinks, held), (rest, ~held)):
-            of_part = dataclasses.replace(self, weights=torch.where(part, self.weights, 0.0))
-            of_part.add_hessian(total, smoothed, torch.where(self._spread(part), lag, 0.0))
+        across = self.map.group_adjoint((u / self._spread(tau))[:, 0], self.size)
+        add_product(kinks, across * smoothing.unsqueeze(2), across)
+        add_product(rest, across * smoothing.unsqueeze(2), across, sign=-1.0)
 
     def curvature(self, smoothed: Smoothed, lag: Tensor, du: Tensor) -> Tensor:
         """Return (lambda/tau) du - (u (rho'du) + rho (u'du)) / (2 tau^2) for each group."""

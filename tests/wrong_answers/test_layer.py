@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from slopes import slope_or_none
 from tolerances import TIGHT_OPTIONS
 from zoo import MODELS, shaken
 
@@ -21,15 +21,8 @@ STEPS = (1e-4, 1e-5)
 
 def derivative(layer: soctk.DecisionLayer, context: torch.Tensor, weights: torch.Tensor) -> float | None:
     """Return d <weights, x_hat> / d context, or None where it is refused."""
-    point = context.clone().requires_grad_()
-    decision = layer(point)
-    try:
-        (slope,) = torch.autograd.grad((decision * weights).sum(), point)
-    except RuntimeError as error:
-        if "1 of 1 decisions have no derivative (instance 0)" not in str(error):
-            raise
-        return None
-    return float(slope)
+    slope = slope_or_none(lambda point: (layer(point) * weights).sum(), context)
+    return None if slope is None else float(slope)
 
 
 def stable_derivative(model, feasible_set, context, weights) -> float | None:
@@ -300,125 +293,6 @@ def test_one_context_whose_set_is_a_point_leaves_the_decisions_of_the_others_alo
     found = layer(context, upper=upper).detach()
     torch.testing.assert_close(found[1:], layer(context[1:], upper=upper[1:]).detach(), rtol=0, atol=1e-6)
     assert float(found[0].abs().max()) <= 1e-9
-
-
-DISTANCES = [1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]
-"""From where a kink or a bound begins to hold, in units of x; less than 1e-9 of x, or of 1, is taken for none."""
-
-
-@pytest.mark.parametrize(("unit", "distance"), [(u, d) for u in (1.0, 1e3, 1e-3) for d in DISTANCES if u * d > 5e-9])
-@pytest.mark.parametrize(
-    ("holding", "at", "below"),
-    [
-        ("kink", 0.75, 2 / 3),
-        ("kink", 0.95, 0.0),
-        ("absolute", 0.65, 2 / 3),
-        ("absolute", 0.85, 0.0),
-        ("bound", 0.75, 2 / 3),
-    ],
-)
-def test_on_either_side_of_where_a_kink_or_a_bound_begins_to_hold(
-    unit: float, holding: str, at: float, below: float, distance: float
-) -> None:
-    """min of x^2 / 2 + y^2 + w max(x - .5, 0) over x + y = t: x is 2t / 3 up to t = .75, .5, and (2t - w) / 3 from .95.
-
-    Smoothing by mu reaches as far as sqrt(mu); what was given there was anything between 0 and 2 / 3. With half of
-    w |x - .5| in its place the same is so .1 earlier.
-    """
-    point = cp.Variable(2)
-    x, y = point[0] / unit, point[1] / unit
-    cost, upper = 0.5 * cp.square(x) + cp.square(y), 5.0
-    if holding == "kink":
-        cost += 0.4 * cp.pos(x - 0.5)
-    elif holding == "absolute":
-        cost += 0.2 * cp.abs(x - 0.5)
-    else:
-        upper = 0.5
-    line = soctk.Polyhedron(2, -5.0 * unit, [upper * unit, 5.0 * unit], E=[[1.0, 1.0]], f=[unit])
-    layer = soctk.DecisionLayer(soctk.from_cvxpy(cost, point), line)
-    for side, expected in ((-1, below), (1, 2 / 3 - below)):
-        total = torch.tensor([unit * (at + side * distance)], dtype=torch.float64, requires_grad=True)
-        (slope,) = torch.autograd.grad(layer(f=total)[0], total)
-        assert float(slope) == pytest.approx(expected, abs=1e-3)
-
-
-@pytest.mark.parametrize("distance", [1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
-@pytest.mark.parametrize("rows", [2, 3])
-def test_on_either_side_of_where_the_apex_of_a_norm_begins_to_hold(rows: int, distance: float) -> None:
-    """min of ||x - t||^2 / 2 + w ||x||: x = 0 up to ||t|| = w, (1 - w / ||t||) t beyond."""
-    point = cp.Variable(2 * rows)
-    cost = 0.5 * cp.sum_squares(point[:rows] - point[rows:]) + 0.3 * cp.norm(point[:rows], 2)
-    fixed = np.hstack([np.zeros((rows, rows)), np.eye(rows)])
-    layer = soctk.DecisionLayer(
-        soctk.from_cvxpy(cost, point), soctk.Polyhedron(2 * rows, -5.0, 5.0, E=fixed, f=np.ones(rows))
-    )
-    along = torch.arange(1.0, rows + 1, dtype=torch.float64)
-    along /= along.norm()
-    for side in (-1, 1):
-        length = 0.3 + side * distance
-        t, weights = (length * along).requires_grad_(), torch.linspace(-1, 2, rows, dtype=torch.float64)
-        (slope,) = torch.autograd.grad((layer(f=t)[:rows] * weights).sum(), t)
-        away = (1 - 0.3 / length) * weights + 0.3 / length * (weights @ along) * along
-        torch.testing.assert_close(slope, away if side > 0 else torch.zeros_like(away), rtol=0, atol=2e-3)
-
-
-@pytest.mark.parametrize("kind", ["kink", "absolute"])
-@pytest.mark.parametrize("angle", [1.0, 0.1, 0.03])
-def test_kinks_that_hold_together_and_are_nearly_parallel(angle: float, kind: str) -> None:
-    """min of ||x - t||^2 / 2 + w max(a'x, 0) + w max(b'x, 0): x = 0 as long as t = p a + q b with p and q in [0, w].
-
-    What a kink holds that another one does not is b's part across a: its stiffness counted as if that were all of b.
-    """
-    a, b = np.array([1.0, 0.0]), np.array([np.cos(angle), np.sin(angle)])
-    point, w, shift = cp.Variable(4), 0.4, 0.0
-    cost = 0.5 * cp.sum_squares(point[:2] - point[2:])
-    for normal in (a, b):
-        if kind == "kink":
-            cost += w * cp.pos(normal @ point[:2])
-        else:
-            cost, shift = cost + 0.5 * w * cp.abs(normal @ point[:2]), 0.5 * w
-    fixed = np.hstack([np.zeros((2, 2)), np.eye(2)])
-    layer = soctk.DecisionLayer(soctk.from_cvxpy(cost, point), soctk.Polyhedron(4, -5.0, 5.0, E=fixed, f=[1.0, 1.0]))
-    across, weights = torch.tensor([0.0, 1.0], dtype=torch.float64), torch.tensor([0.5, -1.0], dtype=torch.float64)
-    for q in (1e-2, 1e-3, 1e-4, 1e-5):
-        for sign, expected in ((1, torch.zeros(2, dtype=torch.float64)), (-1, (weights @ across) * across)):
-            t = torch.tensor((0.2 - shift) * a + (sign * q - shift) * b, requires_grad=True)
-            (slope,) = torch.autograd.grad((layer(f=t)[:2] * weights).sum(), t)
-            torch.testing.assert_close(slope, expected, rtol=0, atol=5e-3)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_derivatives_do_not_depend_on_how_far_the_smoothing_reaches(seed: int) -> None:
-    model = shaken(soctk.SOCICNN(5, 3, hidden=(8, 8), quadratics=(5,), norms=(2,), seed=seed), 0.3)
-    generator = torch.Generator().manual_seed(seed)
-    context, weights = (torch.randn(400, width, generator=generator, dtype=torch.float64) for width in (3, 5))
-    found = []
-    for tol in (1e-9, 1e-12):
-        layer, point = (
-            soctk.DecisionLayer(model, soctk.Box(5, -1.0, 1.0), tol=tol, skip_undefined=True),
-            context.clone(),
-        )
-        point.requires_grad_()
-        found.append(torch.autograd.grad((layer(point) * weights).sum(), point)[0])
-    given = (found[0] != 0).any(dim=1) & (found[1] != 0).any(dim=1)
-    assert int(given.sum()) > 380
-    size = found[1][given].abs().amax(dim=1, keepdim=True).clamp(min=0.1)
-    assert float(((found[0] - found[1])[given] / size).abs().max()) < 0.01
-
-
-@pytest.mark.parametrize("flat", [1e-2, 1e-4, 1e-6])
-def test_a_kink_that_holds_a_nearly_flat_direction(flat: float) -> None:
-    """min of flat x^2 / 2 - t x + y^2 / 2 + max(x - y, 0): x = y = t / (1 + flat) up to t = 1 + flat, t / flat beyond.
-
-    What the kink leaves of the move is so small a share of what there were without it that its smoothing counts.
-    """
-    point, root = cp.Variable(3), flat**0.5
-    cost = 0.5 * cp.square(root * point[0] - point[2] / root) + 0.5 * cp.square(point[1]) + cp.pos(point[0] - point[1])
-    layer = soctk.DecisionLayer(soctk.from_cvxpy(cost, point), soctk.Polyhedron(3, -5.0, 5.0, E=[[0, 0, 1.0]], f=[1.0]))
-    for distance in (1e-2, 1e-4, 1e-6):
-        t = torch.tensor([1 + flat - distance], dtype=torch.float64, requires_grad=True)
-        (slope,) = torch.autograd.grad(layer(f=t)[0], t)
-        assert float(slope) == pytest.approx(1 / (1 + flat), abs=2e-3)
 
 
 def test_decisions_without_a_derivative_have_none_in_any_part() -> None:
