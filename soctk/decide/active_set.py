@@ -184,6 +184,7 @@ class ActiveSet:
     Attributes:
         place: what they rest at.
         point: where the equations hold, (N, n).
+        multipliers: of e, beside those that pieces hold, (N, rows).
         rows: where that stands among the rows of e, (N, r), others behind where there are fewer.
         inverse: the first n columns of the inverse of the matrix above, (N, n + r, n).
         verified: whether the derivative was shown to be right, bool (N,).
@@ -191,13 +192,15 @@ class ActiveSet:
 
     place: Place
     point: Tensor
+    multipliers: Tensor
     rows: Tensor
     inverse: Tensor
     verified: Tensor
 
     def equations(self, form: ConicForm, ends: Ends) -> Tensor:
-        """Return (g, e) as a function of what form and ends depend on, (N, n + r)."""
+        """Return (g + E'y, e) as a function of what form and ends depend on, y held, (N, n + r)."""
         g, e = self.place.linearized(form, ends, self.point)
+        g = g + _times(self.place.matrix(form).mT, self.multipliers)
         return torch.cat([g, e.gather(1, self.rows)], dim=1)
 
     def solve(self, incoming: Tensor) -> Tensor:
@@ -270,7 +273,8 @@ def _solve_at(
     inside = place.margin(form, x, y, matrix.norm(dim=2), size) >= SMALLEST_MARGIN
     # More than n rows do not fit one point but by chance.
     verified = regular & solved & inside & firm & (count <= n)
-    return ActiveSet(place, point, rows, inverse[:, :, :n], verified), x, y, regular & ~solved & x.isfinite().all(dim=1)
+    found = ActiveSet(place, point, y, rows, inverse[:, :, :n], verified)
+    return found, x, y, regular & ~solved & x.isfinite().all(dim=1)
 
 
 def _inverse(hessian: Tensor, equations: Tensor, held: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:

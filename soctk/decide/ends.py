@@ -58,6 +58,13 @@ class Ends:
         """Return those of the instances `index` of `size`."""
         return self._each(picker(size, index))
 
+    def imbalance(self, slope: Tensor, final: Final) -> Tensor:
+        """Return what the multipliers of ends and equalities leave of slopes of f, zero at a solution, (N, n)."""
+        n = slope.shape[1]
+        net = final.low if final.high is None else final.low - final.high
+        left = slope - net[:, :n] - net[:, n:] @ self.R
+        return left if self.rows is None else left - left @ self.rows.mT @ self.rows
+
     @property
     def normals(self) -> Tensor:
         """The directions, (n + m, n)."""

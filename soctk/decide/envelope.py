@@ -66,19 +66,16 @@ def gap_held(form: ConicForm, ends: Ends, final: Final, value: Tensor, sets: Fea
         value: (N,).
         sets: the set, where it is one for all.
     """
-    x, n = final.x, final.x.shape[1]
+    x = final.x
     points, duals = x.unsqueeze(1), []
     for term, lag in zip(form.terms, final.lags, strict=True):
         u = term.inner(points)
         duals.append(term.implicit_dual(u, term.smooth_at(u, final.mu), lag))
     q = form.slope(Dual(tuple(duals))).squeeze(1).expand_as(x)
     high = torch.zeros_like(final.low) if final.high is None else final.high
-    net = final.low - high
-    r = q - net[:, :n] - net[:, n:] @ ends.R
-    if ends.rows is not None:
-        r = r - r @ ends.rows.mT @ ends.rows
+    r = ends.imbalance(q, final)
     room = [torch.where(torch.isfinite(end), end - final.values, 0.0).abs() for end in (ends.low, ends.high)]
-    reach = torch.minimum(1 + x.abs(), (ends.high - ends.low)[:, :n])
+    reach = torch.minimum(1 + x.abs(), (ends.high - ends.low)[:, : x.shape[1]])
     below = (final.low * room[0] + high * room[1]).sum(dim=1) + (r.abs() * reach).sum(dim=1)
     if sets is not None:
         below = torch.minimum(below, (q * x).sum(dim=1) - sets.linear_minimum(q))

@@ -38,6 +38,8 @@ LEAST_PIVOT = 1e-11
 """Of the Cholesky factorisation, relative to the diagonal: what is left of 16 digits is then 5."""
 LARGEST_ERROR = 1e-3
 """Of what a coordinate gives way by, by which the system may be off."""
+LARGEST_RESIDUAL = 1e-3
+"""Of the gradient, in units of the numbers that it is the sum of."""
 ROUNDED_AWAY = 1e-12
 """Of f's curvature beside the weight of a row, whose rounding errors reach what is flat across it: a ten-thousandth."""
 NAMED = 5
@@ -126,7 +128,7 @@ class Barrier:
 
     Attributes:
         point: the last iterate, (N, n).
-        inverse: K, (N, n, n).
+        hessian, inverse: C + B and K, (N, n, n).
         smoothed: the terms at the last iterate.
         lags: their dual iterates.
         low, high: s / room of the ends of all directions, (N, n + m); 0 where there is none.
@@ -135,6 +137,7 @@ class Barrier:
     """
 
     point: Tensor
+    hessian: Tensor
     inverse: Tensor
     smoothed: list[Smoothed]
     lags: list
@@ -154,9 +157,12 @@ class Barrier:
         curvature = torch.zeros_like(stiff)
         if weights.shape[1] > n:
             stiff = stiff + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
+        slope = size = form.linear[:, 0].expand_as(final.x)
         for term, lag in zip(form.terms, final.lags, strict=True):
             smoothed.append(term.smooth_at(term.inner(final.x.unsqueeze(1)), final.mu))
             term.add_hessians(stiff, curvature, smoothed[-1], lag)
+            part = term.map.adjoint(term.lagged_dual(smoothed[-1], lag))[:, 0]
+            slope, size = slope + part, size.abs().maximum(part.abs())
         hessian = stiff + curvature
         factor, failed = torch.linalg.cholesky_ex(hessian)
         pivots = factor.diagonal(dim1=1, dim2=2).square()
@@ -165,19 +171,22 @@ class Barrier:
             verified &= pivots.amin(dim=1) >= ROUNDED_AWAY * weights[:, n:].amax(dim=1)
         if moving:  # one that moves parts what meets there; as long as all stay, all that are held hold
             verified &= ~dependent(bounds, sides(bounds, final) == 0)
+        # Dual iterates that the last step has left behind are not those of the solution.
+        verified &= (bounds.imbalance(slope, final).abs() <= LARGEST_RESIDUAL * size).all(dim=1)
         inverse = inverse_of(factor, bounds)
         moves, most = inverse.diagonal(dim1=1, dim2=2), curvature.diagonal(dim1=1, dim2=2).amax(dim=1, keepdim=True)
         off = ((stiff @ inverse) * inverse).sum(dim=1)
         least = torch.where(most > 0, 1 / most, 0.0)  # what f leaves of a move where it is most curved
         verified &= (off <= LARGEST_ERROR * moves.maximum(least)).all(dim=1)
-        return cls(final.x, inverse, smoothed, final.lags, low, high, bounds, verified)
+        return cls(final.x, hessian, inverse, smoothed, final.lags, low, high, bounds, verified)
 
     def select(self, rows: Tensor) -> Barrier:
         """Return the system of the instances `rows`, in order; the system itself for all of them."""
         if rows.numel() == self.verified.numel():
             return self
         pick = picker(self.inverse.shape[0], rows)
-        tensors = (pick(part) for part in (self.point, self.inverse, self.smoothed, self.lags, self.low, self.high))
+        parts = (self.point, self.hessian, self.inverse, self.smoothed, self.lags, self.low, self.high)
+        tensors = (pick(part) for part in parts)
         return Barrier(*tensors, self.bounds.select(rows, self.inverse.shape[0]), pick(self.verified))
 
     def equations(self, form: ConicForm, ends: Ends) -> Tensor:
@@ -193,8 +202,10 @@ class Barrier:
         return g - moved[:, : x.shape[1]] - moved[:, x.shape[1] :] @ ends.R
 
     def solve(self, incoming: Tensor) -> Tensor:
-        """Return K incoming."""
-        return (self.inverse @ incoming.unsqueeze(-1)).squeeze(-1)
+        """Return K incoming, refined: what stiff kinks move by is large, and cancels."""
+        incoming = incoming.unsqueeze(-1)
+        found = self.inverse @ incoming
+        return (found + self.inverse @ (incoming - self.hessian @ found)).squeeze(-1)
 
 
 class _Implicit(torch.autograd.Function):

@@ -26,7 +26,7 @@ from soctk.decide.rules import MULTIPLIER_RANGE
 from soctk.simd import add_rows, any_of, choose, fill
 from soctk.simd.options import compiled
 
-FEASIBLE = 1e-11
+LARGEST_VIOLATION = 1e-11
 """Of a point that is certified: by how much it may violate a constraint of length one, relative to its side."""
 SHARE_OF_WIDTH = 0.1
 """A slack begins at least this share of its range inside."""
@@ -128,7 +128,7 @@ def violated(problem, work, point):
     worst = -1.0 + 0 * value[0]
     for i in range(problem.constraints):
         below, above = problem.R_lo[i] - value[i], value[i] - problem.R_hi[i]
-        worst = max(worst, max(below, above) - FEASIBLE * (1 + abs(value[i])))
+        worst = max(worst, max(below, above) - LARGEST_VIOLATION * (1 + abs(value[i])))
     return worst > 0
 
 
@@ -150,7 +150,7 @@ def price(problem, multiplier, q):
 @compiled
 def proved_empty(problem, iterate, work):
     """Whether the multipliers prove that the set is empty; asked only while there is an excess."""
-    doubtful = (iterate.residual > FEASIBLE * problem.constraints) & (iterate.outcome == RUNNING)
+    doubtful = (iterate.residual > LARGEST_VIOLATION * problem.constraints) & (iterate.outcome == RUNNING)
     if not any_of(doubtful):
         return doubtful
     q = work.q
