@@ -184,7 +184,7 @@ class ActiveSet:
     Attributes:
         place: what they rest at.
         point: where the equations hold, (N, n).
-        multipliers: of e, beside those that pieces hold, (N, rows).
+        multipliers: of e, beside those that pieces hold, (N, rows); 0 where not verified.
         rows: where that stands among the rows of e, (N, r), others behind where there are fewer.
         inverse: the first n columns of the inverse of the matrix above, (N, n + r, n).
         verified: whether the derivative was shown to be right, bool (N,).
@@ -273,7 +273,7 @@ def _solve_at(
     inside = place.margin(form, x, y, matrix.norm(dim=2), size) >= SMALLEST_MARGIN
     # More than n rows do not fit one point but by chance.
     verified = regular & solved & inside & firm & (count <= n)
-    found = ActiveSet(place, point, y, rows, inverse[:, :, :n], verified)
+    found = ActiveSet(place, point, torch.where(verified.unsqueeze(1), y, 0.0), rows, inverse[:, :, :n], verified)
     return found, x, y, regular & ~solved & x.isfinite().all(dim=1)
 
 

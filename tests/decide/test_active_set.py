@@ -195,6 +195,9 @@ def test_flat_minima_are_refused(kind: str) -> None:
     point = normal(2, seed=0).requires_grad_()
     with pytest.raises(RuntimeError, match="1 of 1 decisions have no derivative"):
         layer(point)[0].backward()
+    skipping = DecisionLayer(layer.model, layer.feasible_set, skip_undefined=True)
+    skipping(normal(4, 2, seed=0)).sum().backward()
+    assert all(bool((weight.grad == 0).all()) for weight in layer.model.parameters() if weight.grad is not None)
 
 
 def test_each_instance_of_a_batch_is_treated_as_it_is_alone() -> None:
