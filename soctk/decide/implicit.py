@@ -39,7 +39,7 @@ LEAST_PIVOT = 1e-11
 LARGEST_ERROR = 1e-3
 """Of what a coordinate gives way by, by which the system may be off."""
 LARGEST_RESIDUAL = 5e-3
-"""Of the gradient, in units of the numbers that it is the sum of: derivatives in matrices are off by as much of these."""
+"""Of the gradient, in units of the numbers that it is the sum of: derivatives in matrices are off by as much."""
 ROUNDED_AWAY = 1e-12
 """Of f's curvature beside the weight of a row, whose rounding errors reach what is flat across it: a ten-thousandth."""
 NAMED = 5
