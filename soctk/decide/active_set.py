@@ -24,7 +24,7 @@ at kinks wipe out whatever is flat beside them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -123,10 +123,7 @@ class Place:
 
     def sizes(self, form: ConicForm, x: Tensor) -> Tensor:
         """Return the largest number that each entry of g is a sum of, (N, n)."""
-        largest = form.linear[:, 0].abs().expand_as(x)
-        for piece, term, u, _ in self._parts(form, x):
-            largest = largest.maximum(term.map.adjoint(piece.dual(term, u))[:, 0].abs())
-        return largest.clamp(min=TINY)
+        return largest_parts(form, [piece.dual(term, u) for piece, term, u, _ in self._parts(form, x)])
 
     def matrix(self, form: ConicForm) -> Tensor:
         """Return the derivative of e, (N, rows, n)."""
@@ -275,6 +272,14 @@ def _solve_at(
     verified = regular & solved & inside & firm & (count <= n)
     found = ActiveSet(place, point, torch.where(verified.unsqueeze(1), y, 0.0), rows, inverse[:, :, :n], verified)
     return found, x, y, regular & ~solved & x.isfinite().all(dim=1)
+
+
+def largest_parts(form: ConicForm, duals: Iterable[Tensor]) -> Tensor:
+    """Return the largest number that each entry of the slope at duals (N, 1, K) is a sum of, (N, n)."""
+    largest = form.linear[:, 0].abs()
+    for term, dual in zip(form.terms, duals, strict=True):
+        largest = largest.maximum(term.map.adjoint(dual)[:, 0].abs())
+    return largest.clamp(min=TINY)
 
 
 def _inverse(hessian: Tensor, equations: Tensor, held: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from soctk.decide.active_set import find_active_set
+from soctk.decide.active_set import find_active_set, largest_parts
 from soctk.decide.batched import inverse_of
 from soctk.decide.decision import relative_gap
 from soctk.decide.ends import Ends, dependent, sides, turns
@@ -157,12 +157,9 @@ class Barrier:
         curvature = torch.zeros_like(stiff)
         if weights.shape[1] > n:
             stiff = stiff + bounds.R.mT @ (weights[:, n:].unsqueeze(-1) * bounds.R)
-        slope = size = form.linear[:, 0].expand_as(final.x)
         for term, lag in zip(form.terms, final.lags, strict=True):
             smoothed.append(term.smooth_at(term.inner(final.x.unsqueeze(1)), final.mu))
             term.add_hessians(stiff, curvature, smoothed[-1], lag)
-            part = term.map.adjoint(term.lagged_dual(smoothed[-1], lag))[:, 0]
-            slope, size = slope + part, size.abs().maximum(part.abs())
         hessian = stiff + curvature
         factor, failed = torch.linalg.cholesky_ex(hessian)
         pivots = factor.diagonal(dim1=1, dim2=2).square()
@@ -172,7 +169,10 @@ class Barrier:
         if moving:  # one that moves parts what meets there; as long as all stay, all that are held hold
             verified &= ~dependent(bounds, sides(bounds, final) == 0)
         # Dual iterates that the last step has left behind are not those of the solution.
-        verified &= (bounds.imbalance(slope, final).abs() <= LARGEST_RESIDUAL * size).all(dim=1)
+        terms = zip(form.terms, smoothed, final.lags, strict=True)
+        duals = tuple(term.lagged_dual(smooth, lag) for term, smooth, lag in terms)
+        left = bounds.imbalance(form.slope(Dual(duals)).squeeze(1).expand_as(final.x), final)
+        verified &= (left.abs() <= LARGEST_RESIDUAL * largest_parts(form, duals)).all(dim=1)
         inverse = inverse_of(factor, bounds)
         moves, most = inverse.diagonal(dim1=1, dim2=2), curvature.diagonal(dim1=1, dim2=2).amax(dim=1, keepdim=True)
         off = ((stiff @ inverse) * inverse).sum(dim=1)

@@ -22,7 +22,7 @@ from soctk.terms.base import SMALLEST_WEIGHT, Coefficient, Convex, Recognised, S
 from soctk.terms.cones import Affine, ConeBuilder, interleave
 from soctk.terms.kernel import EPS, TINY, Kernel, Packs, Structure
 from soctk.terms.norm_piece import NormsPiece
-from soctk.terms.piece import AT_KINK, Piece
+from soctk.terms.piece import Piece
 from soctk.terms.quadratic import exponent
 
 SLACK_ERROR = 8
@@ -135,11 +135,6 @@ class Norms(Term):
         self.map.add_gram(total, self._spread(weight))
         add_product(total, torch.cat([primal, dual], dim=1), torch.cat([dual, primal], dim=1), sign=-1.0)
 
-    def at_apex(self, smoothed: Smoothed, lag: Tensor) -> Tensor:
-        """Return which groups the smoothed term and its dual iterates show at their apex, bool (N, 1, G)."""
-        length = torch.minimum(group_norms(lag, self.size), group_norms(smoothed.dual, self.size))
-        return (length < (1 - AT_KINK) * self.weights) & (self.kappa == 0)
-
     def add_hessians(self, kinks: Tensor, rest: Tensor, smoothed: Smoothed, lag: Tensor) -> None:
         """Add to `kinks` all of absolute values and of groups near their apex, of others what is too much along u.
 
@@ -192,7 +187,7 @@ class Norms(Term):
 
     def piece(self, smoothed: Smoothed, lag: Tensor) -> Piece:
         """Return which groups are at their apex."""
-        return NormsPiece(self._spread(self.at_apex(smoothed, lag)), lag)
+        return NormsPiece.of(self, smoothed, lag)
 
     def envelope(self, u: Tensor, smoothed: Smoothed, lag: Tensor) -> Tensor:
         """Return sum_g lambda_g (e_g'u_g + sqrt(1 - ||e_g||^2) |kappa_g|), e = rho / lambda held."""

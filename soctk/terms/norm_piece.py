@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from soctk.terms.base import SMALLEST_WEIGHT, group_norms
-from soctk.terms.piece import Piece
+from soctk.terms.base import SMALLEST_WEIGHT, Smoothed, group_norms
+from soctk.terms.piece import AT_KINK, Piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +22,13 @@ class NormsPiece(Piece):
     """
 
     held: Tensor
+
+    @classmethod
+    def of(cls, term: Any, smoothed: Smoothed, lag: Tensor) -> NormsPiece:
+        """Return the piece that the smoothed term and its dual iterates show."""
+        length = torch.minimum(group_norms(lag, term.size), group_norms(smoothed.dual, term.size))
+        apex = (length < (1 - AT_KINK) * term.weights) & (term.kappa == 0)
+        return cls(apex.repeat_interleave(term.size, dim=-1), lag)
 
     def dual(self, term: Any, u: Tensor) -> Tensor:
         """Return rho at an apex, lambda u / length elsewhere: of an absolute value lambda on the side of rho."""

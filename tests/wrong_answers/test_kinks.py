@@ -157,29 +157,34 @@ def test_the_apex_of_a_norm_beside_a_high_price(price: float) -> None:
             torch.testing.assert_close(slope, expected, rtol=0, atol=3e-3)
 
 
-SMOOTHED = {
-    **{f"soc_{seed}": ("soc", seed) for seed in range(3)},
-    # Matrices that the context makes, whose change multiplies what the last step leaves of the dual iterates' error.
-    **{f"pcf_{seed}": ("pcf", seed) for seed in (1, 2)},
-}
-
-
-@pytest.mark.parametrize("name", SMOOTHED)
-def test_derivatives_do_not_depend_on_how_far_the_smoothing_reaches(name: str) -> None:
-    kind, seed = SMOOTHED[name]
-    if kind == "soc":
-        model = shaken(soctk.SOCICNN(5, 3, hidden=(8, 8), quadratics=(5,), norms=(2,), seed=seed), 0.3)
-    else:
-        model = shaken(soctk.make_surrogate(kind, dim=5, context_dim=3, seed=seed), 0.3)
+def slopes_by_tolerance(
+    model: soctk.ConvexSurrogate, box: soctk.FeasibleSet, seed: int, *tolerances: float
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return derivatives at 400 contexts by each tolerance, and where all are given."""
     generator = torch.Generator().manual_seed(seed)
     context, weights = (torch.randn(400, width, generator=generator, dtype=torch.float64) for width in (3, 5))
     found = []
-    for tol in (1e-9, 1e-12, 1e-13):
-        layer = soctk.DecisionLayer(model, soctk.Box(5, -1.0, 1.5), tol=tol, skip_undefined=True)
-        point = context.clone().requires_grad_()
+    for tol in tolerances:
+        layer, point = soctk.DecisionLayer(model, box, tol=tol, skip_undefined=True), context.clone().requires_grad_()
         found.append(torch.autograd.grad((layer(point) * weights).sum(), point)[0])
+    return found, torch.stack([(slope != 0).any(dim=1) for slope in found]).all(dim=0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_derivatives_do_not_depend_on_how_far_the_smoothing_reaches(seed: int) -> None:
+    model = shaken(soctk.SOCICNN(5, 3, hidden=(8, 8), quadratics=(5,), norms=(2,), seed=seed), 0.3)
+    found, given = slopes_by_tolerance(model, soctk.Box(5, -1.0, 1.0), seed, 1e-9, 1e-12)
+    assert int(given.sum()) > 380
+    size = found[1][given].abs().amax(dim=1, keepdim=True).clamp(min=0.1)
+    assert float(((found[0] - found[1])[given] / size).abs().max()) < 0.01
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_derivatives_in_matrices_that_the_context_makes(seed: int) -> None:
+    """Their change multiplies the dual iterates, of which the last step may leave an error; tight tolerances agree."""
+    model = shaken(soctk.make_surrogate("pcf", dim=5, context_dim=3, seed=seed), 0.3)
+    found, given = slopes_by_tolerance(model, soctk.Box(5, -1.0, 1.5), seed, 1e-9, 1e-12, 1e-13)
     size = found[2].abs().amax(dim=1, keepdim=True).clamp(min=0.1)
-    given = torch.stack([(slope != 0).any(dim=1) for slope in found]).all(dim=0)
     given &= ((found[1] - found[2]).abs() <= 1e-4 * size).all(dim=1)
     assert int(given.sum()) > 350
     assert float(((found[0] - found[2]).abs() / size)[given].max()) < 0.01
