@@ -82,7 +82,8 @@ def answer(
         tol = limits.tol if dtype == problem.dtype else 0.5 * limits.tol
         inner = limits if tol == limits.tol else dataclasses.replace(limits, tol=tol)
         result = solver.solve(problem, inner, start)
-        put_points(result, problem, start)
+        if solver.takes_any_point:
+            put_points(result, problem, start)
         solve_in_range(solver, problem, inner, start, result, dtype)
     if dtype != problem.dtype:
         _round(result, problem, dtype)

@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from soctk.checks import ArrayLike, as_tensor, check_count, check_last_dim, check_positive, check_processor
+from soctk.checks import (
+    ArrayLike,
+    as_index,
+    as_tensor,
+    check_count,
+    check_last_dim,
+    check_positive,
+    check_processor,
+    check_sequence,
+)
 from soctk.decide.answer import excess
 from soctk.decide.constrained import Constraint
 from soctk.decide.decision import Decision
 from soctk.decide.modes import warn_in_training
 from soctk.decide.problem import Problem
 from soctk.function import ConvexFunction, check_function
-from soctk.sets import FeasibleSet, SetAt
+from soctk.sets import FeasibleSet, Polyhedron, SetAt
 
 AS_PROJECTED = {torch.float64: 1e-12, torch.float32: 1e-6}
 """What a projection may leave a point outside of a set by, in the same units."""
@@ -46,6 +56,30 @@ def check_limits(tol: float, max_iter: int | None, time_limit: float | None) -> 
         check_count(max_iter, "max_iter")
     if time_limit is not None:
         check_positive(time_limit, "time_limit")
+
+
+def check_integer(integer: bool | Sequence[int], dim: int) -> tuple[int, ...]:
+    """Return the coordinates that have to be whole, in order: all for True, none for False."""
+    if isinstance(integer, (bool, np.bool_)):
+        return tuple(range(dim)) if integer else ()
+    integer = integer.tolist() if isinstance(integer, (np.ndarray, Tensor)) else integer
+    check_sequence(integer, "integer")
+    columns = [as_index(column, "integer", dim) for column in integer]
+    if len(set(columns)) < len(columns):
+        raise ValueError(f"integer: expected each coordinate once, got {list(integer)}")
+    return tuple(sorted(columns))
+
+
+def sets_by_rows(feasible_set: FeasibleSet | SetAt) -> SetAt:
+    """Return a set by its rows; NotImplementedError where it has none to branch on."""
+    if isinstance(feasible_set, SetAt):
+        return feasible_set
+    if isinstance(feasible_set, Polyhedron):
+        return feasible_set.at()
+    raise NotImplementedError(
+        f"integer: expected a set of rows, such as a Box or a Polyhedron, got {type(feasible_set).__name__}; "
+        "soctk.Embedding brings the model into a program of CVXPY, for a solver of mixed-integer cone programs"
+    )
 
 
 def check_start(x0: ArrayLike | Decision | None, problem: Problem, batch: tuple[int, ...]) -> Tensor | None:

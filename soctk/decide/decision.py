@@ -62,18 +62,18 @@ class Decision:
 
     Attributes:
         x: (*batch, n), feasible; NaN where `status` says there is none, and where a limit was reached over a set of the
-            context's own (`feasible_set.at`) before any point of it was known.
+            context's own (`feasible_set.at`), or of whole numbers, before any point of it was known.
         value: f(x), (*batch).
         lower_bound: a rigorous lower bound of the minimum, (*batch); -inf where there is none.
         status: `Status` of each decision, an object array (*batch); compare with `== "optimal"`.
-        iterations: (*batch), int64.
+        iterations: (*batch), int64; nodes of decisions in whole numbers.
         seconds: wall-clock time of the whole call.
         scale: the unit of `relative_gap`, (*batch): the one given, or where f hardly varies over the set that of
             `soctk.decide.ranges`; None where it is max(1, |value|) throughout.
         solver: the name of the method that found each x, an object array (*batch).
         violation: the largest violation of any constraint of the set by x, (*batch).
         prices: derivatives of the optimal value in the right-hand sides: of a `Polyhedron` and of what `at` returns
-            (`feasible_set.at()` for other sets); None elsewhere.
+            (`feasible_set.at()` for other sets); None elsewhere, as of decisions in whole numbers.
         ray: beside them the proofs for the instances that are infeasible, nu (*batch, k) and z (*batch, m), zero
             elsewhere.
         context: the contexts as rows, (N, p); None where the model has none.

@@ -14,7 +14,16 @@ from torch import Tensor
 
 from soctk.checks import ArrayLike
 from soctk.decide.answer import answer, chosen_solver
-from soctk.decide.arguments import check_arguments, check_constraints, check_limits, check_scale, check_start
+from soctk.decide.arguments import (
+    check_arguments,
+    check_constraints,
+    check_integer,
+    check_limits,
+    check_scale,
+    check_start,
+    sets_by_rows,
+)
+from soctk.decide.branch_and_bound import BranchAndBound
 from soctk.decide.choice import FIRST_ORDER, NEWTON, NEWTON_CG, default_solver
 from soctk.decide.constrained import Constraint, decide_under
 from soctk.decide.decision import Decision
@@ -55,6 +64,7 @@ def minimize(
     scale: ArrayLike | None = None,
     infeasible: Literal["status", "nearest"] = "status",
     subject_to: Sequence[ConvexFunction | tuple[ConvexFunction, ArrayLike]] = (),
+    integer: bool | Sequence[int] = False,
 ) -> Decision:
     """Minimise f(., context) over the set, for every context of the batch.
 
@@ -93,6 +103,10 @@ def minimize(
             (`soctk.decide.constrained`), over one set for all contexts. Without `x0`, `method`, `max_iter`,
             `infeasible` and prices, in float64. Met to 1e-7 of the numbers that g(x) is a sum of.
             `Decision.multipliers` say what it costs to tighten one.
+        integer: the indices of coordinates that have to be whole numbers, or True for all. Decided by branch and bound
+            (`soctk.decide.branch_and_bound`), with the gap and the bound of any decision, over sets with rows and
+            without `method`, `infeasible`, `subject_to` and prices. `max_iter` and `Decision.iterations` count nodes
+            then, 10,000 at most by default.
 
     What "newton" leaves short of `tol` is solved once more by "cvxpy", what "newton_cg" leaves by "first_order", and
     up to 2,000 variables what the default has left after 2,000 gradient steps by "newton"; but not an instance that ran
@@ -113,6 +127,10 @@ def minimize(
     started = time.perf_counter()
     check_arguments(model, feasible_set)
     check_limits(tol, max_iter, time_limit)
+    if columns := check_integer(integer, model.dim):
+        if method is not None or infeasible != "status" or subject_to:
+            raise ValueError("integer: expected neither method, infeasible nor subject_to beside it")
+        method, feasible_set = BranchAndBound(columns), sets_by_rows(feasible_set)
     make = _solver(method, {"solver": solver, "solver_options": solver_options, "seed": seed})
     if infeasible not in ("status", "nearest"):
         raise ValueError(f'infeasible: expected "status" or "nearest", got {infeasible!r}')

@@ -59,12 +59,15 @@ class SmoothingNewton(FormSolver):
         max_iter: the most Newton steps for each instance, where the limits say nothing.
         second: solves again what this one left short of the tolerance (some pure ReLU models, which are linear
             programs), unless an instance ran into a limit below `max_iter`; None for no other.
+        project: whether points that are outside of a polyhedron by more than rounding are projected, which takes a
+            program for each; False where bounds are all that is wanted.
     """
 
     name: ClassVar[str] = "newton"
     takes_sets_at: ClassVar[bool] = True
     max_iter: int = DEFAULT_ITERATIONS
     second: Solver | None = field(default_factory=External)
+    project: bool = True
 
     def refuses(self, problem: Problem) -> str | None:
         """Return why it cannot solve the problem, None where it can."""
@@ -101,7 +104,10 @@ class SmoothingNewton(FormSolver):
             tol = limits.tol if problem.unit is None else _relative_tolerance(problem, limits.tol, start)
             options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": limits.deadline}
             options["size"] = problem.size
-            options["again"] = limits.max_iter is None or limits.max_iter >= self.max_iter
+            options["again"], options["project"] = (
+                limits.max_iter is None or limits.max_iter >= self.max_iter,
+                self.project,
+            )
             return solve_polyhedral(_packed(problem), problem.feasible_set, start=start, **options)
         rows = problem.feasible_set.rows()
         assert rows is not None

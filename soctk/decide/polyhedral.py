@@ -83,6 +83,7 @@ def solve_polyhedral(
     deadline: float = float("inf"),
     start: Tensor | None = None,
     again: bool = True,
+    project: bool = True,
 ) -> Result:
     """Minimise N functions, each over its own set.
 
@@ -92,6 +93,7 @@ def solve_polyhedral(
         size: N.
         tol, max_iter, deadline, start: as `solve_newton`'s.
         again: whether to search again, with ends moved out, for what the first search leaves.
+        project: whether points that are outside of their sets by more than rounding are projected.
     """
     search = _Search(packed, sets, size, tol, max_iter, deadline)
     rest = search.rest()
@@ -103,7 +105,8 @@ def solve_polyhedral(
             break
         search.solve(rest, share, None if start is None else start.numpy()[rest])
         rest = search.rest()
-    search.project()
+    if project:
+        search.project()
     search.look_inside()
     return search.result
 

@@ -110,8 +110,8 @@ def unit_in_range(
         for some in part.groups(still[:0] if limits.late else still, limits):
             found[some] = torch.maximum(found[some], _range(part.select(some), x[some]))
     else:  # a set of each one's own is not asked for vertices
-        if started:  # the gap at the start says little
-            unseen = torch.nonzero(~known).squeeze(1)
+        unseen = torch.nonzero(~known).squeeze(1)
+        if started and unseen.numel() > 0:  # the gap at the start says little
             some = part.select(unseen)
             found[unseen] = torch.maximum(found[unseen], some.first_gap(some.center).to(found))
         found[~known & (found <= ROUNDING[found.dtype] * usual[index])] = torch.inf  # as over a point

@@ -21,10 +21,12 @@ class Solver(ABC):
     Attributes:
         name: what `minimize(method=)` and `Decision.solver` call it.
         takes_sets_at: whether it decides over sets with right-hand sides of their own.
+        takes_any_point: whether any point of the set is an answer, such as its centre where the search has found none.
     """
 
     name: str
     takes_sets_at: ClassVar[bool] = False
+    takes_any_point: ClassVar[bool] = True
 
     @abstractmethod
     def refuses(self, problem: Problem) -> str | None:

@@ -250,3 +250,22 @@ def test_prices_of_variables_whose_names_differ_by_a_prefix_are_apart(files: pd.
     expected = soctk.minimize(soctk.load("alike.st"), soctk.Box(DIM, 0.4).at())
     for k, name in enumerate(("x_gas", "gas", "x_sun")):
         np.testing.assert_allclose(plan[f"price_lower_{name}"], expected.prices.lower[..., k], rtol=0, atol=1e-6)
+
+
+def test_whole_numbers(files: pd.DataFrame, capsys) -> None:
+    box = ["--set", "box", "--lower", "0", "--upper", "3"]
+    plan = decided(*box, "--integer", "x_gas", "x_sun", code=0)
+    whole = plan[["x_gas", "x_sun"]].to_numpy()
+    np.testing.assert_array_equal(whole, whole.round())
+    heat = files[["context_heat"]].to_numpy()
+    expected = soctk.minimize(soctk.load("model.st"), soctk.Box(DIM, 0.0, 3.0), heat, integer=[0, 2])
+    np.testing.assert_allclose(plan["value"], expected.value, rtol=0, atol=1e-9)
+    every = decided(*box, "--integer", "all", code=0)[["x_gas", "x_coal", "x_sun"]].to_numpy()
+    np.testing.assert_array_equal(every, every.round())
+    for more, said in (
+        (["--integer", "gas"], "expected columns of the decision (x_gas, x_coal, x_sun)"),
+        (["--integer", "all", "--prices"], "--prices: not with --integer"),
+        (["--integer", "all", "--infeasible", "nearest"], "--infeasible: not with --integer"),
+    ):
+        assert main(["decide", "model.st", "days.csv", *box, *more]) == 2
+        assert said in capsys.readouterr().err

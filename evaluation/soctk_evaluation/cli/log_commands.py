@@ -147,6 +147,7 @@ class Decide:
             price_lower_NAME and price_upper_NAME of the variables.
         infeasible: where the set is empty, "status" leaves the decision out; "nearest" decides over the set with its
             rows moved as little as need be, and writes by how much in all (relaxation).
+        integer: columns of the decision that have to be whole numbers; "all" for all of them.
         scheduler: address of a dask cluster's scheduler, as tcp://host:8786, whose workers decide .parquet contexts;
             they must see all files under the same names.
     """
@@ -162,4 +163,5 @@ class Decide:
     time_limit: float | None = None
     prices: bool = False
     infeasible: Literal["status", "nearest"] = "status"
+    integer: tuple[str, ...] = ()
     scheduler: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import soctk
 from soctk import Columns, ConvexSurrogate
 from soctk.io.checkpoint import CheckpointError
 from soctk.tables.arrays import Arrays, read_arrays
-from soctk.tables.table import Table, check_file
+from soctk.tables.table import Table, check_file, listed
 from soctk_evaluation.cli.feasible import Region, column_names, make_region
 from soctk_evaluation.cli.log_commands import Decide
 from soctk_evaluation.cli.plan import Tally, check_names, plan_columns
@@ -30,12 +31,14 @@ class Planner:
         command: the options.
         model: the surrogate.
         columns: its columns.
+        integer: the coordinates that have to be whole.
         started: `time.perf_counter()` value that the time limit counts from.
     """
 
     command: Decide
     model: ConvexSurrogate
     columns: Columns
+    integer: list[int]
     started: float = field(default_factory=time.perf_counter)
     _region: Region | None = None
 
@@ -44,13 +47,14 @@ class Planner:
         """Return the planner of a command, its model read from its file.
 
         Raises:
-            UsageError: no such file, or not one of a model's.
+            UsageError: no such file, or not one of a model's; options that do not go with it.
         """
         try:
             model = soctk.load(command.model)
-            return cls(command, model, Columns.of_model(command.model, model))
+            columns = Columns.of_model(command.model, model)
         except (FileNotFoundError, CheckpointError) as error:
             raise UsageError(str(error)) from None
+        return cls(command, model, columns, whole_numbers(command, columns.x))
 
     @property
     def sides(self) -> list[str]:
@@ -100,7 +104,8 @@ class Planner:
             limit = max(1e-3, limit - (time.perf_counter() - self.started))
         try:
             limits = {"tol": command.tol, "scale": command.scale, "time_limit": limit}
-            decision = soctk.minimize(self.model, region.sets, context, infeasible=command.infeasible, **limits)
+            options = {"infeasible": command.infeasible, "integer": self.integer}
+            decision = soctk.minimize(self.model, region.sets, context, **options, **limits)
         except (ValueError, NotImplementedError) as error:
             if isinstance(source, Table) and context is not None:
                 self._check_reach(source, context.numpy())
@@ -122,6 +127,24 @@ class Planner:
             self._region = make_region(self.command.feasible, self.model.dim, source, by_rows=by_rows)
         assert self._region is not None
         return self._region
+
+
+def whole_numbers(command: Decide, names: Sequence[str]) -> list[int]:
+    """Return the coordinates that have to be whole.
+
+    Raises:
+        UsageError: a name that is no column of the decision, or an option that does not go with whole numbers.
+    """
+    asked = command.integer
+    if asked and (command.prices or command.infeasible != "status"):
+        other = "prices" if command.prices else "infeasible"
+        raise UsageError(f"--{other}: not with --integer, as it is not known of decisions in whole numbers")
+    if asked == ("all",) and "all" not in names:
+        return list(range(len(names)))
+    for name in asked:
+        if name not in names:
+            raise UsageError(f'--integer: expected columns of the decision ({listed(names)}) or "all", got {name}')
+    return [list(names).index(name) for name in asked]
 
 
 def read_contexts(source: Table | Arrays | None, columns: Columns) -> Tensor | None:
