@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import cvxpy as cp
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ pytest.importorskip("pyscipopt", reason="the rival's solver: pip install pyscipo
 TOLERANCE = 1e-6
 SETS = {
     "box": lambda dim: soctk.Box(dim, 0.0, 3.0),
-    "knapsack": lambda dim: soctk.Polyhedron(dim, 0.0, 1.0, G=torch.linspace(0.2, 1.2, dim), h=0.28 * dim),
+    "knapsack": lambda dim: soctk.Polyhedron(dim, 0.0, 1.0, G=np.linspace(0.2, 1.2, dim), h=0.283 * dim),
     "equality": lambda dim: soctk.Polyhedron(dim, 0.0, 1.0, E=torch.arange(4, 4 + dim), f=float(2 * dim)),
 }
 
