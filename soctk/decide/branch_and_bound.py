@@ -23,11 +23,14 @@ from torch import Tensor
 from soctk.decide.choice import NEWTON
 from soctk.decide.newton import SmoothingNewton
 from soctk.decide.pieces import side_by_side
+from soctk.decide.polyhedral import ROUNDING
 from soctk.decide.problem import Limits, Problem
+from soctk.decide.ranges import magnitude_of
 from soctk.decide.result import Result, repeated
 from soctk.decide.solver import Solver
+from soctk.forms.rounding import rounding
 from soctk.sets import SetAt
-from soctk.sets.rounding import FEASIBLE
+from soctk.sets.rounding import FEASIBLE, eps_of
 from soctk.status import Status
 
 MOST_NODES = 10_000
@@ -37,7 +40,7 @@ ROUND = 32
 """Nodes of a tree in a round. Fewer are decided hardly sooner; with more, many turn out not to be needed."""
 WHOLE = 1e-6
 """What is this near to a whole number is taken for one, if the point that it makes is in the set."""
-FOR_BOUNDS = SmoothingNewton(project=False)
+RELAXED = SmoothingNewton(project=False)
 SHARE = 0.5
 """Of the tolerance, for the gap of a single node."""
 
@@ -120,10 +123,10 @@ class _Trees:
         assert isinstance(problem.feasible_set, SetAt)
         self.form, self.sets, self.unit = problem.form, problem.feasible_set, problem.unit
         self.integer, self.limits, self.most = torch.tensor(integer), limits, most
+        self.mixed = len(integer) < problem.dim
         self.x = torch.full((problem.size, problem.dim), torch.nan, dtype=torch.float64)
         self.value, self.bound = torch.full((2, problem.size), torch.inf, dtype=torch.float64)
         self.nodes, self.status = torch.zeros(problem.size, dtype=torch.int64), repeated(Status.STALLED, problem.size)
-        self.whole: Result | None = None
 
     def grow(self, start: Tensor | None) -> None:
         """Decide nodes until none is left or a limit is reached: the whole sets of all trees first, then by groups."""
@@ -134,30 +137,40 @@ class _Trees:
             nodes = self._advanced(nodes, self.limits)
         size, threads = len(self.value), torch.get_num_threads()
 
-        def finish(part: slice) -> None:
+        def grown(part: slice) -> _Nodes:
+            """Return what is left of the nodes of some trees after their share of the time."""
             some = nodes.select((nodes.tree >= part.start) & (nodes.tree < part.stop))
             waiting, own = size - part.stop, threads * (part.stop - part.start)
             limits = self.limits.sooner(waiting / (waiting + own))
             while len(some) > 0 and not limits.late:
                 some = self._advanced(some, limits)
-            self._leave(some, Status.TIME_LIMIT)
+            return some
 
-        for _ in side_by_side(finish, size, TREES):
-            pass
+        while len(nodes) > 0 and not self.limits.late:
+            nodes = _Nodes.joined(list(side_by_side(grown, size, TREES)))
+        self._leave(nodes, Status.TIME_LIMIT)
+        if self.mixed:
+            self._project()
 
     def _advanced(self, nodes: _Nodes, limits: Limits) -> _Nodes:
         """Decide some of the nodes of every tree; return what is left of them, with the halves of what was decided."""
         now, nodes = self._chosen(nodes)
-        found = self._relaxed(now, FOR_BOUNDS, limits)
-        self.whole = found if self.whole is None else self.whole
         self.nodes.index_add_(0, now.tree, torch.ones_like(now.tree))
-        some = torch.from_numpy(found.status != Status.INFEASIBLE)
-        now, x, bound = now.select(some), found.x[some], found.lower_bound[some]
-        now = dataclasses.replace(now, bound=torch.maximum(now.bound, bound))
-        self._try(now, x, limits)
-        worth = self._worth(now)
-        self._leave(now.select(~worth))
-        nodes = _Nodes.joined([nodes, *self._split(now.select(worth), x[worth])])
+        if not self.mixed:
+            points = (now.low == now.high).all(dim=1)
+            self._leave(self._valued(now.select(points)))
+            now = now.select(~points)
+        if len(now) > 0:
+            sets = self._within(now)
+            found = self._relaxed(now.tree, sets, limits)
+            whole = (now.low == now.high).all(dim=1)  # nothing is left to split
+            some = ~(_refuted(found, sets) | (whole & torch.from_numpy(found.status == Status.INFEASIBLE)))
+            now, x, bound = now.select(some), found.x[some], found.lower_bound[some]
+            now = dataclasses.replace(now, bound=torch.maximum(now.bound, bound))
+            self._try(now, x, limits)
+            worth = self._worth(now)
+            self._leave(now.select(~worth))
+            nodes = _Nodes.joined([nodes, *self._split(now.select(worth), x[worth], limits)])
         worth = self._worth(nodes)
         self._leave(nodes.select(~worth))
         nodes = nodes.select(worth)
@@ -166,12 +179,14 @@ class _Trees:
         return nodes.select(~over)
 
     def result(self) -> Result:
-        """Return the best points and the least bounds."""
-        alone = torch.isinf(self.bound) & torch.isfinite(self.value)  # its node is empty but for rounding
-        self.bound = torch.where(alone & (self.bound > 0), self.value, self.bound)
-        ranges = {} if self.whole is None else {"first_gap": self.whole.first_gap, "seen": self.whole.seen}
-        result = Result(self.x, self.value, self.bound, self.nodes, self.status, unit=self.unit, **ranges)
-        result.refuse(torch.nonzero(torch.isinf(self.value) & (self.bound == torch.inf)).squeeze(1))
+        """Return the best points and the least bounds.
+
+        Bounds are of the sets themselves. Points may be outside of them by rounding, and better by what that brings.
+        """
+        outside = torch.from_numpy(self.sets.arrays.excess(self.x.numpy())[1] > 0)
+        bound = torch.where(outside, torch.minimum(self.bound, self.value), self.bound)
+        result = Result(self.x, self.value, bound, self.nodes, self.status, unit=self.unit)
+        result.refuse(torch.nonzero(torch.isinf(self.value) & (bound == torch.inf)).squeeze(1))
         result.judge(self.limits.tol)
         return result
 
@@ -179,7 +194,7 @@ class _Trees:
 
     def _roots(self) -> _Nodes:
         size = len(self.value)
-        low, high = (side.expand(size, -1)[:, self.integer] for side in (self.sets.lower, self.sets.upper))
+        low, high = (end.expand(size, -1)[:, self.integer] for end in self.sets.box)
         low = (low - FEASIBLE * low.abs().clamp(min=1.0)).ceil()
         high = (high + FEASIBLE * high.abs().clamp(min=1.0)).floor()
         bound, depth = torch.full((size,), -torch.inf, dtype=torch.float64), torch.zeros(size, dtype=torch.int64)
@@ -198,15 +213,17 @@ class _Trees:
         now = torch.arange(len(order)) - begins < most.repeat_interleave(counts)
         return nodes.select(order[now]), nodes.select(order[~now])
 
-    def _relaxed(self, nodes: _Nodes, solver: Solver, limits: Limits) -> Result:
-        """Return the decisions of nodes without the condition that anything is whole."""
+    def _within(self, nodes: _Nodes) -> SetAt:
+        """Return the sets of nodes, without the condition that anything is whole."""
         sets = self.sets.select(nodes.tree)
         lower, upper = (side.expand(len(nodes), -1).clone() for side in (sets.lower, sets.upper))
         lower[:, self.integer], upper[:, self.integer] = nodes.low, nodes.high
-        unit = None if self.unit is None else self.unit[nodes.tree]
-        sets = dataclasses.replace(sets, lower=lower, upper=upper)
-        part = Problem(self.form.select(nodes.tree), sets, unit)
-        return solver.solve(part, Limits(SHARE * limits.tol, None, limits.deadline))
+        return dataclasses.replace(sets, lower=lower, upper=upper)
+
+    def _relaxed(self, tree: Tensor, sets: SetAt, limits: Limits) -> Result:
+        """Return the decisions of trees over sets."""
+        part = Problem(self.form.select(tree), sets, None if self.unit is None else self.unit[tree])
+        return RELAXED.solve(part, Limits(SHARE * limits.tol, None, limits.deadline))
 
     def _worth(self, nodes: _Nodes) -> Tensor:
         """Return whether nodes may hold a point that is better than those known, by more than the tolerance."""
@@ -220,7 +237,7 @@ class _Trees:
         if status is not None:
             self.status[nodes.tree.numpy()] = status
 
-    def _split(self, nodes: _Nodes, x: Tensor) -> tuple[_Nodes, _Nodes]:
+    def _split(self, nodes: _Nodes, x: Tensor, limits: Limits) -> tuple[_Nodes, _Nodes]:
         """Return the halves of nodes with relaxed decisions x (M, n): the nearer ones, then the others.
 
         Those that hold one combination of whole numbers alone are left.
@@ -230,7 +247,7 @@ class _Trees:
         off = torch.where((nodes.low < nodes.high) & torch.isfinite(at), (at - at.round()).abs(), -1.0)
         most, column = off.max(dim=1, keepdim=True)
         can = most[:, 0] >= 0
-        self._leave(nodes.select(~can))
+        self._leave(nodes.select(~can), Status.TIME_LIMIT if limits.late else None)
         nodes, column, at = nodes.select(can), column[can], at[can].gather(1, column[can])
         low, high = nodes.low.gather(1, column), nodes.high.gather(1, column)
         below = torch.minimum(at.floor().maximum(low), high - 1)
@@ -252,22 +269,64 @@ class _Trees:
         """
         whole = torch.minimum(x[:, self.integer].round().maximum(nodes.low), nodes.high)
         some = torch.isfinite(whole).all(dim=1)
-        if len(self.integer) < x.shape[1]:
+        if self.mixed:
             near = (x[:, self.integer] - whole).abs().amax(dim=1) <= WHOLE
             first = torch.ones_like(some)
             first[1:] = nodes.tree[1:] != nodes.tree[:-1]
             some &= near | first | torch.isinf(self.value)[nodes.tree]
-        tree, whole, x = nodes.tree[some], whole[some], x[some]
-        if len(tree) == 0:
+        if not some.any():
             return
-        if len(self.integer) < x.shape[1]:
-            x = self._relaxed(dataclasses.replace(nodes.select(some), low=whole, high=whole), NEWTON, limits).x
-        x = x.index_copy(1, self.integer, whole + 0.0)  # no -0.0
+        nodes, x = dataclasses.replace(nodes, low=whole, high=whole).select(some), x[some]
+        if self.mixed:
+            x = self._relaxed(nodes.tree, self._within(nodes), limits).x
+        self._keep(nodes.tree, x.index_copy(1, self.integer, nodes.low))
+
+    def _valued(self, nodes: _Nodes) -> _Nodes:
+        """Return the nodes, of one point each, that are in the set, with their values, less rounding, as bounds."""
+        inside, value = self._keep(nodes.tree, nodes.low)
+        nodes = nodes.select(inside)
+        form = self.form.select(nodes.tree)
+        share = rounding(sum(term.map.rows for term in form.terms), form.dim, eps_of(value.dtype))
+        return dataclasses.replace(nodes, bound=value - share * magnitude_of(form, nodes.low, value))
+
+    def _project(self) -> None:
+        """Project best points that are outside of their sets by more than `ROUNDING`, whole numbers kept.
+
+        Where a set has no interior, relaxations move its ends out, and stay there.
+        """
+        roots = self._roots()
+        for row in np.flatnonzero(self.sets.arrays.excess(self.x.numpy())[1] > ROUNDING):
+            if self.limits.late:
+                return
+            tree = torch.tensor([row])
+            whole = self.x[tree][:, self.integer]
+            sets = self._within(dataclasses.replace(roots.select(tree), low=whole, high=whole))
+            try:
+                x = sets._project(self.x[tree]).index_copy(1, self.integer, whole)
+            except (ValueError, RuntimeError):  # empty but for rounding
+                continue
+            self.x[tree], self.value[tree] = x, self.form.select(tree).evaluate(x.unsqueeze(1)).squeeze(1)
+
+    def _keep(self, tree: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep points (M, n) of the sets where they are better; return which are in them, (M,), and their values."""
         inside = torch.from_numpy(self.sets.select(tree).arrays.excess(x.numpy())[1] <= FEASIBLE)  # False for NaN
-        tree, x = tree[inside], x[inside]
+        tree, x = tree[inside], x[inside] + 0.0  # no -0.0
         value = self.form.select(tree).evaluate(x.unsqueeze(1)).squeeze(1)
         order = value.argsort()
         _, firsts = np.unique(tree[order].numpy(), return_index=True)
         best = order[torch.from_numpy(firsts)]  # the least of each tree
         best = best[value[best] < self.value[tree[best]]]
         self.value[tree[best]], self.x[tree[best]] = value[best], x[best]
+        return inside, value
+
+
+def _refuted(found: Result, sets: SetAt) -> Tensor:
+    """Return which sets have been proved empty of points, even of those that are outside by rounding, bool (M,)."""
+    assert found.rows is not None
+    empty, arrays, rows = found.status == Status.INFEASIBLE, sets.arrays, found.rows
+    size = np.maximum(arrays.largest, 1.0)
+    added = size @ arrays.rows.sizes + np.abs(arrays.right)
+    brought = (np.abs(np.concatenate([rows.nu, rows.z], axis=1)) * added).sum(axis=1) + (np.abs(rows.w) * size).sum(
+        axis=1
+    )
+    return torch.from_numpy(empty & (arrays.crossed() | (rows.level(arrays) > FEASIBLE * brought)))

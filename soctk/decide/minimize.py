@@ -130,8 +130,10 @@ def minimize(
     if columns := check_integer(integer, model.dim):
         if method is not None or infeasible != "status" or subject_to:
             raise ValueError("integer: expected neither method, infeasible nor subject_to beside it")
-        method, feasible_set = BranchAndBound(columns), sets_by_rows(feasible_set)
+        feasible_set = sets_by_rows(feasible_set)
     make = _solver(method, {"solver": solver, "solver_options": solver_options, "seed": seed})
+    if columns:
+        make = _solver(BranchAndBound(columns), {})
     if infeasible not in ("status", "nearest"):
         raise ValueError(f'infeasible: expected "status" or "nearest", got {infeasible!r}')
     contexts = model.check_context(context)

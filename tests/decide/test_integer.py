@@ -16,6 +16,7 @@ from zoo import MODELS, shaken
 import soctk
 from soctk import Box, Budget, Polyhedron, Simplex, Status
 from soctk.decide import branch_and_bound
+from soctk.decide.polyhedral import ROUNDING
 from soctk.sets.rounding import FEASIBLE
 
 CONTEXT = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
@@ -107,6 +108,44 @@ def test_rows_that_rounding_leaves_open_hold() -> None:
     decision = soctk.minimize(model, Polyhedron(2, 0, 5, E=[0.1, 0.1], f=0.3), integer=True)
     assert decision.x.tolist() == [3.0, 0.0]
     assert decision.status == Status.OPTIMAL
+
+
+def test_points_that_rows_exclude_by_rounding_alone_are_whole_points() -> None:
+    """Of a right-hand side that is off by 1e-10, whatever is minimised; one by multipliers without end otherwise."""
+    off = Polyhedron(5, 0, 1, E=[[0.1, 0.2, 0.3, 0.4, 0.7], [1.0] * 5], f=[0.8 + 1e-10, 3.0])
+    for slope in ([-3.0, 1, -2, -1, 3], [3.0, -1, 2, 1, -3]):
+        decision = soctk.minimize(soctk.from_quadratic(np.eye(5), np.array(slope)), off, integer=True)
+        assert decision.x.tolist() == [1.0, 0.0, 1.0, 1.0, 0.0]
+        assert decision.status == Status.OPTIMAL
+    steep = soctk.from_quadratic(np.diag([1.0, 2.0, 3.0]), np.array([2.0, -9.0, 0.0]))
+    thin = Budget(3, 1 + 1e-11, [-2.75, 0.25, -2.75], [-0.75, 3.25, -0.75])
+    assert soctk.minimize(steep, thin, integer=True).status == Status.OPTIMAL
+
+
+def test_mixed_points_of_a_set_without_an_interior_are_in_it() -> None:
+    rows = Polyhedron(4, -1.3, 2.4, G=[[1.0] * 4, [-1.0] * 4], h=[1.5, -1.5])
+    decision = soctk.minimize(shaken(MODELS["soc"](4)), rows, CONTEXT, integer=[0, 1])
+    assert (decision.status == Status.OPTIMAL).all()
+    assert float(decision.violation.max()) <= ROUNDING * 10
+
+
+def test_infinite_bounds_are_those_that_rows_imply() -> None:
+    """No sum of coordinates is both even and odd: told once all combinations between the implied ends are through."""
+    parity = {"E": [[1.0, 1, 1, 0, 0], [1.0, -1, -1, 2, 2]], "f": [0.0, 1.0]}
+    G = np.vstack([np.eye(5), -np.eye(5)])
+    endless = Polyhedron(5, -np.inf, np.inf, G=G, h=np.full(10, 1.5), **parity)
+    bowl = soctk.from_quadratic(np.eye(5), np.zeros(5))
+    decisions = [soctk.minimize(bowl, s, integer=True) for s in (endless, Polyhedron(5, -1.5, 1.5, **parity))]
+    assert [decision.status for decision in decisions] == [Status.INFEASIBLE] * 2
+    assert decisions[0].iterations == decisions[1].iterations
+
+
+def test_a_time_limit_is_kept_over_sets_without_an_interior() -> None:
+    """Every tree gets its share, and what others leave; nothing is called stalled that ran out of time."""
+    model, rows = shaken(MODELS["relu"](8)), Polyhedron(8, -2, 2, G=[[1.0] * 8, [-1.0] * 8], h=[3.0, -3.0])
+    contexts = torch.randn(300, 3, generator=torch.Generator().manual_seed(1)).double()
+    limited = soctk.minimize(model, rows, contexts, integer=[0, 1, 2], time_limit=1e-3)
+    assert set(limited.status) <= {Status.OPTIMAL, Status.TIME_LIMIT}
 
 
 @pytest.mark.parametrize("limit", [{"max_iter": 3}, {"time_limit": 1e-9}])
@@ -202,6 +241,7 @@ def test_threads_decide_alike(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"integer": [True, False, True, True]}, "expected an integer"),
         ({"integer": True, "method": "newton"}, "neither method"),
         ({"integer": True, "infeasible": "nearest"}, "nor subject_to"),
+        ({"integer": True, "solver": "CLARABEL"}, "an option of method"),
         ({"integer": True, "subject_to": [soctk.from_quadratic(np.eye(4), np.zeros(4))]}, "nor subject_to"),
     ],
 )

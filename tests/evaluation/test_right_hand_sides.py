@@ -262,8 +262,16 @@ def test_whole_numbers(files: pd.DataFrame, capsys) -> None:
     np.testing.assert_allclose(plan["value"], expected.value, rtol=0, atol=1e-9)
     every = decided(*box, "--integer", "all", code=0)[["x_gas", "x_coal", "x_sun"]].to_numpy()
     np.testing.assert_array_equal(every, every.round())
+    assert (
+        main(["decide", "model.st", "days.csv", "--set", "box", "--lower", "0.2", "--upper", "0.8", "--integer", "all"])
+        == 1
+    )
+    assert "no point in whole numbers for 5" in capsys.readouterr().out
     for more, said in (
         (["--integer", "gas"], "expected columns of the decision (x_gas, x_coal, x_sun)"),
+        (["--integer"], "got none"),
+        (["--integer", "x_gas", "x_gas"], "each once"),
+        (["--integer", "all", "x_gas"], '"all" alone'),
         (["--integer", "all", "--prices"], "--prices: not with --integer"),
         (["--integer", "all", "--infeasible", "nearest"], "--infeasible: not with --integer"),
     ):

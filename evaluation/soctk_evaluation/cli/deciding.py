@@ -34,7 +34,7 @@ def decide_logged(command: Decide) -> int:
     tally = _decide(planner, output)
     if tally is None:
         return 130
-    print(tally.summary(command.tol))
+    print(tally.summary(command.tol, whole=command.integer is not None))
     print(f"wrote {output}")
     return 0 if tally.certified == tally.count else 1
 

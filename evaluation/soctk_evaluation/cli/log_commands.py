@@ -163,5 +163,5 @@ class Decide:
     time_limit: float | None = None
     prices: bool = False
     infeasible: Literal["status", "nearest"] = "status"
-    integer: tuple[str, ...] = ()
+    integer: tuple[str, ...] | None = None
     scheduler: str | None = None

@@ -125,13 +125,14 @@ class Tally:
             self.outside + other.outside,
         )
 
-    def summary(self, tol: float) -> str:
-        """Return how many decisions are certified, in words."""
+    def summary(self, tol: float, *, whole: bool = False) -> str:
+        """Return how many decisions are certified, in words; `whole` where some columns have to be whole."""
         parts = [f"{self.certified} of {self.count} decisions certified to a relative gap of {tol:g}"]
         if self.empty < self.count:
             parts.append(f"the largest is {self.largest:.2g}")
         if self.empty:
-            parts.append(f"the set is proved empty for {self.empty}")
+            empty = "the set is proved to have no point in whole numbers" if whole else "the set is proved empty"
+            parts.append(f"{empty} for {self.empty}")
         if self.moved:
             parts.append(f"rows were moved for {self.moved} whose set is empty")
         if self.outside:

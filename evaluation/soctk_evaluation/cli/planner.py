@@ -135,15 +135,17 @@ def whole_numbers(command: Decide, names: Sequence[str]) -> list[int]:
     Raises:
         UsageError: a name that is no column of the decision, or an option that does not go with whole numbers.
     """
-    asked = command.integer
-    if asked and (command.prices or command.infeasible != "status"):
+    asked, expected = command.integer, f'columns of the decision ({listed(names)}), each once, or "all" alone'
+    if asked is None:
+        return []
+    if command.prices or command.infeasible != "status":
         other = "prices" if command.prices else "infeasible"
         raise UsageError(f"--{other}: not with --integer, as it is not known of decisions in whole numbers")
     if asked == ("all",) and "all" not in names:
         return list(range(len(names)))
-    for name in asked:
-        if name not in names:
-            raise UsageError(f'--integer: expected columns of the decision ({listed(names)}) or "all", got {name}')
+    unknown = [name for name in asked if name not in names]
+    if unknown or not asked or len(set(asked)) < len(asked):
+        raise UsageError(f"--integer: expected {expected}, got {listed(unknown or asked)}")
     return [list(names).index(name) for name in asked]
 
 
