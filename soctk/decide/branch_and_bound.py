@@ -155,28 +155,35 @@ class _Trees:
     def _advanced(self, nodes: _Nodes, limits: Limits) -> _Nodes:
         """Decide some of the nodes of every tree; return what is left of them, with the halves of what was decided."""
         now, nodes = self._chosen(nodes)
-        self.nodes.index_add_(0, now.tree, torch.ones_like(now.tree))
         if not self.mixed:
             points = (now.low == now.high).all(dim=1)
             self._leave(self._valued(now.select(points)))
             now = now.select(~points)
         if len(now) > 0:
-            sets = self._within(now)
-            found = self._relaxed(now.tree, sets, limits)
-            whole = (now.low == now.high).all(dim=1)  # nothing is left to split
-            some = ~(_refuted(found, sets) | (whole & torch.from_numpy(found.status == Status.INFEASIBLE)))
-            now, x, bound = now.select(some), found.x[some], found.lower_bound[some]
-            now = dataclasses.replace(now, bound=torch.maximum(now.bound, bound))
-            self._try(now, x, limits)
-            worth = self._worth(now)
-            self._leave(now.select(~worth))
-            nodes = _Nodes.joined([nodes, *self._split(now.select(worth), x[worth], limits)])
+            nodes = _Nodes.joined([nodes, *self._halved(now, limits)])
         worth = self._worth(nodes)
         self._leave(nodes.select(~worth))
         nodes = nodes.select(worth)
         over = self.nodes[nodes.tree] >= self.most
         self._leave(nodes.select(over), Status.ITERATION_LIMIT)
         return nodes.select(~over)
+
+    def _halved(self, nodes: _Nodes, limits: Limits) -> list[_Nodes]:
+        """Return the halves of nodes that may be worth it, and those whose decision the deadline has cut off."""
+        sets = self._within(nodes)
+        found = self._relaxed(nodes.tree, sets, limits)
+        nodes = dataclasses.replace(nodes, bound=torch.maximum(nodes.bound, found.lower_bound))
+        cut_off = torch.from_numpy(found.status == Status.TIME_LIMIT)
+        waiting = nodes.select(cut_off)
+        decided = nodes.tree[~cut_off]
+        self.nodes.index_add_(0, decided, torch.ones_like(decided))
+        whole = (nodes.low == nodes.high).all(dim=1)  # nothing is left to split
+        empty = _refuted(found, sets) | (whole & torch.from_numpy(found.status == Status.INFEASIBLE))
+        nodes, x = nodes.select(~(cut_off | empty)), found.x[~(cut_off | empty)]
+        self._try(nodes, x, limits)
+        worth = self._worth(nodes)
+        self._leave(nodes.select(~worth))
+        return [waiting, *self._split(nodes.select(worth), x[worth])]
 
     def result(self) -> Result:
         """Return the best points and the least bounds.
@@ -237,7 +244,7 @@ class _Trees:
         if status is not None:
             self.status[nodes.tree.numpy()] = status
 
-    def _split(self, nodes: _Nodes, x: Tensor, limits: Limits) -> tuple[_Nodes, _Nodes]:
+    def _split(self, nodes: _Nodes, x: Tensor) -> tuple[_Nodes, _Nodes]:
         """Return the halves of nodes with relaxed decisions x (M, n): the nearer ones, then the others.
 
         Those that hold one combination of whole numbers alone are left.
@@ -247,7 +254,7 @@ class _Trees:
         off = torch.where((nodes.low < nodes.high) & torch.isfinite(at), (at - at.round()).abs(), -1.0)
         most, column = off.max(dim=1, keepdim=True)
         can = most[:, 0] >= 0
-        self._leave(nodes.select(~can), Status.TIME_LIMIT if limits.late else None)
+        self._leave(nodes.select(~can))
         nodes, column, at = nodes.select(can), column[can], at[can].gather(1, column[can])
         low, high = nodes.low.gather(1, column), nodes.high.gather(1, column)
         below = torch.minimum(at.floor().maximum(low), high - 1)
@@ -264,8 +271,8 @@ class _Trees:
     def _try(self, nodes: _Nodes, x: Tensor, limits: Limits) -> None:
         """Keep what points (M, n) become with the nearest whole numbers of their nodes, where it is better.
 
-        Coordinates that need not be whole are decided again with these. That is tried where it is likely to be worth
-        it: of each tree's first node, near whole numbers, and as long as no point is known.
+        Coordinates that need not be whole are decided again with these, where others would do as well. That is tried
+        where it is likely to be worth it: of each tree's first node, near whole numbers, as long as no point is known.
         """
         whole = torch.minimum(x[:, self.integer].round().maximum(nodes.low), nodes.high)
         some = torch.isfinite(whole).all(dim=1)
@@ -274,15 +281,17 @@ class _Trees:
             first = torch.ones_like(some)
             first[1:] = nodes.tree[1:] != nodes.tree[:-1]
             some &= near | first | torch.isinf(self.value)[nodes.tree]
-        if not some.any():
-            return
+        again = (nodes.low < nodes.high).any(dim=1)[some]
         nodes, x = dataclasses.replace(nodes, low=whole, high=whole).select(some), x[some]
-        if self.mixed:
-            x = self._relaxed(nodes.tree, self._within(nodes), limits).x
-        self._keep(nodes.tree, x.index_copy(1, self.integer, nodes.low))
+        if self.mixed and again.any():
+            fixed = nodes.select(again)
+            x[again] = self._relaxed(fixed.tree, self._within(fixed), limits).x
+        if len(nodes) > 0:
+            self._keep(nodes.tree, x.index_copy(1, self.integer, nodes.low))
 
     def _valued(self, nodes: _Nodes) -> _Nodes:
         """Return the nodes, of one point each, that are in the set, with their values, less rounding, as bounds."""
+        self.nodes.index_add_(0, nodes.tree, torch.ones_like(nodes.tree))
         inside, value = self._keep(nodes.tree, nodes.low)
         nodes = nodes.select(inside)
         form = self.form.select(nodes.tree)

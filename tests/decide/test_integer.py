@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -16,7 +17,10 @@ from zoo import MODELS, shaken
 import soctk
 from soctk import Box, Budget, Polyhedron, Simplex, Status
 from soctk.decide import branch_and_bound
+from soctk.decide.newton import SmoothingNewton
 from soctk.decide.polyhedral import ROUNDING
+from soctk.decide.problem import Limits, Problem
+from soctk.decide.result import Result
 from soctk.sets.rounding import FEASIBLE
 
 CONTEXT = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
@@ -127,6 +131,30 @@ def test_mixed_points_of_a_set_without_an_interior_are_in_it() -> None:
     decision = soctk.minimize(shaken(MODELS["soc"](4)), rows, CONTEXT, integer=[0, 1])
     assert (decision.status == Status.OPTIMAL).all()
     assert float(decision.violation.max()) <= ROUNDING * 10
+
+
+def test_what_is_not_whole_is_as_infeasible_as_without_whole_numbers() -> None:
+    """Two equalities of one meaning, the second off by more and more."""
+    bowl = soctk.from_quadratic(np.eye(3), np.zeros(3))
+    rows = Polyhedron(3, [1, 0, 0], 1, E=[[0.7, 1, 0.3], [1.4, 2, 0.6]], f=[1.7, 3.4])
+    sets = rows.at(f=[[1.7, 3.4 + off] for off in np.geomspace(1e-9, 1e-7, 40)])
+    plain, whole = soctk.minimize(bowl, sets), soctk.minimize(bowl, sets, integer=[0])
+    assert set(plain.status) == {Status.OPTIMAL, Status.INFEASIBLE}
+    assert (whole.status == plain.status).all()
+
+
+def test_time_that_runs_out_amid_a_node_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that cannot be split, whose decision the deadline has cut off."""
+
+    class TooLate(SmoothingNewton):
+        def solve(self, problem: Problem, limits: Limits, start: torch.Tensor | None = None) -> Result:
+            while not limits.late:
+                time.sleep(0.001)
+            return super().solve(problem, limits, start)
+
+    monkeypatch.setattr(branch_and_bound, "RELAXED", TooLate(project=False))
+    decision = soctk.minimize(shaken(MODELS["soc"](4)), Box(4, 0.5, 1.5), CONTEXT, integer=[0], time_limit=0.05)
+    assert (decision.status == Status.TIME_LIMIT).all()
 
 
 def test_infinite_bounds_are_those_that_rows_imply() -> None:
