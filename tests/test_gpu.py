@@ -158,6 +158,15 @@ def test_right_hand_sides_of_each_context() -> None:
     torch.testing.assert_close(decision.value.cpu(), expected.value, rtol=2 * CERTIFIED, atol=2 * CERTIFIED)
 
 
+def test_whole_numbers() -> None:
+    here, gpu = pair("soc")
+    expected = soctk.minimize(here, soctk.Box(DIM, 0, 3), contexts(8), integer=[0, 1])
+    decision = soctk.minimize(gpu, soctk.Box(DIM, 0, 3), contexts(8).to(DEVICE), integer=[0, 1])
+    assert there(decision.x)
+    assert torch.equal(decision.x[:, :2].cpu(), decision.x[:, :2].cpu().round())
+    torch.testing.assert_close(decision.value.cpu(), expected.value, rtol=2 * CERTIFIED, atol=2 * CERTIFIED)
+
+
 def moving_distance(instances: int = 80, candidates: int = 16, dim: int = 3) -> soctk.ValueData:
     """Values of a squared distance from a point that moves with the context."""
     generator = torch.Generator().manual_seed(0)
