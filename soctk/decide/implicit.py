@@ -173,10 +173,9 @@ class Barrier:
         duals = tuple(term.lagged_dual(smooth, lag) for term, smooth, lag in terms)
         left = bounds.imbalance(form.slope(Dual(duals)).squeeze(1).expand_as(final.x), final)
         verified &= (left.abs() <= LARGEST_RESIDUAL * largest_parts(form, duals)).all(dim=1)
-        factor[failed > 0] = torch.eye(n, dtype=factor.dtype, device=factor.device)  # of these nothing is asked
         inverse = inverse_of(factor, bounds)
         moves, most = inverse.diagonal(dim1=1, dim2=2), curvature.diagonal(dim1=1, dim2=2).amax(dim=1, keepdim=True)
-        off = torch.einsum("bij,bij->bj", stiff @ inverse, inverse)
+        off = ((stiff @ inverse) * inverse).sum(dim=1)
         least = torch.where(most > 0, 1 / most, 0.0)  # what f leaves of a move where it is most curved
         verified &= (off <= LARGEST_ERROR * moves.maximum(least)).all(dim=1)
         return cls(final.x, hessian, inverse, smoothed, final.lags, low, high, bounds, verified)
