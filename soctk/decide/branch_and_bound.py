@@ -12,6 +12,7 @@ The trees of all contexts grow side by side: each round decides some nodes of ev
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -38,6 +39,8 @@ TREES = 128
 """Contexts whose trees grow side by side."""
 ROUND = 32
 """Nodes of a tree in a round. Fewer are decided hardly sooner; with more, many turn out not to be needed."""
+PAUSE = 1.0
+"""Seconds after which trees wait for the others: with several threads Ctrl-C is heard no sooner."""
 WHOLE = 1e-6
 """What is this near to a whole number is taken for one, if the point that it makes is in the set."""
 RELAXED = SmoothingNewton(project=False)
@@ -141,9 +144,11 @@ class _Trees:
             """Return what is left of the nodes of some trees after their share of the time."""
             some = nodes.select((nodes.tree >= part.start) & (nodes.tree < part.stop))
             waiting, own = size - part.stop, threads * (part.stop - part.start)
-            limits = self.limits.sooner(waiting / (waiting + own))
+            limits, until = self.limits.sooner(waiting / (waiting + own)), time.perf_counter() + PAUSE
             while len(some) > 0 and not limits.late:
                 some = self._advanced(some, limits)
+                if time.perf_counter() > until:
+                    break
             return some
 
         while len(nodes) > 0 and not self.limits.late:

@@ -246,8 +246,9 @@ def test_shapes_and_single_precision() -> None:
 
 
 def test_threads_decide_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups of trees grow on threads of their own."""
+    """Groups of trees grow on threads of their own, and wait for each other after every round."""
     monkeypatch.setattr(branch_and_bound, "TREES", 5)
+    monkeypatch.setattr(branch_and_bound, "PAUSE", 0.0)
     model, contexts = shaken(MODELS["soc"](5)), torch.randn(23, 3, generator=torch.Generator().manual_seed(1)).double()
     threads, found = torch.get_num_threads(), []
     try:
