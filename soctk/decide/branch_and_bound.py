@@ -174,8 +174,8 @@ class _Trees:
         return nodes.select(~over)
 
     def _halved(self, nodes: _Nodes, limits: Limits) -> list[_Nodes]:
-        """Return the halves of nodes that may be worth it, and those whose decision the deadline has cut off."""
-        sets = self._within(nodes)
+        """Return those whose decision the deadline has cut off, and the halves of the others."""
+        sets = self._within(nodes.tree, nodes.low, nodes.high)
         found = self._relaxed(nodes.tree, sets, limits)
         nodes = dataclasses.replace(nodes, bound=torch.maximum(nodes.bound, found.lower_bound))
         cut_off = torch.from_numpy(found.status == Status.TIME_LIMIT)
@@ -186,9 +186,7 @@ class _Trees:
         empty = _refuted(found, sets) | (whole & torch.from_numpy(found.status == Status.INFEASIBLE))
         nodes, x = nodes.select(~(cut_off | empty)), found.x[~(cut_off | empty)]
         self._try(nodes, x, limits)
-        worth = self._worth(nodes)
-        self._leave(nodes.select(~worth))
-        return [waiting, *self._split(nodes.select(worth), x[worth])]
+        return [waiting, *self._split(nodes, x)]
 
     def result(self) -> Result:
         """Return the best points and the least bounds.
@@ -225,11 +223,11 @@ class _Trees:
         now = torch.arange(len(order)) - begins < most.repeat_interleave(counts)
         return nodes.select(order[now]), nodes.select(order[~now])
 
-    def _within(self, nodes: _Nodes) -> SetAt:
-        """Return the sets of nodes, without the condition that anything is whole."""
-        sets = self.sets.select(nodes.tree)
-        lower, upper = (side.expand(len(nodes), -1).clone() for side in (sets.lower, sets.upper))
-        lower[:, self.integer], upper[:, self.integer] = nodes.low, nodes.high
+    def _within(self, tree: Tensor, low: Tensor, high: Tensor) -> SetAt:
+        """Return the sets of nodes, without the condition that anything is whole; arguments as of `_Nodes`."""
+        sets = self.sets.select(tree)
+        lower, upper = (side.expand(len(tree), -1).clone() for side in (sets.lower, sets.upper))
+        lower[:, self.integer], upper[:, self.integer] = low, high
         return dataclasses.replace(sets, lower=lower, upper=upper)
 
     def _relaxed(self, tree: Tensor, sets: SetAt, limits: Limits) -> Result:
@@ -267,9 +265,9 @@ class _Trees:
         down = dataclasses.replace(nodes, high=nodes.high.scatter(1, column, below))
         up = dataclasses.replace(nodes, low=nodes.low.scatter(1, column, below + 1))
         nearer = at - below <= 0.5
-        mixed = {side: torch.where(nearer, getattr(down, side), getattr(up, side)) for side in ("low", "high")}
-        others = {side: torch.where(nearer, getattr(up, side), getattr(down, side)) for side in ("low", "high")}
-        return dataclasses.replace(nodes, **mixed), dataclasses.replace(nodes, **others)
+        first = {side: torch.where(nearer, getattr(down, side), getattr(up, side)) for side in ("low", "high")}
+        second = {side: torch.where(nearer, getattr(up, side), getattr(down, side)) for side in ("low", "high")}
+        return dataclasses.replace(nodes, **first), dataclasses.replace(nodes, **second)
 
     # -- points ----------------------------------------------------------------------------------------
 
@@ -287,12 +285,12 @@ class _Trees:
             first[1:] = nodes.tree[1:] != nodes.tree[:-1]
             some &= near | first | torch.isinf(self.value)[nodes.tree]
         again = (nodes.low < nodes.high).any(dim=1)[some]
-        nodes, x = dataclasses.replace(nodes, low=whole, high=whole).select(some), x[some]
+        tree, whole, x = nodes.tree[some], whole[some], x[some]
         if self.mixed and again.any():
-            fixed = nodes.select(again)
-            x[again] = self._relaxed(fixed.tree, self._within(fixed), limits).x
-        if len(nodes) > 0:
-            self._keep(nodes.tree, x.index_copy(1, self.integer, nodes.low))
+            fixed = self._within(tree[again], whole[again], whole[again])
+            x[again] = self._relaxed(tree[again], fixed, limits).x
+        if len(tree) > 0:
+            self._keep(tree, x.index_copy(1, self.integer, whole))
 
     def _valued(self, nodes: _Nodes) -> _Nodes:
         """Return the nodes, of one point each, that are in the set, with their values, less rounding, as bounds."""
@@ -308,15 +306,13 @@ class _Trees:
 
         Where a set has no interior, relaxations move its ends out, and stay there.
         """
-        roots = self._roots()
         for row in np.flatnonzero(self.sets.arrays.excess(self.x.numpy())[1] > ROUNDING):
             if self.limits.late:
                 return
             tree = torch.tensor([row])
             whole = self.x[tree][:, self.integer]
-            sets = self._within(dataclasses.replace(roots.select(tree), low=whole, high=whole))
             try:
-                x = sets._project(self.x[tree]).index_copy(1, self.integer, whole)
+                x = self._within(tree, whole, whole)._project(self.x[tree]).index_copy(1, self.integer, whole)
             except (ValueError, RuntimeError):  # empty but for rounding
                 continue
             self.x[tree], self.value[tree] = x, self.form.select(tree).evaluate(x.unsqueeze(1)).squeeze(1)
@@ -340,7 +336,6 @@ def _refuted(found: Result, sets: SetAt) -> Tensor:
     empty, arrays, rows = found.status == Status.INFEASIBLE, sets.arrays, found.rows
     size = np.maximum(arrays.largest, 1.0)
     added = size @ arrays.rows.sizes + np.abs(arrays.right)
-    brought = (np.abs(np.concatenate([rows.nu, rows.z], axis=1)) * added).sum(axis=1) + (np.abs(rows.w) * size).sum(
-        axis=1
-    )
+    multipliers = np.abs(np.concatenate([rows.nu, rows.z], axis=1))
+    brought = (multipliers * added).sum(axis=1) + (np.abs(rows.w) * size).sum(axis=1)
     return torch.from_numpy(empty & (arrays.crossed() | (rows.level(arrays) > FEASIBLE * brought)))

@@ -104,10 +104,8 @@ class SmoothingNewton(FormSolver):
             tol = limits.tol if problem.unit is None else _relative_tolerance(problem, limits.tol, start)
             options: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "deadline": limits.deadline}
             options["size"] = problem.size
-            options["again"], options["project"] = (
-                limits.max_iter is None or limits.max_iter >= self.max_iter,
-                self.project,
-            )
+            options["again"] = limits.max_iter is None or limits.max_iter >= self.max_iter
+            options["project"] = self.project
             return solve_polyhedral(_packed(problem), problem.feasible_set, start=start, **options)
         rows = problem.feasible_set.rows()
         assert rows is not None
