@@ -85,6 +85,10 @@ class TrainingTraits:
             (`soctk.learn.centred`), the branches.
         place_centred: takes on one of these by its index, with weights.
         units: the hidden units of the context that offsets and weights share (`soctk.context_units`).
+        branches: how many branches of one row it has, of which there may be any number (`soctk.learn.phases.grow`); 0
+            where it has none, or not in the structure taken now.
+        set_branches: takes on so many, the first of those there are and others drawn by a seed; None where there can be
+            no others.
         set_range: told the least and largest x of the training data, (n,) each in standardised units.
         windowed: the model where it is one of branches over windows.
         own: a training of its own instead of the recipe, such as a closed form or another package's: given a
@@ -105,6 +109,8 @@ class TrainingTraits:
     centred: tuple[Any, ...] = ()
     place_centred: Callable[[int, Any], None] | None = None
     units: ContextUnits | None = None
+    branches: int = 0
+    set_branches: Callable[[int, int], None] | None = None
     set_range: Callable[[Tensor, Tensor], None] | None = None
     windowed: Windowed | None = None
     own: Callable[[Any], None] | None = None

@@ -31,7 +31,16 @@ AT_LEAST_ONE = (
     "validate_every",
     "patience",
 )
-SWITCHES = ("structured", "choose_structure", "project_affine", "reduce", "race", "level_regression", "progress")
+SWITCHES = (
+    "structured",
+    "choose_structure",
+    "project_affine",
+    "reduce",
+    "grow",
+    "race",
+    "level_regression",
+    "progress",
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,8 @@ class FitConfig:
             learned, where the model keeps the two apart; False learns all weights together from the start.
         reduce: whether blocks and rows that the structure chosen turns out not to need are left out of it, where that
             makes the validation loss fall.
+        grow: whether as many hyperbolic branches as there are variables are added to the structure chosen, where that
+            makes the validation loss fall to .7 of what it is, and the curved part has no more than `newton_weights`.
         context_units: hidden units of the context that are tried beside it for offsets and weights, which are affine in
             it otherwise, and kept where that makes the validation loss fall; 0 for none. For the dense SOC-ICNN family
             and others that can have them.
@@ -131,6 +142,7 @@ class FitConfig:
     choose_structure: bool = True
     project_affine: bool = True
     reduce: bool = True
+    grow: bool = True
     context_units: int = 0
     race: bool = True
     level_regression: bool = True

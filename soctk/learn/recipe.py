@@ -1,12 +1,13 @@
 """The recipe: which phases a surrogate is trained by, in which order, with which options.
 
-    a dense model               Race(Adam, Curved)                  Refine(Curved, Curved, Reduce, Slope, Everything,
-                                                                           Level)
+    a dense model               Race(Adam, Curved)                  Refine(Curved, Curved, Reduce, Grow, Slope,
+                                                                           Everything, Level)
     of few candidates           Race(Adam, Everything, Everything)  Refine(Everything, Everything, Level)
     one without b0 and v apart  Race(Adam, Everything)              Refine(Everything)
     branches over windows       Race(StructuredStart, Everything)   Refine(Everything), both in whitened coordinates
 
-With more than `BEFORE_REDUCING` steps of L-BFGS those that are left follow Reduce, as a Curved of their own. With
+With more than `BEFORE_REDUCING` steps of L-BFGS those that are left follow Reduce, as a Curved of their own. Without
+structures to choose from there is neither Reduce nor Grow, and without hyperbolic branches no Grow. With
 `FitConfig.context_units` Slope and Everything are in `Bend`, which runs them twice: as they are, and once offsets and
 weights bend with the context. Before the larger structures of a dense model come those with one centre (`OneCentre`),
 where the fit ends if the data do not ask for more; and `KnownOptima` where there are any. Where values are steep all
@@ -28,6 +29,7 @@ from soctk.learn.phases.bend import Bend
 from soctk.learn.phases.curved import Curved
 from soctk.learn.phases.everything import Everything
 from soctk.learn.phases.focused import FOCUSED_PENALTY, Focused
+from soctk.learn.phases.grow import Grow
 from soctk.learn.phases.known_optima import KnownOptima
 from soctk.learn.phases.level import Level
 from soctk.learn.phases.one_centre import OneCentre
@@ -61,6 +63,11 @@ steps, and the function itself, where it is found, is found from few."""
 BEFORE_REDUCING = 300
 """Iterations of L-BFGS before `Reduce`; the others follow it. After more of them branches that the data do not need
 have found something small to fit, and are no longer left out."""
+
+GROWN, GROWN_STARTS = 300, 2
+"""Iterations of L-BFGS with more branches, and draws of these that are tried."""
+GROWN_SHARE = 2.0
+"""Of the Levenberg-Marquardt steps of a phase, from the best draw before L-BFGS."""
 
 BENT, BENT_STARTS = 300, 2
 """Iterations of L-BFGS with units of the context, and draws of these that are tried."""
@@ -156,7 +163,9 @@ class _Maker:
         self.rows, self.reduce_rows = max(config.rows, needed), max(min(config.rows, REDUCE_ROWS), needed)
         self.starts = config.starts if can_redraw(model) else 1
         self.structures = traits.structures if config.choose_structure else 1
-        self.reduced = config.reduce and self.structures > 1 and self.apart and newton and config.optimizer == "auto"
+        resized = self.structures > 1 and self.apart and newton and config.optimizer == "auto"
+        self.reduced = config.reduce and resized
+        self.grown = config.grow and resized and traits.set_branches is not None
 
     def recipe(self, known: Optima | None) -> Recipe:
         config, begin = self.config, self.begin()
@@ -227,18 +236,27 @@ class _Maker:
         """Return the phases for the curved part of the best start: Levenberg-Marquardt, then L-BFGS on all rows.
 
         The first finds which branch takes which kink, which the second does not; the second goes on from there without
-        the penalty, in far cheaper steps. What the structure does not need is left out after the first of these.
+        the penalty, in far cheaper steps. What the structure does not need is left out after the first of these, and
+        what it lacks is added in the end.
         """
         config = self.config
         if config.optimizer != "auto":
             return self.shape(1.0)
         first = Curved(Suited(self.newton(AFTER_RACE_SHARE, config.penalty), config.newton_weights), self.rows // 2)
+        larger = (self.grow(),) if self.grown else ()
         if not self.reduced:
-            return (first, Curved(self.lbfgs(1.0), self.rows))
+            return (first, Curved(self.lbfgs(1.0), self.rows), *larger)
         early, smaller = min(BEFORE_REDUCING, config.lbfgs_iterations), Reduce(self.reduce_rows, config.penalty)
         late = config.lbfgs_iterations - early
         others = (Curved(self.lbfgs_steps(late), self.rows),) if late > 0 else ()
-        return (first, Curved(self.lbfgs_steps(early), self.rows), smaller, *others)
+        return (first, Curved(self.lbfgs_steps(early), self.rows), smaller, *others, *larger)
+
+    def grow(self) -> Grow:
+        config = self.config
+        brief, last = (self.newton(share, config.penalty) for share in (1.0, GROWN_SHARE))
+        longer = self.lbfgs_steps(min(GROWN, config.lbfgs_iterations))
+        then = (Curved(last, self.rows), Curved(longer, self.rows))
+        return Grow(GROWN_STARTS, Curved(brief, self.rows // 2), then, config.newton_weights)
 
     def bend(self, after: Recipe) -> Recipe:
         """Return the phases that follow the curved part, with offsets and weights that bend with the context if asked.

@@ -15,7 +15,6 @@ weights are affine in (theta, tanh(F theta + f)) in place of theta, with one F a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any, get_args
 
@@ -36,8 +35,8 @@ from soctk.models.centred import (
     place_offset,
     place_weight,
 )
-from soctk.models.initial import InitialWeights
-from soctk.models.reductions import drop_direction, least_direction
+from soctk.models.initial import ADDED_WEIGHT, InitialWeights
+from soctk.models.reductions import smaller_than
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Norms, Quadratic
 from soctk.terms.network import Activation
@@ -140,10 +139,8 @@ class SOCICNN(ConvexSurrogate):
         check_sequence(structures, "structures")
         for blocks in structures:
             self._check_blocks(blocks, "structures")
-        self.structures = tuple(tuple(blocks) for blocks in structures)
-        self.centred = centred
+        self.structures, self.centred = tuple(tuple(blocks) for blocks in structures), centred
         check_count(centred, "centred", minimum=0)
-        self._centred = tuple(self._centred_shape(blocks) for blocks in self.structures[:centred])
         self.set_structure(as_index(structure, "structure", self.structure_count), without)
 
     @property
@@ -170,6 +167,8 @@ class SOCICNN(ConvexSurrogate):
             centred=self._centred,
             place_centred=self.place_centred,
             units=self.units,
+            branches=self.hyperbolics if "hyperbolics" not in self._off else 0,
+            set_branches=self.set_hyperbolics if self.hyperbolics else None,
         )
 
     @property
@@ -186,8 +185,8 @@ class SOCICNN(ConvexSurrogate):
         if not 0 <= index < self.structure_count:
             raise ValueError(f"index: expected 0 to {self.structure_count - 1}, got {index}")
         self._check_blocks(without, "without")
-        self.without = tuple(without)
-        self.structure = index
+        self.without, self.structure = tuple(without), index
+        self._centred = tuple(self._centred_shape(blocks) for blocks in self.structures[: self.centred])
         active = self.structures[index] if self.structures else self.blocks
         optional = {block for blocks in self.structures for block in blocks}
         self._off = frozenset(optional.difference(active).union(self.without))
@@ -197,19 +196,41 @@ class SOCICNN(ConvexSurrogate):
 
     def reductions(self) -> list[Reduction]:
         """Return the next smaller structures: without hyperbolic blocks, or without the least direction of a norm."""
-        on = [block for block in self.blocks if block not in self._off]
-        numbers = {block: number_of(block) for block in on if block.startswith("norm")}
-        least = {block: least_direction(self.A[k], self.d[k]) for block, k in numbers.items()}
-        smaller = [self._removal("hyperbolics")] if "hyperbolics" in on else []
-        for block in sorted(least, key=lambda block: least[block][1]):
-            k, rank = numbers[block], least[block][0]
-            smaller.append(
-                Reduction(block, partial(drop_direction, self.A[k], self.d[k])) if rank > 1 else self._removal(block)
-            )
-        return smaller
+        on, norms = self.traits.blocks, {f"norm{k}": rows for k, rows in enumerate(zip(self.A, self.d, strict=True))}
+        return smaller_than(on, norms, lambda block: self.set_structure(self.structure, (*self.without, block)))
 
-    def _removal(self, block: str) -> Reduction:
-        return Reduction(block, lambda: self.set_structure(self.structure, (*self.without, block)))
+    @torch.no_grad()
+    def set_hyperbolics(self, count: int, seed: int = 0) -> None:
+        """Take on so many hyperbolic blocks: the first of those there are, others of small weights drawn by `seed`.
+
+        Raises:
+            ValueError: a count below 1, or a model that has none.
+        """
+        check_count(count, "count")
+        check_count(self.hyperbolics, "hyperbolics")
+        before, share = self._hyperbolic_weights(), count / max(1, count - self.hyperbolics)
+        make = InitialWeights(seeded(seed), self.context_dim, self.conditioning, self.dtype)
+        self._take_hyperbolics(make.hyperbolics(count, self.dim, ADDED_WEIGHT * share))
+        for coefficient in (self.d_hyperbolic, self.lam_hyperbolic):
+            coefficient.widen(self.context_dim, self.units.count)  # type: ignore[union-attr]
+        for new, old in zip(self._hyperbolic_weights(), before, strict=True):
+            new.data = new.data.to(old)
+            new[: len(old)] = old[:count]
+        self.hyperbolics = count
+        self.set_structure(self.structure, self.without)
+
+    def _take_hyperbolics(self, made: Sequence[Any]) -> None:
+        self.A_hyperbolic, self.d_hyperbolic, self.lam_hyperbolic, self.kappa = made
+
+    def _hyperbolic_weights(self) -> list[nn.Parameter]:
+        return [*self._block_weights("hyperbolics"), *weights_of(self.lam_hyperbolic)]
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        """Take on as many hyperbolic blocks as the state has, where a fit chooses how many there are."""
+        rows = state_dict.get(f"{prefix}A_hyperbolic")
+        if rows is not None and self.structures and self.hyperbolics not in (0, len(rows)):
+            self.set_hyperbolics(len(rows))
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def _block_weights(self, block: str) -> list[nn.Parameter]:
         if block == "backbone":
@@ -313,11 +334,7 @@ class SOCICNN(ConvexSurrogate):
         self.A = nn.ParameterList(make.normal(rows, self.dim) for rows in self.norms)
         self.d = nn.ModuleList(make.offset(rows, 0.3) for rows in self.norms)
         self.lam = make.nonnegative(len(self.norms), 0.3 / len(self.norms)) if self.norms else None
-        count = self.hyperbolics
-        self.A_hyperbolic = make.normal(count, self.dim) if count else None
-        self.d_hyperbolic = make.offset(count, 0.5) if count else None
-        self.lam_hyperbolic = make.nonnegative(count, 0.5 / count) if count else None
-        self.kappa = nn.Parameter(torch.full((count,), 0.5, dtype=self.dtype)) if count else None
+        self._take_hyperbolics(make.hyperbolics(self.hyperbolics, self.dim, 0.5))
 
     # -- the function ----------------------------------------------------------------------------------
 

@@ -9,6 +9,11 @@ from torch import nn
 
 from soctk.conditioning import NonNegative, Offset
 
+KAPPA = 0.5
+"""Of a hyperbolic block, in standardised units."""
+ADDED_WEIGHT = 0.2
+"""The sum of the weights of hyperbolic blocks that are added to others: enough to move them."""
+
 
 class InitialWeights:
     """Makes initial weights from one stream of random numbers."""
@@ -30,6 +35,13 @@ class InitialWeights:
     def around(self, value: float, rows: int, columns: int) -> nn.Parameter:
         noise = torch.randn(rows, columns, generator=self.generator, dtype=self.dtype)
         return nn.Parameter(value + 0.1 * noise)
+
+    def hyperbolics(self, count: int, dim: int, value: float) -> tuple[nn.Module | nn.Parameter | None, ...]:
+        """Return rows, offsets, weights that sum to `value`, and kappa of hyperbolic blocks; None of each for none."""
+        if count == 0:
+            return None, None, None, None
+        rows, offset, weight = self.normal(count, dim), self.offset(count, 0.5), self.nonnegative(count, value / count)
+        return rows, offset, weight, nn.Parameter(torch.full((count,), KAPPA, dtype=self.dtype))
 
     def orthogonal(self, rows: int, columns: int, scale: float) -> nn.Parameter:
         noise = torch.randn(max(rows, columns), min(rows, columns), generator=self.generator, dtype=self.dtype)

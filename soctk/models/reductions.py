@@ -8,10 +8,14 @@ w_k / ||w||), so a search leaves it at zero.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from soctk.conditioning import Offset
+from soctk.traits import Reduction
 
 ZERO = 1e-9
 """Singular values below this share of the largest count as none."""
@@ -23,6 +27,24 @@ def least_direction(matrix: Tensor, offset: Offset) -> tuple[int, float]:
     lengths = torch.linalg.svdvals(_rows(matrix, offset))
     rank = int((lengths > ZERO * lengths[0]).sum())
     return rank, float(lengths[rank - 1] / lengths[0]) if rank > 0 else 0.0
+
+
+def smaller_than(
+    blocks: Sequence[str], norms: Mapping[str, tuple[Tensor, Offset]], remove: Callable[[str], None]
+) -> list[Reduction]:
+    """Return the next smaller structures: without hyperbolic blocks, or without the least direction of a norm.
+
+    Args:
+        blocks: those that are on.
+        norms: matrix and offset of every norm by its block.
+        remove: leaves a block out.
+    """
+    least = {block: least_direction(*norms[block]) for block in blocks if block in norms}
+    smaller = [Reduction("hyperbolics", partial(remove, "hyperbolics"))] if "hyperbolics" in blocks else []
+    for block, (rank, _) in sorted(least.items(), key=lambda one: one[1][1]):
+        apply = partial(drop_direction, *norms[block]) if rank > 1 else partial(remove, block)
+        smaller.append(Reduction(block, apply))
+    return smaller
 
 
 @torch.no_grad()

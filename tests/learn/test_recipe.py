@@ -15,6 +15,7 @@ from soctk.learn.optimizers import LBFGS, LevenbergMarquardt, Suited
 from soctk.learn.phases.adam import Adam
 from soctk.learn.phases.curved import Curved
 from soctk.learn.phases.everything import Everything
+from soctk.learn.phases.grow import Grow
 from soctk.learn.phases.level import Level
 from soctk.learn.phases.own import Own
 from soctk.learn.phases.phase import Phase
@@ -50,14 +51,14 @@ def bowls(instances: int = 60, candidates: int = 16) -> soctk.ValueData:
     return soctk.ValueData(context, x, 3.0 + 7.0 * (x - center.unsqueeze(1)).square().sum(dim=-1))
 
 
-def model(seed: int = 0) -> soctk.SOCICNN:
-    return soctk.SOCICNN(
-        3, 2, hidden=(2,), diagonal=True, norms=(2,), structures=(("diagonal",), ("norm0",)), seed=seed
-    )
+def model(seed: int = 0, hyperbolics: int = 0) -> soctk.SOCICNN:
+    sizes = {"hidden": (2,), "diagonal": True, "norms": (2,), "hyperbolics": hyperbolics}
+    return soctk.SOCICNN(3, 2, **sizes, structures=(("diagonal",), ("norm0",)), seed=seed)  # type: ignore[arg-type]
 
 
 AFTER = [Curved, Curved, Reduce, Slope, Everything, Level]
 UNREDUCED = [kind for kind in AFTER if kind is not Reduce]
+GROWN = [Curved, Curved, Reduce, Grow, Slope, Everything, Level]
 OUTLINES = {
     "dense": (model, {}, [(Race, [Adam, Curved]), (Refine, AFTER)]),
     "one start, its own structure": (model, {"starts": 1, "choose_structure": False}, [Adam, (Refine, UNREDUCED)]),
@@ -68,6 +69,13 @@ OUTLINES = {
         [(Race, [Adam, Everything]), (Refine, [Everything, Level])],
     ),
     "no level": (model, {"level_regression": False}, [(Race, [Adam, Curved]), (Refine, AFTER[:5])]),
+    "with hyperbolic branches": (lambda: model(hyperbolics=2), {}, [(Race, [Adam, Curved]), (Refine, GROWN)]),
+    "nothing grown": (lambda: model(hyperbolics=2), {"grow": False}, [(Race, [Adam, Curved]), (Refine, AFTER)]),
+    "grown, not reduced": (
+        lambda: model(hyperbolics=2),
+        {"reduce": False},
+        [(Race, [Adam, Curved]), (Refine, [kind for kind in GROWN if kind is not Reduce])],
+    ),
     "nothing reduced": (model, {"reduce": False}, [(Race, [Adam, Curved]), (Refine, UNREDUCED)]),
     "many steps": (
         model,

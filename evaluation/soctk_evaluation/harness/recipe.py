@@ -21,6 +21,7 @@ SWITCHES = (
     "choose_structure",
     "project_affine",
     "reduce",
+    "grow",
     "race",
     "level_regression",
     "members",

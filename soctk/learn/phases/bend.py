@@ -16,9 +16,11 @@ ways before the two are compared, on all that validation data say but the level.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
+from soctk.learn.phases.draws import best_draw
 from soctk.learn.phases.phase import Phase, run_in_turn, steps_of
-from soctk.learn.trainer import Trainer, Weights
+from soctk.learn.trainer import Trainer
 
 BETTER = 0.9
 """Units are kept if the validation loss is below this share of that without them. Not the .7 of larger structures:
@@ -53,14 +55,16 @@ class Bend(Phase):
         return self.starts * self.draw.steps(trainer) + steps_of((*self.then, *self.after, *self.after), trainer)
 
     def run(self, trainer: Trainer) -> None:
-        begun = trainer.present()
+        begun, units = trainer.present(), trainer.model.traits.units
         for phase in self.after:  # whatever the time: v has to follow the curved part
             phase.run(trainer)
         loss = self._loss(trainer)
-        if loss <= LEAST or not trainer.time_left:
+        if loss <= LEAST or not trainer.time_left or units is None:
             return
         with trainer.attempt() as better:
-            best = self._best(trainer, begun)
+            trainer.take(begun)
+            change = partial(units.resize, self.units, trainer.model)
+            best = best_draw(trainer, self.draw, self.starts, change)
             if best is not None:
                 trainer.take(best)
                 trainer.keep()
@@ -71,18 +75,6 @@ class Bend(Phase):
     def run_late(self, trainer: Trainer) -> None:
         for phase in self.after:
             phase.run_late(trainer)
-
-    def _best(self, trainer: Trainer, begun: Weights) -> Weights | None:
-        """Return where the best draw comes to; None where the model has no units, or time is up before the first."""
-        units, held_out = trainer.model.traits.units, self.draw.held_out(trainer)
-        reached: list[tuple[float, Weights]] = []
-        for start in range(self.starts):
-            if units is not None and held_out is not None and trainer.time_left:
-                trainer.take(begun)
-                units.resize(self.units, trainer.model, start)
-                self.draw.run(trainer)
-                reached.append((float(held_out.total(trainer.model)), trainer.present()))
-        return min(reached, key=lambda one: one[0])[1] if reached else None
 
     def _loss(self, trainer: Trainer) -> float:
         return float(trainer.weighted(self.rows, self.level_weight)[1].total(trainer.model))

@@ -1,0 +1,57 @@
+"""More branches than the sizes that were guessed, where that makes the validation loss fall.
+
+The other side of `soctk.learn.phases.reduce`: where every branch is of use there may be too few. A sum of many kinks in
+as many directions needs a branch for each. So as many hyperbolic branches as there are variables are put beside those
+found, with random rows and small weights, and the curved part is learned on from the better of two draws. The branches
+that were there have their places already; the new ones take what these leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from soctk.learn.phases.draws import best_draw
+from soctk.learn.phases.phase import Phase, run_in_turn, steps_of
+from soctk.learn.phases.race import EXACT, REQUIRED_IMPROVEMENT
+from soctk.learn.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Grow(Phase):
+    """Adds hyperbolic branches if the validation loss is clearly smaller with them, as it must be for any structure.
+
+    Attributes:
+        starts: draws of them.
+        draw: the phase that each is learned by.
+        then: those that go on from the best draw; the first tells by which residuals the two are compared.
+        most: weights of the curved part beyond which nothing is tried: a step of Levenberg-Marquardt takes seconds.
+    """
+
+    starts: int
+    draw: Phase
+    then: tuple[Phase, ...]
+    most: int
+
+    def steps(self, trainer: Trainer) -> int:
+        return self.starts * self.draw.steps(trainer) + steps_of(self.then, trainer)
+
+    def run(self, trainer: Trainer) -> None:
+        model, held_out = trainer.model, self.then[0].held_out(trainer)
+        set_branches, count = model.traits.set_branches, model.traits.branches
+        if set_branches is None or held_out is None or count == 0 or not trainer.time_left:
+            return
+        loss, more = float(held_out.total(model)), count + model.dim
+        if loss <= EXACT:
+            return
+        with trainer.attempt() as better:
+            set_branches(more, 0)
+            if sum(weight.numel() for weight in trainer.curved_weights()) > self.most:
+                return
+            set_branches(count, 0)
+            best = best_draw(trainer, self.draw, self.starts, lambda seed: set_branches(more, seed))
+            if best is not None:
+                trainer.take(best)
+                trainer.keep()
+                run_in_turn(self.then, trainer)
+                if float(held_out.total(model)) < REQUIRED_IMPROVEMENT * loss:
+                    better()
