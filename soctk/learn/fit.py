@@ -60,7 +60,9 @@ def fit(
     A model whose first structures have one centre (`make_surrogate("soc")`) is first tried as the least-squares
     quadratic and what cross-validation adds to it; if larger structures are not clearly better, that is the fit,
     learned in the end from `data` with what validated it (`soctk.learn.ladder`). Of a larger structure, blocks and
-    directions of norms are left out again where that makes the validation loss fall (`soctk.learn.phases.reduce`).
+    directions of norms are left out again where that makes the validation loss fall (`soctk.learn.phases.reduce`), and
+    hyperbolic branches are added where that does (`soctk.learn.phases.grow`): the model then has other sizes than those
+    it was made with, which its `config()` says.
 
     With `FitConfig.members` several surrogates are learned, `model` the first of them, and their mean is the report's
     `model`. Each learns from four fifths of the instances, so that twice their spread (`AverageSurrogate.spread`) is a

@@ -8,6 +8,7 @@ norm); a dense quadratic (beyond dimension 32: of rank 16 beside the diagonal on
 rows and a small ReLU backbone. Norms of few rows are found from more starts than those of n rows. Beyond dimension 32
 that last norm has n / 2 rows, and its other weights go to hyperbolic branches, of which there are 3 n / 5 in place of
 eight. Beyond dimension 100 norms have 16 rows and there are nine of these, so that the number of weights grows like n.
+`fit` adds hyperbolic branches where the data ask for them.
 The ablations keep what their name says and get backbone width until they have at least SOC's number of weights; the
 wide networks until they have three times as many, which ReLU units put to use.
 """
