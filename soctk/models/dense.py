@@ -35,7 +35,7 @@ from soctk.models.centred import (
     place_offset,
     place_weight,
 )
-from soctk.models.initial import ADDED_WEIGHT, InitialWeights
+from soctk.models.initial import ADDED_WEIGHT, Hyperbolics, InitialWeights, resize
 from soctk.models.reductions import smaller_than
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Norms, Quadratic
@@ -130,7 +130,7 @@ class SOCICNN(ConvexSurrogate):
             generator=generator,
             dtype=dtype,
         )
-        make = InitialWeights(generator, context_dim, conditioning, dtype)
+        make = self._initial(generator)
         self._make_backbone(make)
         self._make_quadratics(make)
         self._make_norms(make)
@@ -208,27 +208,18 @@ class SOCICNN(ConvexSurrogate):
         """
         check_count(count, "count")
         check_count(self.hyperbolics, "hyperbolics")
-        before, share = self._hyperbolic_weights(), count / max(1, count - self.hyperbolics)
-        make = InitialWeights(seeded(seed), self.context_dim, self.conditioning, self.dtype)
-        self._take_hyperbolics(make.hyperbolics(count, self.dim, ADDED_WEIGHT * share))
-        for coefficient in (self.d_hyperbolic, self.lam_hyperbolic):
-            coefficient.widen(self.context_dim, self.units.count)  # type: ignore[union-attr]
-        for new, old in zip(self._hyperbolic_weights(), before, strict=True):
-            new.data = new.data.to(old)
-            new[: len(old)] = old[:count]
+        make, share = self._initial(seeded(seed)), count / max(1, count - self.hyperbolics)
+        own = Hyperbolics(self.A_hyperbolic, self.d_hyperbolic, self.lam_hyperbolic, self.kappa)  # type: ignore[arg-type]
+        made = make.hyperbolics(count, self.dim, ADDED_WEIGHT * share)
+        for weight, fresh in zip(own.parameters(), made.parameters(), strict=True):
+            resize(weight, fresh)
         self.hyperbolics = count
         self.set_structure(self.structure, self.without)
-
-    def _take_hyperbolics(self, made: Sequence[Any]) -> None:
-        self.A_hyperbolic, self.d_hyperbolic, self.lam_hyperbolic, self.kappa = made
-
-    def _hyperbolic_weights(self) -> list[nn.Parameter]:
-        return [*self._block_weights("hyperbolics"), *weights_of(self.lam_hyperbolic)]
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
         """Take on as many hyperbolic blocks as the state has, where a fit chooses how many there are."""
         rows = state_dict.get(f"{prefix}A_hyperbolic")
-        if rows is not None and self.structures and self.hyperbolics not in (0, len(rows)):
+        if rows is not None and rows.ndim == 2 and self.structures and self.hyperbolics not in (0, len(rows)):
             self.set_hyperbolics(len(rows))
         super()._load_from_state_dict(state_dict, prefix, *others)
 
@@ -308,6 +299,9 @@ class SOCICNN(ConvexSurrogate):
 
     # -- weights ---------------------------------------------------------------------------------------
 
+    def _initial(self, generator: torch.Generator) -> InitialWeights:
+        return InitialWeights(generator, self.context_dim, self.conditioning, self.dtype)
+
     def _make_backbone(self, make: InitialWeights) -> None:
         widths = self.hidden
         count = 0 if not widths else len(widths) if self.passthrough else 1
@@ -334,7 +328,9 @@ class SOCICNN(ConvexSurrogate):
         self.A = nn.ParameterList(make.normal(rows, self.dim) for rows in self.norms)
         self.d = nn.ModuleList(make.offset(rows, 0.3) for rows in self.norms)
         self.lam = make.nonnegative(len(self.norms), 0.3 / len(self.norms)) if self.norms else None
-        self._take_hyperbolics(make.hyperbolics(self.hyperbolics, self.dim, 0.5))
+        count = self.hyperbolics
+        made = make.hyperbolics(count, self.dim, 0.5) if count else (None, None, None, None)
+        self.A_hyperbolic, self.d_hyperbolic, self.lam_hyperbolic, self.kappa = made
 
     # -- the function ----------------------------------------------------------------------------------
 

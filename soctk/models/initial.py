@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from soctk.conditioning import NonNegative, Offset
 
@@ -13,6 +14,19 @@ KAPPA = 0.5
 """Of a hyperbolic block, in standardised units."""
 ADDED_WEIGHT = 0.2
 """The sum of the weights of hyperbolic blocks that are added to others: enough to move them."""
+
+
+class Hyperbolics(NamedTuple):
+    """What hyperbolic blocks are made of, lambda sqrt((a'x + d)^2 + kappa^2) each."""
+
+    rows: nn.Parameter
+    offset: Offset
+    weight: NonNegative
+    kappa: nn.Parameter
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the weights; the first dimension of each is that of the blocks."""
+        return [self.rows, self.kappa, *self.offset.parameters(), *self.weight.parameters()]
 
 
 class InitialWeights:
@@ -36,14 +50,21 @@ class InitialWeights:
         noise = torch.randn(rows, columns, generator=self.generator, dtype=self.dtype)
         return nn.Parameter(value + 0.1 * noise)
 
-    def hyperbolics(self, count: int, dim: int, value: float) -> tuple[nn.Module | nn.Parameter | None, ...]:
-        """Return rows, offsets, weights that sum to `value`, and kappa of hyperbolic blocks; None of each for none."""
-        if count == 0:
-            return None, None, None, None
+    def hyperbolics(self, count: int, dim: int, value: float) -> Hyperbolics:
+        """Return hyperbolic blocks whose weights sum to `value`."""
         rows, offset, weight = self.normal(count, dim), self.offset(count, 0.5), self.nonnegative(count, value / count)
-        return rows, offset, weight, nn.Parameter(torch.full((count,), KAPPA, dtype=self.dtype))
+        return Hyperbolics(rows, offset, weight, nn.Parameter(torch.full((count,), KAPPA, dtype=self.dtype)))
 
     def orthogonal(self, rows: int, columns: int, scale: float) -> nn.Parameter:
         noise = torch.randn(max(rows, columns), min(rows, columns), generator=self.generator, dtype=self.dtype)
         basis = torch.linalg.qr(noise).Q
         return nn.Parameter(scale * (basis if rows >= columns else basis.mT).contiguous())
+
+
+@torch.no_grad()
+def resize(weight: nn.Parameter, fresh: Tensor) -> None:
+    """Give a weight as many rows as `fresh`: its own first ones, then the others of `fresh`, 0 in columns it lacks."""
+    rows = weight.new_zeros(len(fresh), *weight.shape[1:])
+    rows[tuple(slice(length) for length in fresh.shape)] = fresh.to(weight)
+    rows[: len(weight)] = weight[: len(fresh)]
+    weight.data, weight.grad = rows, None
