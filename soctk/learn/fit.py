@@ -62,7 +62,7 @@ def fit(
     learned in the end from `data` with what validated it (`soctk.learn.ladder`). Of a larger structure, blocks and
     directions of norms are left out again where that makes the validation loss fall (`soctk.learn.phases.reduce`), and
     hyperbolic branches are added where that does (`soctk.learn.phases.grow`): the model then has other sizes than those
-    it was made with, which its `config()` says.
+    it was made with, which its `config()` says. So an optimizer of one's own is to be made after the fit.
 
     With `FitConfig.members` several surrogates are learned, `model` the first of them, and their mean is the report's
     `model`. Each learns from four fifths of the instances, so that twice their spread (`AverageSurrogate.spread`) is a

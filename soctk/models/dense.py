@@ -35,7 +35,7 @@ from soctk.models.centred import (
     place_offset,
     place_weight,
 )
-from soctk.models.initial import ADDED_WEIGHT, Hyperbolics, InitialWeights, resize
+from soctk.models.initial import ADDED_WEIGHT, Hyperbolics, InitialWeights
 from soctk.models.reductions import smaller_than
 from soctk.surrogate import ConvexSurrogate
 from soctk.terms import Network, Norms, Quadratic
@@ -210,9 +210,8 @@ class SOCICNN(ConvexSurrogate):
         check_count(self.hyperbolics, "hyperbolics")
         make, share = self._initial(seeded(seed)), count / max(1, count - self.hyperbolics)
         own = Hyperbolics(self.A_hyperbolic, self.d_hyperbolic, self.lam_hyperbolic, self.kappa)  # type: ignore[arg-type]
-        made = make.hyperbolics(count, self.dim, ADDED_WEIGHT * share)
-        for weight, fresh in zip(own.parameters(), made.parameters(), strict=True):
-            resize(weight, fresh)
+        made = make.hyperbolics(count, self.dim, ADDED_WEIGHT * share).behind(own)
+        self.A_hyperbolic, self.d_hyperbolic, self.lam_hyperbolic, self.kappa = made
         self.hyperbolics = count
         self.set_structure(self.structure, self.without)
 

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from soctk.conditioning import NonNegative, Offset
 
@@ -27,6 +27,16 @@ class Hyperbolics(NamedTuple):
     def parameters(self) -> list[nn.Parameter]:
         """Return the weights; the first dimension of each is that of the blocks."""
         return [self.rows, self.kappa, *self.offset.parameters(), *self.weight.parameters()]
+
+    @torch.no_grad()
+    def behind(self, others: Hyperbolics) -> Hyperbolics:
+        """Return these, the first of them as the others are; 0 for hidden units of the context that only those have."""
+        for weight, other in zip(self.parameters(), others.parameters(), strict=True):
+            rows = other.new_zeros(len(weight), *other.shape[1:])
+            rows[tuple(slice(length) for length in weight.shape)] = weight.to(other)
+            rows[: len(other)] = other[: len(weight)]
+            weight.data = rows
+        return self
 
 
 class InitialWeights:
@@ -59,12 +69,3 @@ class InitialWeights:
         noise = torch.randn(max(rows, columns), min(rows, columns), generator=self.generator, dtype=self.dtype)
         basis = torch.linalg.qr(noise).Q
         return nn.Parameter(scale * (basis if rows >= columns else basis.mT).contiguous())
-
-
-@torch.no_grad()
-def resize(weight: nn.Parameter, fresh: Tensor) -> None:
-    """Give a weight as many rows as `fresh`: its own first ones, then the others of `fresh`, 0 in columns it lacks."""
-    rows = weight.new_zeros(len(fresh), *weight.shape[1:])
-    rows[tuple(slice(length) for length in fresh.shape)] = fresh.to(weight)
-    rows[: len(weight)] = weight[: len(fresh)]
-    weight.data, weight.grad = rows, None

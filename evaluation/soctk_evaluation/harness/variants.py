@@ -136,7 +136,6 @@ VARIANTS: dict[str, Variant] = {
     "soc_lbfgs": Variant("soc", "L-BFGS for Levenberg-Marquardt", recipe={"optimizer": "lbfgs"}),
     "soc_no_choice": Variant("soc", "the largest structure, no choice", recipe={"choose_structure": False}),
     "soc_no_reduction": Variant("soc", "nothing left out of the structure chosen", recipe={"reduce": False}),
-    "soc_no_growth": Variant("soc", "no hyperbolic branches added to eight", recipe={"grow": False}),
     "soc_own_slopes": Variant("soc", "no layer shared by v's entries, so other starts", sizes=sized(slope_hidden=0)),
     "soc_one_weight": Variant("soc", "one weight for the diagonal quadratic", sizes=sized(diagonal_weights=False)),
     "soc_no_one_centre": Variant("soc", "no one-centre structures", sizes=many_centres),
