@@ -89,6 +89,7 @@ class TrainingTraits:
             where it has none, or not in the structure taken now.
         set_branches: takes on so many, the first of those there are and others drawn by a seed; None where there can be
             no others.
+        take_sizes: takes on the sizes of a state of the model's (`torch.nn.Module.state_dict`), where they can differ.
         set_range: told the least and largest x of the training data, (n,) each in standardised units.
         windowed: the model where it is one of branches over windows.
         own: a training of its own instead of the recipe, such as a closed form or another package's: given a
@@ -111,6 +112,7 @@ class TrainingTraits:
     units: ContextUnits | None = None
     branches: int = 0
     set_branches: Callable[[int, int], None] | None = None
+    take_sizes: Callable[[dict[str, Tensor]], None] | None = None
     set_range: Callable[[Tensor, Tensor], None] | None = None
     windowed: Windowed | None = None
     own: Callable[[Any], None] | None = None

@@ -98,7 +98,9 @@ class FitConfig:
         reduce: whether blocks and rows that the structure chosen turns out not to need are left out of it, where that
             makes the validation loss fall.
         grow: whether as many hyperbolic branches as there are variables are added to the structure chosen, where that
-            makes the validation loss fall to .7 of what it is, and the curved part has no more than `newton_weights`.
+            makes the validation loss fall to .7 of what it is and b0 and v still follow. As with `reduce`, where
+            structures are chosen by Levenberg-Marquardt with the affine part projected out; where the structure has
+            such branches, and with no more than `newton_weights` in the curved part.
         context_units: hidden units of the context that are tried beside it for offsets and weights, which are affine in
             it otherwise, and kept where that makes the validation loss fall; 0 for none. For the dense SOC-ICNN family
             and others that can have them.

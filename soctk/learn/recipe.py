@@ -256,7 +256,9 @@ class _Maker:
         brief, last = (self.newton(share, config.penalty) for share in (1.0, GROWN_SHARE))
         longer = self.lbfgs_steps(min(GROWN, config.lbfgs_iterations))
         then = (Curved(last, self.rows), Curved(longer, self.rows))
-        return Grow(GROWN_STARTS, Curved(brief, self.rows // 2), then, config.newton_weights)
+        follow = (Slope(affine=self.affine), *((self.level(),) if self.regressed else ()))
+        brief_phase = Curved(brief, self.rows // 2)
+        return Grow(GROWN_STARTS, brief_phase, then, follow, config.rows, config.newton_weights)
 
     def bend(self, after: Recipe) -> Recipe:
         """Return the phases that follow the curved part, with offsets and weights that bend with the context if asked.

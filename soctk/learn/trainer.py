@@ -135,6 +135,8 @@ class Trainer:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Give the model the weights of a state, in float64; its units and frozen weights stay as they are."""
+        if self.model.traits.take_sizes is not None:
+            self.model.traits.take_sizes(state)
         self.model.to(torch.float64).load_state_dict(state | self._fixed)
 
     def keep(self) -> None:

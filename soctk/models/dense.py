@@ -14,12 +14,12 @@ weights are affine in (theta, tanh(F theta + f)) in place of theta, with one F a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from soctk.checks import as_counts, as_index, check_choice, check_count, check_flag, check_sequence, seeded
@@ -153,7 +153,11 @@ class SOCICNN(ConvexSurrogate):
 
     @property
     def traits(self) -> TrainingTraits:
-        """With branches that outweigh the backbone, or not, and structures to choose from."""
+        """With branches that outweigh the backbone, or not, and structures to choose from.
+
+        A subclass with a `config()` of its own, which need not hold the sizes, keeps those it has.
+        """
+        resizable = self.hyperbolics > 0 and type(self).config is SOCICNN.config
         return TrainingTraits(
             affine=self.affine,
             parts=self.parts if self._is_its_parts() else None,
@@ -168,7 +172,8 @@ class SOCICNN(ConvexSurrogate):
             place_centred=self.place_centred,
             units=self.units,
             branches=self.hyperbolics if "hyperbolics" not in self._off else 0,
-            set_branches=self.set_hyperbolics if self.hyperbolics else None,
+            set_branches=self.set_hyperbolics if resizable else None,
+            take_sizes=self._take_sizes if resizable else None,
         )
 
     @property
@@ -209,18 +214,19 @@ class SOCICNN(ConvexSurrogate):
         check_count(count, "count")
         check_count(self.hyperbolics, "hyperbolics")
         make, share = self._initial(seeded(seed)), count / max(1, count - self.hyperbolics)
-        own = Hyperbolics(self.A_hyperbolic, self.d_hyperbolic, self.lam_hyperbolic, self.kappa)  # type: ignore[arg-type]
-        made = make.hyperbolics(count, self.dim, ADDED_WEIGHT * share).behind(own)
+        made = make.hyperbolics(count, self.dim, ADDED_WEIGHT * share).behind(self._hyperbolic_parts())
         self.A_hyperbolic, self.d_hyperbolic, self.lam_hyperbolic, self.kappa = made
         self.hyperbolics = count
         self.set_structure(self.structure, self.without)
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
-        """Take on as many hyperbolic blocks as the state has, where a fit chooses how many there are."""
-        rows = state_dict.get(f"{prefix}A_hyperbolic")
-        if rows is not None and rows.ndim == 2 and self.structures and self.hyperbolics not in (0, len(rows)):
-            self.set_hyperbolics(len(rows))
-        super()._load_from_state_dict(state_dict, prefix, *others)
+    def _hyperbolic_parts(self) -> Hyperbolics:
+        return Hyperbolics(self.A_hyperbolic, self.d_hyperbolic, self.lam_hyperbolic, self.kappa)  # type: ignore[arg-type]
+
+    def _take_sizes(self, state: Mapping[str, Tensor]) -> None:
+        """Take on as many hyperbolic blocks as a state has, also where an interruption left them half replaced."""
+        count = len(state["A_hyperbolic"])
+        if any(len(weight) != count for weight in self._hyperbolic_parts().parameters()):
+            self.set_hyperbolics(count)
 
     def _block_weights(self, block: str) -> list[nn.Parameter]:
         if block == "backbone":

@@ -36,6 +36,7 @@ class Hyperbolics(NamedTuple):
             rows[tuple(slice(length) for length in weight.shape)] = weight.to(other)
             rows[: len(other)] = other[: len(weight)]
             weight.data = rows
+            weight.requires_grad_(other.requires_grad)
         return self
 
 

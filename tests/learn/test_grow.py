@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from soctk.learn.optimizers import LBFGS, LevenbergMarquardt
 from soctk.learn.phases.curved import Curved
 from soctk.learn.phases.draws import best_draw
 from soctk.learn.phases.grow import Grow
+from soctk.learn.phases.level import Level
+from soctk.learn.phases.slope import Slope
 from soctk.learn.trainer import Trainer
 
 DIM, P = 3, 2
@@ -23,7 +26,8 @@ CHOICE = {"structures": (("diagonal", "hyperbolics"), ("diagonal", "hyperbolics"
 RECIPE = soctk.FitConfig(starts=1, epochs=1, level_iterations=20, rows=2400)
 DRAW = Curved(LevenbergMarquardt(25, 1e-7), 1200)
 THEN = (Curved(LevenbergMarquardt(50, 1e-7), 2400), Curved(LBFGS(300, 20, 20, 5), 2400))
-PHASE = Grow(2, DRAW, THEN, 3000)
+FOLLOW = (Slope(), Level(LBFGS(20, 20, 20, 5)))
+PHASE = Grow(2, DRAW, THEN, FOLLOW, 2400, 3000)
 GAIN = 0.1
 """What is left of the squared error at most where there are more kinks than branches."""
 
@@ -136,14 +140,16 @@ def test_a_wrong_count_is_refused(count: object) -> None:
         soctk.SOCICNN(DIM, P, norms=(2,)).set_hyperbolics(2)
 
 
-def test_weights_are_those_of_the_state_that_is_loaded() -> None:
-    grown, smaller, fixed = shaken(model()), model(), model(structures=())
+def test_a_state_of_another_size_is_loaded_once_there_is_room() -> None:
+    """Not silently: an optimizer of before would hold weights that are the model's no more."""
+    grown, smaller = shaken(model()), model()
     grown.set_hyperbolics(4)
-    x, context = points()
+    with pytest.raises(RuntimeError, match="size mismatch for A_hyperbolic"):
+        smaller.load_state_dict(grown.state_dict())
+    smaller.set_hyperbolics(4)
     smaller.load_state_dict(grown.state_dict())
+    x, context = points()
     assert torch.equal(smaller(x, context), grown(x, context))
-    with pytest.raises(RuntimeError, match="size mismatch"):  # whose sizes nothing chooses
-        fixed.load_state_dict(grown.state_dict())
 
 
 def test_branches_are_added_where_there_are_more_kinks(tmp_path: Path) -> None:
@@ -167,7 +173,7 @@ def test_branches_are_added_where_there_are_more_kinks(tmp_path: Path) -> None:
     [
         pytest.param(PHASE, data(1), id="no more kinks than branches"),
         pytest.param(PHASE, data(noise=1.0), id="noise"),
-        pytest.param(Grow(2, DRAW, THEN, 30), data(), id="too many weights"),
+        pytest.param(Grow(2, DRAW, THEN, FOLLOW, 2400, 30), data(), id="too many weights"),
     ],
 )
 def test_elsewhere_nothing_changes(phase: Grow, of: soctk.ValueData) -> None:
@@ -216,3 +222,51 @@ def test_members_may_have_different_numbers_of_branches() -> None:
     assert {member.hyperbolics for member in members} <= {1, 1 + DIM}
     x, context = points()
     assert torch.allclose(report.model(x, context), sum(member(x, context) for member in members) / 2)
+
+
+class OfItsOwnConfig(soctk.SOCICNN):
+    """Sizes that its `config()` does not hold."""
+
+    def __init__(self, dim: int, context_dim: int) -> None:
+        super().__init__(dim, context_dim, **SIZES | CHOICE)  # type: ignore[arg-type]
+
+    def config(self) -> dict[str, Any]:
+        return {"dim": self.dim, "context_dim": self.context_dim}
+
+
+def test_sizes_that_a_file_would_not_hold_stay() -> None:
+    surrogate = OfItsOwnConfig(DIM, P)
+    soctk.fit(surrogate, data(), RECIPE, validation=data(seed=1))
+    assert surrogate.hyperbolics == 1
+
+
+def test_what_b0_and_v_cannot_follow_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less is left within an instance; what is left of the values as a whole decides too."""
+    surrogate, of, other = model(structure=0), data(), data(seed=1)
+    trainer = Trainer(surrogate, of, other)
+    before = trainer.state()
+    monkeypatch.setattr("soctk.learn.phases.grow.FOLLOWED", 0.0)
+    PHASE.run(trainer)
+    assert surrogate.hyperbolics == 1
+    assert all(torch.equal(trainer.state()[name], tensor) for name, tensor in before.items())
+    monkeypatch.setattr("soctk.learn.phases.grow.FOLLOWED", 4.0)
+    PHASE.run(trainer)
+    assert surrogate.hyperbolics == 1 + DIM
+
+
+def test_an_interruption_amid_the_change_is_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
+    surrogate = model(structure=0)
+    trainer = Trainer(surrogate, data(), data(seed=1))
+    before, put = trainer.state(), soctk.SOCICNN.__setattr__
+
+    def interrupted(self: soctk.SOCICNN, name: str, value: object) -> None:
+        if name == "kappa":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        put(self, name, value)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(soctk.SOCICNN, "__setattr__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        PHASE.run(trainer)
+    assert surrogate.hyperbolics == 1
+    assert all(torch.equal(trainer.state()[name], tensor) for name, tensor in before.items())

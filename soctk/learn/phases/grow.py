@@ -4,6 +4,10 @@ The other side of `soctk.learn.phases.reduce`: where every branch is of use ther
 as many directions needs a branch for each. So as many hyperbolic branches as there are variables are put beside those
 found, with random rows and small weights, and the curved part is learned on from the better of two draws. The branches
 that were there have their places already; the new ones take what these leave.
+
+With the affine part projected out, a branch far outside of the data may fit what is left within every instance, with a
+slope and a level that b0 and v cannot follow from one context to the next. So both are compared as a whole too, with
+regressions on the context for b0 and v.
 """
 
 from __future__ import annotations
@@ -15,6 +19,10 @@ from soctk.learn.phases.phase import Phase, run_in_turn, steps_of
 from soctk.learn.phases.race import EXACT, REQUIRED_IMPROVEMENT
 from soctk.learn.trainer import Trainer
 
+FOLLOWED = 4.0
+"""Growth is not kept if b0 and v leave this many times the squared error with it: that they err by more is usual, as a
+better curved part is another; those that no longer follow leave 14 times and more."""
+
 
 @dataclass(frozen=True)
 class Grow(Phase):
@@ -24,12 +32,16 @@ class Grow(Phase):
         starts: draws of them.
         draw: the phase that each is learned by.
         then: those that go on from the best draw; the first tells by which residuals the two are compared.
+        follow: those by which b0 and v follow the curved part.
+        rows: observed values by which the two are compared as a whole, about.
         most: weights of the curved part beyond which nothing is tried: a step of Levenberg-Marquardt takes seconds.
     """
 
     starts: int
     draw: Phase
     then: tuple[Phase, ...]
+    follow: tuple[Phase, ...]
+    rows: int
     most: int
 
     def steps(self, trainer: Trainer) -> int:
@@ -43,6 +55,7 @@ class Grow(Phase):
         loss, more = float(held_out.total(model)), count + model.dim
         if loss <= EXACT:
             return
+        whole = self._whole(trainer)
         with trainer.attempt() as better:
             set_branches(more, 0)
             if sum(weight.numel() for weight in trainer.curved_weights()) > self.most:
@@ -53,5 +66,13 @@ class Grow(Phase):
                 trainer.take(best)
                 trainer.keep()
                 run_in_turn(self.then, trainer)
-                if float(held_out.total(model)) < REQUIRED_IMPROVEMENT * loss:
+                smaller = float(held_out.total(model)) < REQUIRED_IMPROVEMENT * loss
+                if smaller and self._whole(trainer) < FOLLOWED * whole:
                     better()
+
+    def _whole(self, trainer: Trainer) -> float:
+        """Return the validation loss, levels and all, with a regression each for b0 and v, which stay as they are."""
+        with trainer.attempt():
+            for phase in self.follow:
+                phase.run_late(trainer)
+            return float(trainer.weighted(self.rows, 1.0)[1].total(trainer.model))
