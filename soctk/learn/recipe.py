@@ -253,12 +253,11 @@ class _Maker:
 
     def grow(self) -> Grow:
         config = self.config
-        brief, last = (self.newton(share, config.penalty) for share in (1.0, GROWN_SHARE))
-        longer = self.lbfgs_steps(min(GROWN, config.lbfgs_iterations))
-        then = (Curved(last, self.rows), Curved(longer, self.rows))
+        draw = Curved(self.newton(1.0, config.penalty), self.rows // 2)
+        methods = self.newton(GROWN_SHARE, config.penalty), self.lbfgs_at_most(GROWN)
+        then = tuple(Curved(method, self.rows) for method in methods)
         follow = (Slope(affine=self.affine), *((self.level(),) if self.regressed else ()))
-        brief_phase = Curved(brief, self.rows // 2)
-        return Grow(GROWN_STARTS, brief_phase, then, follow, config.rows, config.newton_weights)
+        return Grow(GROWN_STARTS, draw, then, follow, config.rows, config.newton_weights)
 
     def bend(self, after: Recipe) -> Recipe:
         """Return the phases that follow the curved part, with offsets and weights that bend with the context if asked.
@@ -269,7 +268,7 @@ class _Maker:
         config, units = self.config, self.units
         if units is None or units.context_dim == 0 or units.count > 0 or config.context_units == 0:
             return after
-        longer = self.lbfgs_steps(min(BENT, config.lbfgs_iterations))
+        longer = self.lbfgs_at_most(BENT)
         draw = Suited(LevenbergMarquardt(BENT_STEPS, config.penalty), config.newton_weights, longer)
         last = Suited(LevenbergMarquardt(BENT_LAST_STEPS, config.penalty), config.newton_weights)
         then = self.with_units(last), self.with_units(longer), *([self.polish(1.0, self.rows)] if self.few else [])
@@ -297,6 +296,9 @@ class _Maker:
 
     def lbfgs(self, share: float) -> LBFGS:
         return self.lbfgs_steps(math.ceil(share * self.config.lbfgs_iterations))
+
+    def lbfgs_at_most(self, count: int) -> LBFGS:
+        return self.lbfgs_steps(min(count, self.config.lbfgs_iterations))
 
     def lbfgs_steps(self, count: int) -> LBFGS:
         return LBFGS(count, self.config.history, self.config.validate_every, self.config.patience)

@@ -55,12 +55,12 @@ class Grow(Phase):
         loss, more = float(held_out.total(model)), count + model.dim
         if loss <= EXACT:
             return
-        whole = self._whole(trainer)
         with trainer.attempt() as better:
             set_branches(more, 0)
             if sum(weight.numel() for weight in trainer.curved_weights()) > self.most:
                 return
             set_branches(count, 0)
+            whole = self._whole(trainer)
             best = best_draw(trainer, self.draw, self.starts, lambda seed: set_branches(more, seed))
             if best is not None:
                 trainer.take(best)
