@@ -146,6 +146,8 @@ def decide_under(
     inner, device = Problem(problem.form, problem.feasible_set, problem.unit).on_processor(), problem.device
     found = _decide(inner, forms, limits)
     unit = _in_range(inner, forms, found, limits) if inner.unit is None else inner.unit
+    if limits.late:  # whichever attempt was the last: with more time others would have followed
+        found.status[found.status == Status.INACCURATE] = Status.TIME_LIMIT
     outside = torch.from_numpy(excess(inner.feasible_set, found.x)[0])
     violation = torch.maximum(outside, _values(forms, found.x).amax(dim=1).clamp(min=0))
     none = torch.from_numpy(~np.isin(found.status, (Status.OPTIMAL, Status.INACCURATE, Status.TIME_LIMIT)))
@@ -180,7 +182,7 @@ def _in_range(problem: Problem, forms: list[ConicForm], found: _Found, limits: L
         return None
     good = found.good(torch.arange(problem.size), unit, limits.tol)
     again = torch.nonzero(known & (unit < value.abs().clamp(min=1.0)) & ~good).squeeze(1)
-    found.status[again.numpy()] = _unproved(limits)
+    found.status[again.numpy()] = Status.INACCURATE
     part = problem.select(again)
     part.unit = unit[again]
     found.put(again, _decide(part, [form.select(again) for form in forms], limits), part.unit, limits.tol)
@@ -206,7 +208,7 @@ def _search(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
     """Return what the search for the multiplier of one constraint finds; OPTIMAL is said where it is put (`put`)."""
     found, size = _Found.nothing(problem, 1), _sizes(forms, problem.center)
     searched = search(problem, forms[0].scaled(1 / size[:, 0]), limits)
-    found.status[:], found.solver[:] = repeated(_unproved(limits), problem.size), NEWTON.name
+    found.status[:], found.solver[:] = repeated(Status.INACCURATE, problem.size), NEWTON.name
     found.status[searched.none.numpy()] = Status.INFEASIBLE
     met, u = _met(problem, forms, searched.x) & searched.value.isfinite(), searched.u.unsqueeze(1) / size
     return dataclasses.replace(found, x=searched.x, value=searched.value, bound=searched.bound, met=met, u=u)
@@ -237,9 +239,7 @@ def _solve(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
     bound = _bounds(problem, forms, u, x, value, limits) - (u * _values(forms, x).clamp(min=0)).sum(dim=1)
     met = _met(problem, forms, x)
     value[torch.from_numpy(status == Status.TIME_LIMIT)] = torch.inf
-    claimed = np.isin(status, (Status.OPTIMAL, Status.INACCURATE))
-    status[claimed] = Status.INACCURATE
-    status[claimed & met.numpy()] = _unproved(limits)
+    status[status == Status.OPTIMAL] = Status.INACCURATE
     said = status == Status.INFEASIBLE
     # near where constraints can just be met, what solvers say tells little
     for row in np.flatnonzero(said | ((status != Status.TIME_LIMIT) & ~met.numpy())):
@@ -247,11 +247,6 @@ def _solve(problem: Problem, forms: list[ConicForm], limits: Limits) -> _Found:
         if said[row] or proved == Status.INFEASIBLE:
             status[row], u[row] = proved, weights
     return dataclasses.replace(found, x=x, value=value, bound=bound, met=met, u=u)
-
-
-def _unproved(limits: Limits) -> Status:
-    """Return the status of what is not proved yet."""
-    return Status.TIME_LIMIT if limits.late else Status.INACCURATE
 
 
 def _met(problem: Problem, forms: list[ConicForm], x: Tensor) -> Tensor:
@@ -305,7 +300,7 @@ class _Lifted:
         self, row: int, problem: Problem, forms: list[ConicForm], limits: Limits
     ) -> tuple[Status, Tensor]:
         """Return INFEASIBLE where a lower bound of a mean of the constraints proves it, and its weights (K,)."""
-        unproved = _unproved(limits), torch.full((len(forms),), torch.nan)
+        unproved = Status.INACCURATE, torch.full((len(forms),), torch.nan)
         if limits.late:
             return unproved
         self._set_row(row)

@@ -344,6 +344,24 @@ def test_what_is_solved_in_time_is_proved_in_time(monkeypatch) -> None:
     assert clock[0] <= 12.0
 
 
+def test_time_that_runs_out_in_a_later_attempt_is_said(monkeypatch) -> None:
+    """To a tolerance that rounding forbids nothing is proved: the first attempt ends in time, the second does not."""
+    clock, solve = [0.0], _Lifted.solve
+
+    def slow(*given: Any) -> Status:
+        clock[0] += 1.0
+        return solve(*given)
+
+    model, limits = shaken(MODELS["soc"](4)), [shifted(shaken(MODELS["relu"](4)), Box(4), 0.4)] * 2
+    options = {"subject_to": limits, "tol": 1e-14}
+    assert set(soctk.minimize(model, Box(4), CONTEXT[:3], **options).status.tolist()) == {Status.INACCURATE}
+    monkeypatch.setattr(_Lifted, "solve", slow)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    late = soctk.minimize(model, Box(4), CONTEXT[:3], **options, time_limit=4.5)
+    assert clock[0] > 4.5
+    assert set(late.status.tolist()) == {Status.TIME_LIMIT}
+
+
 def test_no_context_has_no_decision() -> None:
     model = shaken(MODELS["soc"](4))
     none = soctk.minimize(model, Box(4), CONTEXT[:0], subject_to=[shaken(MODELS["relu"](4))])
