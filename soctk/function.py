@@ -11,7 +11,7 @@ import copy
 import dataclasses
 from abc import ABC
 from functools import cache
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ class ConvexFunction(nn.Module, ABC):
     What is implemented is g, in standardised units; every public method speaks the user's:
     f(x, context) = value_scale * g((x - x_mean) / x_scale, (context - context_mean) / context_scale) + value_mean,
     each coordinate of x and of the context with a mean and a scale of its own. All means are 0 and all scales 1 unless
-    `set_standardization` says otherwise.
+    `set_standardization` says otherwise. Where there is a `context_range`, a context beyond it is taken at its ends.
 
     Args:
         dim: the decision dimension n.
@@ -61,6 +61,8 @@ class ConvexFunction(nn.Module, ABC):
     value_scale: Tensor
     context_mean: Tensor
     context_scale: Tensor
+    context_range: Tensor | None
+    """(2, p), the least and the largest of each number of the context; None for no limits. No part of the state."""
 
     def __init__(self, dim: int, context_dim: int = 0, *, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -73,6 +75,7 @@ class ConvexFunction(nn.Module, ABC):
         for name, shape in (("x", (dim,)), ("value", ()), ("context", (context_dim,))):
             self.register_buffer(f"{name}_mean", torch.zeros(shape, dtype=dtype))
             self.register_buffer(f"{name}_scale", torch.ones(shape, dtype=dtype))
+        self.register_buffer("context_range", None, persistent=False)
 
     # -- what is implemented ---------------------------------------------------------------------------
 
@@ -247,6 +250,8 @@ class ConvexFunction(nn.Module, ABC):
                 raise ValueError(f"context: expected a parameter of shape ({self.context_dim},), got {context.shape}")
             if self.context_dim == 0:
                 return self.to_cvxpy(x)
+            if self.context_range is not None:
+                raise ValueError("context: expected numbers for a model with a context_range, got a parameter")
             mean, scale = (unit.detach().double() for unit in self._context_units())
             probes = affine_probes(self.context_dim).to(mean)
             form = self.conic_form(mean + scale * probes).detach()
@@ -307,6 +312,8 @@ class ConvexFunction(nn.Module, ABC):
         )
 
     def _standard_context(self, context: Tensor) -> Tensor:
+        if self.context_range is not None:
+            context = context.clamp(*self.context_range)
         return (context - self.context_mean) / self.context_scale
 
     def _context_units(self) -> tuple[Tensor, Tensor]:
@@ -324,6 +331,10 @@ class ConvexFunction(nn.Module, ABC):
     def device(self) -> torch.device:
         """The weights' device."""
         return self.x_mean.device
+
+    def on_processor(self) -> Self:
+        """Return the function in the processor's memory: itself where it is there, else a copy."""
+        return self if self.device.type == "cpu" else copy.deepcopy(self).cpu()
 
     def check_context(self, context: ArrayLike | None) -> Tensor:
         """Return the context as a checked tensor (*batch, p); an empty one (0,) where p = 0 and none is given."""
@@ -376,14 +387,6 @@ def check_function(model: object, name: str = "model") -> None:
     if isinstance(model, nn.Module):
         got += "; soctk.from_layers makes a surrogate of the weights of an input-convex network"
     raise TypeError(got)
-
-
-Function = TypeVar("Function", bound=ConvexFunction)
-
-
-def on_processor(model: Function) -> Function:
-    """Return a model in the processor's memory: itself where it is there, else a copy."""
-    return model if model.device.type == "cpu" else copy.deepcopy(model).cpu()
 
 
 class _FoldedForm(nn.Module):

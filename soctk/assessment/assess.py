@@ -27,7 +27,7 @@ from soctk.assessment.regret import expected_regret
 from soctk.assessment.rows import Axes, Rows
 from soctk.assessment.verdict import FEWEST_ROWS, judge
 from soctk.checks import ArrayLike, check_learns
-from soctk.function import check_function, on_processor
+from soctk.function import check_function
 from soctk.learn.data import ValueData
 from soctk.learn.optimality import spanned_set
 from soctk.models.average import average
@@ -76,7 +76,7 @@ def assess(
     """
     check_learns("assess")
     check_function(model)
-    model = on_processor(model)
+    model = model.on_processor()
     if model.dim + model.context_dim > MOST_NUMBERS:
         raise ValueError(
             f"model: expected at most {MOST_NUMBERS} numbers of decision and context, got "

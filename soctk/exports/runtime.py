@@ -16,7 +16,7 @@ from soctk.decide.newton import DEFAULT_ITERATIONS, SMALLEST_TOLERANCE, Smoothin
 from soctk.decide.packed_model import PackedForm, PackedModel
 from soctk.decide.prepare import Prepared, prepare
 from soctk.decide.ranges import LARGEST_SHARE, SMALLEST_UNIT, resolved_share
-from soctk.function import ConvexFunction, check_function, on_processor
+from soctk.function import ConvexFunction, check_function
 from soctk.runtime.file import Contents, write
 from soctk.sets import FeasibleSet, Polyhedron
 from soctk.sets.rounding import FEASIBLE
@@ -55,7 +55,7 @@ def to_runtime(
     from soctk.exports.searches import add_context, search_of
 
     check_function(model)
-    model = on_processor(model)
+    model = model.on_processor()
     prepared = prepare(model, feasible_set)
     packed = _packed(prepared)
     moves = isinstance(packed, PackedModel) and model.context_dim > 0

@@ -33,7 +33,9 @@ from soctk.registry import class_name, surrogate_class
 from soctk.support import Support
 from soctk.surrogate import ConvexSurrogate
 
-FORMAT = "soctk-model-1"
+FORMAT, LIMITED = "soctk-model-1", "soctk-model-2"
+"""Of files, and of those of models with a `context_range`, which versions from before there was any do not know."""
+RANGES = "context_ranges"
 UNITS = ("x_scale", "value_scale", "context_scale")
 CONFIG_LENGTH, CONFIG_LENGTH_PER_TENSOR = 2**14, 2**8
 """Characters of a configuration: those allowed, and more for every tensor of the file that it describes."""
@@ -96,6 +98,9 @@ def load(path: str | os.PathLike[str]) -> ConvexSurrogate:
         _check_layout(blank, tensors)
         model = _built(*described)
         model.load_state_dict(tensors)
+    if RANGES in metadata:
+        with _refusing(source, "cannot read the ranges of contexts"):
+            _limit(model, _parsed(metadata[RANGES], RANGES))
     with _refusing(source, "not a convex model"):
         _check_weights(model)
     if "values" in metadata:
@@ -139,8 +144,8 @@ def _verified(source: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise FileNotFoundError(f"path: no model file at {source}")
     with _refusing(source, "not a readable safetensors file"), safe_open(source, framework="pt") as file:
         metadata, tensors = dict(file.metadata() or {}), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if metadata.get("format") != FORMAT:
-        raise CheckpointError(f"{source}: expected format {FORMAT!r}, got {metadata.get('format')!r}")
+    if metadata.get("format") not in (FORMAT, LIMITED):
+        raise CheckpointError(f"{source}: expected format {FORMAT!r} or {LIMITED!r}, got {metadata.get('format')!r}")
     digest = metadata.pop("sha256", None)
     if digest != _digest(metadata, tensors):
         raise CheckpointError(f"{source}: the contents do not match their sha256; the file was altered")
@@ -164,6 +169,7 @@ def _described(model: ConvexSurrogate) -> tuple[dict[str, str], dict[str, Tensor
     check_function(model)
     name, config, dtype = class_name(type(model)), as_json(model.config(), "config"), str(model.dtype)
     _check_weights(model)
+    ranges = _ranges_of(model)
     # copies: a model may hold another one twice
     tensors = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in model.state_dict().items()}
     try:
@@ -172,6 +178,7 @@ def _described(model: ConvexSurrogate) -> tuple[dict[str, str], dict[str, Tensor
         _check_layout(_blank(name, config, dtype, len(tensors)), tensors)
         rebuilt = _built(name, config, dtype)
         rebuilt.load_state_dict(tensors)
+        _limit(rebuilt, ranges)
         values, found = _values(model), _values(rebuilt)
         if not _agree(values, found, model):
             raise ValueError(
@@ -185,6 +192,8 @@ def _described(model: ConvexSurrogate) -> tuple[dict[str, str], dict[str, Tensor
     metadata = {"format": FORMAT, "class": name, "config": config, "dtype": dtype.removeprefix("torch.")}
     if all(map(math.isfinite, values)):
         metadata["values"] = json.dumps(dict(zip(PLACES, values, strict=True)))
+    if ranges:
+        metadata |= {"format": LIMITED, RANGES: json.dumps(ranges)}
     return metadata, tensors
 
 
@@ -195,6 +204,25 @@ def _built(name: str, config: str, dtype: str) -> ConvexSurrogate:
     if wanted is None:
         raise ValueError(f"dtype: expected {' or '.join(known)}, got {dtype!r}")
     return surrogate_class(name)(**_parsed(config, "config")).to(wanted)
+
+
+def _ranges_of(model: ConvexSurrogate) -> dict[str, list[list[float]]]:
+    """Return every `context_range` of a model and the models inside, by the module's name."""
+    parts = model.named_modules(remove_duplicate=False)
+    known = ((name, part.context_range) for name, part in parts if isinstance(part, ConvexSurrogate))
+    return {name: ends.double().tolist() for name, ends in known if ends is not None}
+
+
+def _limit(model: ConvexSurrogate, ranges: dict[str, list[list[float]]]) -> None:
+    """Set what `_ranges_of` returned."""
+    parts = dict(model.named_modules(remove_duplicate=False))
+    for name, ends in ranges.items():
+        part, found = parts.get(name), torch.tensor(ends, dtype=torch.float64)
+        if not isinstance(part, ConvexSurrogate):
+            raise ValueError(f"{RANGES}: expected names of models in this one, got {name!r}")
+        if found.shape != (2, part.context_dim) or not bool((found[0] <= found[1]).all()):
+            raise ValueError(f"{RANGES}: expected the least and the largest of {part.context_dim} numbers, got {ends}")
+        part.context_range = found.to(part.context_mean)
 
 
 def _blank(name: str, config: str, dtype: str, tensors: int) -> ConvexSurrogate:

@@ -37,6 +37,7 @@ SWITCHES = (
     "project_affine",
     "reduce",
     "grow",
+    "limit_context",
     "race",
     "level_regression",
     "progress",
@@ -101,6 +102,8 @@ class FitConfig:
             makes the validation loss fall to .7 of what it is and b0 and v still follow. As with `reduce`, where
             structures are chosen by Levenberg-Marquardt with the affine part projected out; where the structure has
             such branches, and with no more than `newton_weights` in the curved part.
+        limit_context: whether numbers of the context beyond those of the training data are taken at the nearest of them
+            (`ConvexFunction.context_range`), where held-out contexts say so (`soctk.learn.context_range`).
         context_units: hidden units of the context that are tried beside it for offsets and weights, which are affine in
             it otherwise, and kept where that makes the validation loss fall; 0 for none. For the dense SOC-ICNN family
             and others that can have them.
@@ -145,6 +148,7 @@ class FitConfig:
     project_affine: bool = True
     reduce: bool = True
     grow: bool = True
+    limit_context: bool = True
     context_units: int = 0
     race: bool = True
     level_regression: bool = True

@@ -14,6 +14,7 @@ import torch
 from soctk.checks import ArrayLike, check_kind, check_learns
 from soctk.function import check_function
 from soctk.learn.config import FitConfig
+from soctk.learn.context_range import limit_context
 from soctk.learn.data import ValueData
 from soctk.learn.deadline import Deadline, check_stop
 from soctk.learn.members import Members, side_by_side
@@ -52,7 +53,8 @@ def fit(
     The state with the smallest validation loss is kept. Values that grow steeply away from the best of their instance
     are learned a second time with those near it counting most, and that fit is kept unless it picks clearly worse
     held-out candidates (`FitConfig.focus`, `soctk.learn.phases.focused`). The model remembers where the data were
-    (`support`).
+    (`support`). What it says of contexts beyond those of `data` is what it says at the nearest of these, where that is
+    clearly better on validation data (`FitConfig.limit_context`, `context_range`).
     Instances whose candidates are one decision, measured several times, are learned from one value at a time. Those
     with too few candidates to tell how values vary with the decision (`needed_candidates`) tell of b0 alone, and of
     nothing where a surrogate does not keep b0 apart.
@@ -157,6 +159,8 @@ def fit(
             trainer.undo()
         else:
             model.support = Support.of(*((part.context, part.x) for part in given))
+            if config.limit_context:
+                limit_context(model, data, validation, report.focus)
     if undone:
         _warn_diverged()
     report.seconds, report.model = time.perf_counter() - started, model

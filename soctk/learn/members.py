@@ -22,12 +22,12 @@ from typing import Protocol
 import torch
 
 from soctk.learn.config import FitConfig
+from soctk.learn.context_range import average_of
 from soctk.learn.data import ValueData
 from soctk.learn.optimality import Optima
 from soctk.learn.phases.race import can_redraw, redrawn
 from soctk.learn.progress import Progress
 from soctk.learn.report import FitReport, FitStatus
-from soctk.models.average import average
 from soctk.processes import end_workers, ignore_interrupts, interrupts_held
 from soctk.sets import SetAt
 from soctk.surrogate import ConvexSurrogate
@@ -157,7 +157,7 @@ def side_by_side(
     report = replace(learned[min(good or learned)][1], seconds=time.perf_counter() - started)
     if len(learned) < members.count or any(one.status == FitStatus.STOPPED for _, one in learned.values()):
         report.status = FitStatus.STOPPED
-    report.model = average([learned[number][0] for number in sorted(good)]) if good else model
+    report.model = average_of([learned[number][0] for number in sorted(good)]) if good else model
     return report
 
 

@@ -79,6 +79,7 @@ class Trainer:
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         self._home = model.dtype
         self._before = Weights(model.traits.structure, model.traits.without, before, model.context_units)
+        self._range = model.context_range
         standardize(model, data)
         self._fixed = _fixed(model)
         self.model.to(torch.float64)
@@ -353,6 +354,7 @@ class Trainer:
         """Leave the model with the structure, weights and units that it came with, and say so in the report."""
         self._set_structure(self._before)
         self.model.load_state_dict(self._before.state)
+        self.model.context_range = self._range
         self.report.status = FitStatus.DIVERGED
 
 
@@ -362,5 +364,6 @@ def _fixed(model: ConvexSurrogate) -> dict[str, Tensor]:
     Those that a structure goes without are among the latter for as long as it is tried; another may have them.
     """
     frozen = [(name, weight) for name, weight in model.named_parameters() if not weight.requires_grad]
-    fixed = [*model.named_buffers(recurse=False), *(frozen if model.traits.structures == 1 else [])]
+    units = [(name, unit) for name, unit in model.named_buffers(recurse=False) if name != "context_range"]
+    fixed = [*units, *(frozen if model.traits.structures == 1 else [])]
     return {name: tensor.detach().double().clone() for name, tensor in fixed}

@@ -19,7 +19,7 @@ further apart than that."""
 def standardize(model: ConvexSurrogate, data: ValueData) -> None:
     """Give the model the data's units: mean and scale for x (`mean_and_spread`), the typical standard deviation within
     an instance for the value, mean and scale by column for the context. What does not vary keeps the scale 1. The
-    model is told the range of every coordinate of x in these units.
+    model is told the range of every coordinate of x in these units, and has no `context_range`.
 
     Raises:
         ValueError: numbers so large or small that their spread is none of the model's numbers; the model stays as it
@@ -41,6 +41,7 @@ def standardize(model: ConvexSurrogate, data: ValueData) -> None:
         _check_units(name, mean, scale, model.dtype)
     value_unit = tuple(map(float, units.pop("value")))
     model.set_standardization(value=value_unit, **units)
+    model.context_range = None
     if traits.set_range is not None:
         standard = (x.double() - model.x_mean.double().cpu()) / model.x_scale.double().cpu()
         traits.set_range(*standard.flatten(end_dim=1).aminmax(dim=0))
@@ -112,8 +113,11 @@ class Standardized:
     ) -> Standardized:
         """Bring data to the model's units; computed in float64, then rounded; to the model's device by default."""
         units = {name: buffer.double().cpu() for name, buffer in model.named_buffers(recurse=False)}
+        context = data.context.double().cpu()
+        if "context_range" in units:
+            context = context.clamp(*units["context_range"])
         parts = (
-            (data.context.double().cpu() - units["context_mean"]) / units["context_scale"],
+            (context - units["context_mean"]) / units["context_scale"],
             (data.x.double().cpu() - units["x_mean"]) / units["x_scale"],
             (data.value.double().cpu() - units["value_mean"]) / units["value_scale"],
         )

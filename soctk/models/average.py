@@ -42,7 +42,7 @@ def average(models: Sequence[ConvexSurrogate]) -> AverageSurrogate:
         ValueError: no models, or models that differ in dimensions, dtype or device.
         NotImplementedError: a model without a conic form.
     """
-    dense = all(model.context_map() is not None for model in _checked(models))
+    dense = all(model.context_map() is not None and model.context_range is None for model in _checked(models))
     return (DenseAverage if dense else MixedAverage)(models)
 
 
@@ -123,6 +123,8 @@ class DenseAverage(AverageSurrogate):
             coefficients = model.context_map()
             if coefficients is None:
                 raise NotImplementedError(f"models: expected dense models, got {type(model).__name__}")
+            if model.context_range is not None:
+                raise ValueError("models: one has got a context_range since; take soctk.average of them again")
             maps.append(
                 in_units(
                     coefficients,

@@ -15,7 +15,7 @@ import numpy as np
 from soctk.files import replacing
 from soctk.runtime.code import MachineCode
 
-FORMAT = "soctk-decisions-5"
+FORMAT = "soctk-decisions-6"
 
 
 class RuntimeFileError(ValueError):

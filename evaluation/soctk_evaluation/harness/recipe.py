@@ -22,6 +22,7 @@ SWITCHES = (
     "project_affine",
     "reduce",
     "grow",
+    "limit_context",
     "race",
     "level_regression",
     "members",
