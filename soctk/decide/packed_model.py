@@ -33,7 +33,7 @@ class PackedModel:
         template: the packed form of one function without what a context changes.
         mean: of the context, (p,).
         scale: of the context, (p,).
-        ends: of its range, (2, p).
+        ends: of its range, (2, p); None where it has none.
         outer: the map's ridges and index as arrays.
         columns: for each weight its column of `Packed.data`.
         gain: of each column.
@@ -46,7 +46,7 @@ class PackedModel:
     template: Packed
     mean: np.ndarray
     scale: np.ndarray
-    ends: np.ndarray
+    ends: np.ndarray | None
     outer: tuple[np.ndarray, ...]
     columns: np.ndarray
     gain: np.ndarray
@@ -77,8 +77,7 @@ class PackedModel:
         gain[0], gain[1 : 1 + form.dim], gain[columns] = scale, scale * to_numpy(factor), scale
         outer = to_numpy(coefficients.ridges), coefficients.index.numpy().copy()
         mean, unit = to_numpy(model.context_mean), to_numpy(model.context_scale)
-        ends = np.repeat([[-np.inf], [np.inf]], len(mean), axis=1)
-        ends = ends if model.context_range is None else to_numpy(model.context_range)
+        ends = None if model.context_range is None else to_numpy(model.context_range)
         numbers, sizes = coefficients.as_arrays(), coefficients.sizes
         return cls(numbers, sizes, template, mean, unit, ends, outer, columns, gain, bias, to_numpy(shift))
 
@@ -96,7 +95,8 @@ class PackedModel:
         """Return the packed functions at contexts (N, p); None where a coefficient is not finite."""
         from soctk.decide.compiled.coefficients import assemble  # Numba is loaded when there is something to solve
 
-        rows, finite = to_numpy(contexts).clip(*self.ends), True
+        rows, finite = to_numpy(contexts), True
+        rows = rows if self.ends is None else rows.clip(*self.ends)
         data = np.empty((rows.shape[0], self.gain.size))
         count = max(1, AT_A_TIME // len(self.numbers.slope))
         for first in range(0, data.shape[0], count):

@@ -76,8 +76,10 @@ def search_of(template: Packed, feasible_set: FeasibleSet) -> Search:
 def add_context(packed: PackedModel, search: Search) -> None:
     """Add what coefficients are made from."""
     ridges, index = packed.outer
-    search.arrays |= {"ends": packed.ends, "mean": packed.mean, "unit": packed.scale}
-    search.arrays |= {"gain": packed.gain, "bias": packed.bias, "shift": packed.shift}
+    search.arrays |= {"mean": packed.mean, "unit": packed.scale, "gain": packed.gain, "bias": packed.bias}
+    search.arrays["shift"] = packed.shift
+    if packed.ends is not None:
+        search.arrays["ends"] = packed.ends
     search.arrays |= {"outer_ridges": ridges, "index": index}
     search.arrays |= {name: part for name, part in packed.numbers._asdict().items() if part is not None}
     search.header["rows"] = packed.sizes

@@ -190,6 +190,8 @@ class StructuredICNN(ConvexSurrogate):
 
     def _resized(self: Kind, **sizes: Any) -> Kind:
         """Return the model with the same weights for signals of other sizes."""
+        if self.context_range is not None:
+            raise ValueError("context_range: expected none for a model of another size; give that one its own")
         other = type(self)(**{**self.config(), **sizes}, dtype=self.dtype)
         state = self.state_dict()
         for name in ("x_mean", "x_scale", "context_mean", "context_scale"):

@@ -70,7 +70,8 @@ class Work:
         if call is None:
             self._data[:] = self._fixed["data"][0]
             return True
-        row = (context[None].clip(*arrays["ends"]) - arrays["mean"]) / arrays["unit"]
+        context = context.clip(*arrays["ends"]) if "ends" in arrays else context
+        row = (context[None] - arrays["mean"]) / arrays["unit"]
         found = responses(row, self._numbers, self._header["rows"])
         arrays["rows"][:], arrays["weights"][:], arrays["ridges"][:] = found
         return call() != 0

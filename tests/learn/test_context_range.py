@@ -142,6 +142,13 @@ def test_a_mean_whose_member_has_got_a_range_since_is_refused() -> None:
         mean(torch.zeros(n), BEYOND[0])
 
 
+def test_models_of_another_size_have_no_range_of_this_one() -> None:
+    model = soctk.RecurrentSOCICNN(6, 1, 1)
+    model.context_range = torch.stack([-torch.ones(model.context_dim), torch.ones(model.context_dim)]).double()
+    with pytest.raises(ValueError, match="context_range"):
+        model.resized(8)
+
+
 def test_files_with_a_range_that_is_none_are_refused(tmp_path: Path) -> None:
     model = MODELS["soc"](n)
     model.context_range = ENDS.flip(0)
