@@ -20,8 +20,9 @@ from soctk.models.average import average
 from soctk.surrogate import ConvexSurrogate
 
 BETTER = 0.9
-"""A range is kept if a loss is below this share of what it is without, and the other not above it by as much. Not the
-.7 of larger structures: nothing is added, and all but few contexts have the same errors."""
+"""A range is kept if an error is below this share of what it is without. Not the .7 of larger structures: nothing is
+added, and all but few contexts have the same errors. Those within instances, which decisions depend on, must not be
+larger with it; those of levels too not by more than the inverse of the share."""
 
 
 @torch.no_grad()
@@ -41,11 +42,11 @@ def limit_context(model: ConvexSurrogate, data: ValueData, validation: ValueData
     ends = torch.stack(data.context.aminmax(dim=0)).to(model.context_mean)
     if not bool((validation.context.to(ends) != validation.context.to(ends).clamp(*ends)).any()):
         return
-    before = _errors(model, validation, focus)
+    within, whole = _errors(model, validation, focus)
     model.context_range = ends
-    pairs = list(zip(_errors(model, validation, focus), before, strict=True))
-    better, no_worse = any(e < BETTER * b for e, b in pairs), all(BETTER * e <= b for e, b in pairs)
-    if not (better and no_worse):
+    within_range, whole_range = _errors(model, validation, focus)
+    better = within_range < BETTER * within or whole_range < BETTER * whole
+    if not (better and within_range <= within and BETTER * whole_range <= whole):
         model.context_range = None
 
 

@@ -36,7 +36,7 @@ class FitReport:
         train: (iteration, loss) pairs; AdamW steps, then second-order iterations.
         validation: (iteration, loss) pairs.
         best_validation: the validation loss of the state kept, the smallest unless optima chose another; with a `focus`
-            that of weighted values.
+            that of weighted values. Without its `context_range`, if it has got one.
         focus: on the best candidates, as `FitConfig.focus` has it or as the data asked for; of members, the first's.
         model: what was learned: the surrogate given, or with `FitConfig.members` the mean of all (`soctk.average`).
         decision_errors: where optima are known, the mean distance of decisions from those held out, before and after

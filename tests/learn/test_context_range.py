@@ -190,6 +190,12 @@ def errors(model: soctk.ConvexSurrogate, of: soctk.ValueData) -> float:
     return float((model(of.x, of.context).detach() - of.value).square().mean())
 
 
+def within(model: soctk.ConvexSurrogate, of: soctk.ValueData) -> float:
+    """Return the mean squared error less that of every instance's mean: what decisions depend on."""
+    residual = model(of.x, of.context).detach() - of.value
+    return float((residual - residual.mean(dim=1, keepdim=True)).square().mean())
+
+
 def test_heavy_tails_are_cut_and_errors_are_smaller_with_the_range() -> None:
     train, validation, test = (data(law, values, seed) for seed, law in enumerate((heavy, heavy, many)))
     model = soctk.SOCICNN(2, 2, **SIZES)
@@ -197,6 +203,7 @@ def test_heavy_tails_are_cut_and_errors_are_smaller_with_the_range() -> None:
     assert model.context_range is not None
     assert torch.equal(model.context_range, torch.stack(train.context.aminmax(dim=0)))
     assert errors(model, test) < errors(without(model), test)
+    assert within(model, test) < within(without(model), test)
     assert errors(model, train) == errors(without(model), train)  # nothing that was learned from is beyond it
 
 
@@ -255,3 +262,4 @@ def test_a_range_does_not_make_held_out_errors_much_larger(seed: int, freedom: f
     limit_context(model, train, validation)
     free = without(model)
     assert errors(model, validation) <= errors(free, validation) * (1 / BETTER + VALUE)
+    assert within(model, validation) <= within(free, validation) * (1 + VALUE)
