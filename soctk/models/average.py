@@ -30,7 +30,8 @@ ALIKE = ("dim", "context_dim", "dtype", "device")
 def average(models: Sequence[ConvexSurrogate]) -> AverageSurrogate:
     """Return the mean of surrogates as a surrogate.
 
-    It holds the models themselves: what becomes of them becomes of it. Terms of a kind become one, so that decisions
+    It holds the models themselves: what becomes of them becomes of it (where all are dense, no `context_range`: then
+    they have to be averaged again). Terms of a kind become one, so that decisions
     with six models take far less than six times as long as with one; where all are dense models such as `SOCICNN`,
     their coefficients come from one product with the context, and the average can be frozen.
 
