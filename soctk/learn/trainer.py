@@ -79,7 +79,7 @@ class Trainer:
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         self._home = model.dtype
         self._before = Weights(model.traits.structure, model.traits.without, before, model.context_units)
-        self._range = model.context_range
+        self._ranges = [(part, part.context_range) for part in model.modules() if isinstance(part, ConvexSurrogate)]
         standardize(model, data)
         self._fixed = _fixed(model)
         self.model.to(torch.float64)
@@ -354,7 +354,8 @@ class Trainer:
         """Leave the model with the structure, weights and units that it came with, and say so in the report."""
         self._set_structure(self._before)
         self.model.load_state_dict(self._before.state)
-        self.model.context_range = self._range
+        for part, ends in self._ranges:
+            part.context_range = ends
         self.report.status = FitStatus.DIVERGED
 
 

@@ -19,7 +19,7 @@ further apart than that."""
 def standardize(model: ConvexSurrogate, data: ValueData) -> None:
     """Give the model the data's units: mean and scale for x (`mean_and_spread`), the typical standard deviation within
     an instance for the value, mean and scale by column for the context. What does not vary keeps the scale 1. The
-    model is told the range of every coordinate of x in these units, and has no `context_range`.
+    model is told the range of every coordinate of x in these units. Any `context_range` of it or inside of it goes.
 
     Raises:
         ValueError: numbers so large or small that their spread is none of the model's numbers; the model stays as it
@@ -41,7 +41,9 @@ def standardize(model: ConvexSurrogate, data: ValueData) -> None:
         _check_units(name, mean, scale, model.dtype)
     value_unit = tuple(map(float, units.pop("value")))
     model.set_standardization(value=value_unit, **units)
-    model.context_range = None
+    for part in model.modules():
+        if isinstance(part, ConvexSurrogate):
+            part.context_range = None
     if traits.set_range is not None:
         standard = (x.double() - model.x_mean.double().cpu()) / model.x_scale.double().cpu()
         traits.set_range(*standard.flatten(end_dim=1).aminmax(dim=0))

@@ -234,6 +234,18 @@ def test_a_fit_that_is_undone_leaves_the_range() -> None:
     assert torch.equal(model.context_range, torch.tensor([[-1.0, -1.0], [1.0, 1.0]], dtype=DOUBLE))
 
 
+def test_a_mean_that_is_learned_anew_has_no_range_inside() -> None:
+    """Its members see contexts in the units of the mean then, in which their ranges mean nothing."""
+    train, validation = (data(heavy, values, seed) for seed in range(2))
+    members = [soctk.SOCICNN(2, 2, **SIZES, seed=seed) for seed in range(2)]
+    members[0].context_range = torch.tensor([[-1.0, -1.0], [1.0, 1.0]], dtype=DOUBLE)
+    mean = soctk.average(members)
+    Trainer(mean, train, validation).undo()
+    assert members[0].context_range is not None
+    soctk.fit(mean, train, soctk.FitConfig(starts=1, epochs=1, lbfgs_iterations=5), validation)
+    assert members[0].context_range is None
+
+
 def test_the_mean_of_a_fit_has_one_range_for_all_and_stays_dense() -> None:
     train, validation = (data(heavy, values, seed) for seed in range(2))
     model = soctk.SOCICNN(2, 2, **SIZES)
