@@ -79,7 +79,7 @@ def add_context(packed: PackedModel, search: Search) -> None:
     search.arrays |= {"mean": packed.mean, "unit": packed.scale, "gain": packed.gain, "bias": packed.bias}
     search.arrays["shift"] = packed.shift
     if packed.ends is not None:
-        search.arrays["ends"] = packed.ends
+        search.arrays["context_range"] = packed.ends
     search.arrays |= {"outer_ridges": ridges, "index": index}
     search.arrays |= {name: part for name, part in packed.numbers._asdict().items() if part is not None}
     search.header["rows"] = packed.sizes

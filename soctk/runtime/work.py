@@ -70,7 +70,7 @@ class Work:
         if call is None:
             self._data[:] = self._fixed["data"][0]
             return True
-        context = context.clip(*arrays["ends"]) if "ends" in arrays else context
+        context = context.clip(*arrays["context_range"]) if "context_range" in arrays else context
         row = (context[None] - arrays["mean"]) / arrays["unit"]
         found = responses(row, self._numbers, self._header["rows"])
         arrays["rows"][:], arrays["weights"][:], arrays["ridges"][:] = found

@@ -95,10 +95,13 @@ def test_expressions_and_embeddings_are_those_at_the_ends(model: soctk.ConvexSur
         model.to_cvxpy(x, cp.Parameter(p))
 
 
-def test_files_without_pytorch_and_frozen_models_have_the_range(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [0, 1])
+def test_files_without_pytorch_and_frozen_models_have_the_range(rows: int, tmp_path: Path) -> None:
     model = shaken(MODELS["soc"](n), 0.1)
     model.context_range = ENDS.clone()
-    free, where, inside = without(model), soctk.Box(n), BEYOND.clamp(*ENDS)
+    row = {"E": [[1.0] * n], "f": [0.5], "G": [[1.0, -1.0, 0.5, 0.0]], "h": [0.3]}
+    where = soctk.Polyhedron(n, -1.0, 1.5, **row) if rows else soctk.Box(n)
+    free, inside = without(model), BEYOND.clamp(*ENDS)
     soctk.to_runtime(model, where, tmp_path / "a.soctk")
     decider, wanted = soctk.runtime.load(tmp_path / "a.soctk"), soctk.minimize(free, where, inside).x
     for context, x in zip(BEYOND.numpy(), wanted, strict=True):
