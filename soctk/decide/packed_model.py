@@ -33,7 +33,7 @@ class PackedModel:
         template: the packed form of one function without what a context changes.
         mean: of the context, (p,).
         scale: of the context, (p,).
-        ends: of its range, (2, p); None where it has none.
+        context_range: of the model, (2, p) or None.
         outer: the map's ridges and index as arrays.
         columns: for each weight its column of `Packed.data`.
         gain: of each column.
@@ -46,7 +46,7 @@ class PackedModel:
     template: Packed
     mean: np.ndarray
     scale: np.ndarray
-    ends: np.ndarray | None
+    context_range: np.ndarray | None
     outer: tuple[np.ndarray, ...]
     columns: np.ndarray
     gain: np.ndarray
@@ -77,9 +77,9 @@ class PackedModel:
         gain[0], gain[1 : 1 + form.dim], gain[columns] = scale, scale * to_numpy(factor), scale
         outer = to_numpy(coefficients.ridges), coefficients.index.numpy().copy()
         mean, unit = to_numpy(model.context_mean), to_numpy(model.context_scale)
-        ends = None if model.context_range is None else to_numpy(model.context_range)
+        limits = None if model.context_range is None else to_numpy(model.context_range)
         numbers, sizes = coefficients.as_arrays(), coefficients.sizes
-        return cls(numbers, sizes, template, mean, unit, ends, outer, columns, gain, bias, to_numpy(shift))
+        return cls(numbers, sizes, template, mean, unit, limits, outer, columns, gain, bias, to_numpy(shift))
 
     @property
     def kinds(self) -> tuple[type[Term], ...]:
@@ -96,7 +96,7 @@ class PackedModel:
         from soctk.decide.compiled.coefficients import assemble  # Numba is loaded when there is something to solve
 
         rows, finite = to_numpy(contexts), True
-        rows = rows if self.ends is None else rows.clip(*self.ends)
+        rows = rows if self.context_range is None else rows.clip(*self.context_range)
         data = np.empty((rows.shape[0], self.gain.size))
         count = max(1, AT_A_TIME // len(self.numbers.slope))
         for first in range(0, data.shape[0], count):

@@ -78,8 +78,8 @@ def add_context(packed: PackedModel, search: Search) -> None:
     ridges, index = packed.outer
     search.arrays |= {"mean": packed.mean, "unit": packed.scale, "gain": packed.gain, "bias": packed.bias}
     search.arrays["shift"] = packed.shift
-    if packed.ends is not None:
-        search.arrays["context_range"] = packed.ends
+    if packed.context_range is not None:
+        search.arrays["context_range"] = packed.context_range
     search.arrays |= {"outer_ridges": ridges, "index": index}
     search.arrays |= {name: part for name, part in packed.numbers._asdict().items() if part is not None}
     search.header["rows"] = packed.sizes

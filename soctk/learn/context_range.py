@@ -40,7 +40,8 @@ def limit_context(model: ConvexSurrogate, data: ValueData, validation: ValueData
     if not model.traits.shifts_inputs or model.context_dim == 0:
         return
     ends = torch.stack(data.context.aminmax(dim=0)).to(model.context_mean)
-    if not bool((validation.context.to(ends) != validation.context.to(ends).clamp(*ends)).any()):
+    contexts = validation.context.to(ends)
+    if torch.equal(contexts, contexts.clamp(*ends)):
         return
     within, whole = _errors(model, validation, focus)
     model.context_range = ends

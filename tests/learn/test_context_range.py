@@ -28,8 +28,6 @@ n, p = 4, 3
 ENDS = torch.tensor([[-1.0, -0.5, 0.0], [0.5, 2.0, 0.0]], dtype=DOUBLE)
 BEYOND = torch.tensor([[3.0, 1.0, 0.0], [-40.0, -2.0, 5.0], [0.2, 0.3, -1e3], [0.1, 0.2, 0.0]], dtype=DOUBLE)
 QUICK = soctk.FitConfig(starts=1, epochs=1, newton_iterations=5, lbfgs_iterations=40, level_iterations=20)
-
-
 SIZES = {"hidden": (), "diagonal": True, "norms": (2, 2)}
 
 
